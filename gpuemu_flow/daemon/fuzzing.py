@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -212,4 +213,6 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def _key(subject: WireSubject, checks: Checks, case: Case) -> str:
-    return digest_json(["wire-fuzz", VERSION, subject.judged_by, checks.to_json(), case.identity()])
+    return digest_json(
+        ["wire-fuzz", VERSION, subject.judged_by, msgspec.to_builtins(checks), case.identity()]
+    )

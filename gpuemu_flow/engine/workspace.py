@@ -28,7 +28,7 @@ from gpuemu_flow.inputs.own_code import fingerprint
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.inputs.stamps import Row
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox.level import level_for
+from gpuemu_flow.runners.sandbox.fence import level_for
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json

@@ -23,8 +23,8 @@ from gpuemu_flow.frameworks.pytorch import PyTorchAdapter
 from gpuemu_flow.numerics.dtypes import widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.runners.triton_interpreter import Interpreter
+from gpuemu_flow.runners.triton_memory import suspicious, unwritten
 from gpuemu_flow.runners.triton_runner import plain_error
-from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
 from gpuemu_flow.types import Failure
 
 _ADAPTER = PyTorchAdapter()

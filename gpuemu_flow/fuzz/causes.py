@@ -15,7 +15,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.judging.verdicts import UNSTEADY, reason
 from gpuemu_flow.results.model import OpResult, RunReport
-from gpuemu_flow.runners.timeouts import TIMEOUT
+from gpuemu_flow.runners.api import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS

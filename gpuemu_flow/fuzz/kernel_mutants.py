@@ -9,6 +9,8 @@ from dataclasses import field, replace
 from pathlib import Path
 from threading import Event
 
+import msgspec
+
 from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
@@ -18,7 +20,7 @@ from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.output_mutants import MutantResult
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import EMULATED, Program
-from gpuemu_flow.runners.planted import RECORD
+from gpuemu_flow.runners.emulated import RECORD
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import BAD, Case, Verdict
 
@@ -81,7 +83,7 @@ def _try_all(
     except (OSError, FlowError):
         return
     file = folder / MUTANT_FILE
-    changed = replace(subject.subject, op=replace(program, path=str(file)))
+    changed = replace(subject.subject, op=msgspec.structs.replace(program, path=str(file)))
     for mutant in planted:
         found.planted.setdefault(mutant.name, mutant)
         file.write_bytes(mutant.data)
@@ -95,10 +97,11 @@ def _try_triton(
 ) -> None:  # fmt: skip
     """Plant bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
     (folder / RECORD).mkdir()
-    program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
+    program = msgspec.structs.replace(subject.op, argv=(*subject.op.argv, str(folder)))
     if program.sandbox is not None:
         writable = (*program.sandbox.writable, str(folder))
-        program = replace(program, sandbox=replace(program.sandbox, writable=writable))
+        wall = msgspec.structs.replace(program.sandbox, writable=writable)
+        program = msgspec.structs.replace(program, sandbox=wall)
     with open_ordered(workspace, pool, replace(subject, op=program), cancel) as evaluator:
         passing = _passing(evaluator, cases)
         found.untold += len(cases) - len(passing)

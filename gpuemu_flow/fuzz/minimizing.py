@@ -7,6 +7,8 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+import msgspec
+
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
@@ -31,8 +33,8 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvalu
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.results.fuzz_model import Minimization
+from gpuemu_flow.runners.api import TIMEOUT
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
 
@@ -135,7 +137,9 @@ class _Shrinker:
         self._pool = pool
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
-            quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
+            quick = msgspec.structs.replace(
+                subject.op, timeout=min(subject.op.timeout, HANG_SECONDS)
+            )
             self._subject = replace(subject, op=quick)
         self._record = record
         self._cancel = cancel

@@ -11,7 +11,7 @@ from gpuemu_flow.cases.coverage import Coverage
 from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
 from gpuemu_flow.fuzz.judged import Judged
 from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS, TIMEOUT
+from gpuemu_flow.runners.api import MOST_TIMEOUTS, TIMEOUT
 from gpuemu_flow.types import BAD, Case, Verdict
 from gpuemu_flow.verdicts import Tally
 

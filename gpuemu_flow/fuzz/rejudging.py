@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.case_evaluator import CaseEvaluator
@@ -62,7 +62,7 @@ def judge_in(
         checks = FULL_CHECKS
     else:
         decoy, guards = setting is FailureSetting.AFTER_DECOY, setting is FailureSetting.GUARDED
-        checks = replace(checks, decoy=decoy, guards=guards)
+        checks = msgspec.structs.replace(checks, decoy=decoy, guards=guards)
     return evaluator.judge_arrays(case, inputs, checks)
 
 

@@ -21,7 +21,7 @@ from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
+from gpuemu_flow.runners.api import MOST_TIMEOUTS
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import CheckResult, Verdict

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
+import msgspec
 from msgspec import structs
 
 from gpuemu_flow.config.model import OpConfig
@@ -24,7 +25,7 @@ from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
-from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.runners.script import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -236,7 +237,11 @@ class Subjects:
         return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
     def _base(self, query: Query, compiled: _Compiled, subject: Subject) -> str:
-        parts = [subject.reference.to_json(), subject.op.to_json(), subject.compare.to_json()]
+        parts = [
+            msgspec.to_builtins(subject.reference),
+            msgspec.to_builtins(subject.op),
+            subject.compare.to_json(),
+        ]
         samples = [case.identity() for case in subject.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
         return digest_json([repr(query.key()[1:]), *parts, *made_of])  # without the op's name
@@ -262,7 +267,9 @@ class Subjects:
             compare = replace(compare, precision=query.precision)
 
         def changed(program: Program) -> Program:
-            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
+            return msgspec.structs.replace(
+                program, kwargs={**op.kwargs, **kwargs}, input_names=names
+            )
 
         return replace(
             subject,
@@ -315,7 +322,7 @@ class Subjects:
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         # Without the op's name, so that a renamed op keeps its digest.
-        programs = [subject.op.to_json(), subject.reference.to_json()]
+        programs = [msgspec.to_builtins(subject.op), msgspec.to_builtins(subject.reference)]
         static = digest_json(["wire", programs, dtype, files, digests, self._version])
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
         earlier = self._compiled.get((op.name, dtype))

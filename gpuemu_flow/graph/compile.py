@@ -26,8 +26,7 @@ from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners.api import EMULATED
-from gpuemu_flow.runners.off_limits import NOTHING
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence
 from gpuemu_flow.runners.sandbox.spec import OFF
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache

@@ -7,6 +7,7 @@ from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import json, structs
 
 from gpuemu_flow.artifacts.kernel import VIEW_VERSION
@@ -30,8 +31,7 @@ from gpuemu_flow.inputs.includes import Includes, find_includes, relative
 from gpuemu_flow.inputs.own_code import package_version
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import Fence, OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -325,8 +325,8 @@ class KernelCompiler:
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
                 "tool_problems": [asdict(problem) for problem in self._chain.problems],
                 "python": self._python,
-                "sandbox": None if maker is None else asdict(maker),
-                "tool_sandbox": None if wall is None else asdict(wall),
+                "sandbox": None if maker is None else msgspec.to_builtins(maker),
+                "tool_sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
         )
 

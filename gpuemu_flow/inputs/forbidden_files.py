@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
-from gpuemu_flow.runners.off_limits import OffLimits, off_limits
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import Fence, OffLimits, off_limits
 from gpuemu_flow.runners.sandbox.spec import OFF
 from gpuemu_flow.types import Json
 

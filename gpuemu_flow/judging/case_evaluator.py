@@ -34,8 +34,7 @@ from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome
 from gpuemu_flow.runners.checked import watches
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.session import ProgramSession
-from gpuemu_flow.runners.work import CallMany, SharedInputs
+from gpuemu_flow.runners.work import CallMany, ProgramSession, SharedInputs
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind
 
 SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inputs

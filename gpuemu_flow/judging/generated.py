@@ -15,10 +15,9 @@ from gpuemu_flow.cases.generated_values import case_fault, decode_values, wanted
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.judging.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Program, RunError
+from gpuemu_flow.runners.api import MOST_TIMEOUTS, Program, RunError
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import OnObserved, Pool
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
 from gpuemu_flow.types import Case, InputSpec, Json
 from gpuemu_flow.value_rules import GENERATE_FAILED_SLUG, NOT_CALLED_SLUG, GeneratedValues
 

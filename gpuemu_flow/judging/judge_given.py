@@ -13,9 +13,8 @@ from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import Setup, forget_prepared, post
 from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import OpError, RunError
-from gpuemu_flow.runners.attempt import Attempt, WorkerClient
+from gpuemu_flow.runners.attempt import MALFORMED, Attempt, WorkerClient
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Json
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -14,12 +15,9 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.answers import MALFORMED
-from gpuemu_flow.runners.api import Outcome
-from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.runners.buffers import changed_inputs
-from gpuemu_flow.runners.slots import Slot
+from gpuemu_flow.runners.api import Outcome, Slot
+from gpuemu_flow.runners.arena import Arena, changed_inputs
+from gpuemu_flow.runners.attempt import MALFORMED, Attempt, WorkerClient
 from gpuemu_flow.types import Case, CheckResult, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -106,7 +104,7 @@ def post(
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return {str(name): Slot.from_json(slot) for name, slot in data.items()}
+    return msgspec.convert(data, dict[str, Slot])
 
 
 class Evaluation:
@@ -232,9 +230,7 @@ class JudgeRequest:
             "bring": self.bring,
             "explain": self.explain,
             "watch": self.watch and places is not None and current.gave,
-            "places": None
-            if places is None
-            else [{n: slot.to_json() for n, slot in place.items()} for place in places],
+            "places": None if places is None else [msgspec.to_builtins(place) for place in places],
         }
         arrays = self.actual if places is None and self.method == "judge" else {}
         failed = post(worker_client, message, self._setup, arrays)

@@ -11,7 +11,7 @@ from gpuemu_flow.judging.judge_requests import JudgeRequest, PreparedBatch, Setu
 from gpuemu_flow.judging.verdicts import comparison_failed, without_outputs
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.runners.attempt import Attempt
-from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.runners.work import ProgramSession
 from gpuemu_flow.types import CheckResult
 
 

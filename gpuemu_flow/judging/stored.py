@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
+import msgspec
+
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.verdicts import (
     comparison_failed,
@@ -15,7 +17,7 @@ from gpuemu_flow.judging.verdicts import (
 )
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.api import Program, RunError, error_from_json
+from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Case, CheckResult, Json, failure_from_json
@@ -49,7 +51,7 @@ class StoredCase:
 
 
 def _error_of(record: Mapping[str, Json]) -> RunError | None:
-    return None if record["ok"] else error_from_json(record["error"])
+    return None if record["ok"] else msgspec.convert(record["error"], RunError)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
+import msgspec
+
+from gpuemu_flow.runners.api import NOT_RUN_SLUG, RunError
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 
@@ -62,7 +63,7 @@ def comparison_failed(error: RunError) -> CheckResult:
     A comparison evaluates the reference on further inputs, on which the reference may raise an
     exception, crash or hang.
     """
-    told = replace(error, message=f"while comparing: {error.message}")
+    told = msgspec.structs.replace(error, message=f"while comparing: {error.message}")
     return run_error_result(FailureKind.REFERENCE, told)
 
 

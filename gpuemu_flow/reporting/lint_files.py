@@ -22,8 +22,7 @@ from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.graph.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.reporting.linting import unknown_kernels
 from gpuemu_flow.results.model import KernelResult, RunReport, TaskCounts
-from gpuemu_flow.runners.off_limits import NOTHING
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.user_cache import open_user_cache

@@ -62,14 +62,7 @@ class Listener:
         return self._receiver.fd
 
     def serve(self) -> bool:
-        """Record the system calls that wait for an answer, and let them go on or refuse them.
-
-        Returns
-        -------
-        bool
-            False if nothing more can arrive at the descriptor, such as after the last process has
-            ended.
-        """
+        """Record the system calls that wait for an answer, and let them go on or refuse them."""
         for _ in range(_AT_ONCE):
             events = self._poll.poll(0)
             if not events:
@@ -188,22 +181,7 @@ class Listener:
             self._put(record)
 
     def _path(self, notice: Notice, at: int, position: int) -> bytes:
-        """Return the absolute path that a system call names, with links not resolved.
-
-        Parameters
-        ----------
-        notice : Notice
-        at : int
-            Index of the argument with the descriptor of the folder that the path is relative to;
-            negative for the current folder.
-        position : int
-            Index of the argument with the path.
-
-        Returns
-        -------
-        bytes
-            Empty if the path cannot be read.
-        """
+        """Return the absolute path that a system call names, with links not resolved."""
         arguments = notice.arguments
         path = self._memory.text(notice.thread, arguments[position])
         if path is None:

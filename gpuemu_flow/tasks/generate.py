@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.plan import plan_cases
@@ -158,4 +160,4 @@ class _SharedCases:
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
     """Return the generator functions in a task's settings, by their labels."""
     found = settings.get("generators", {})
-    return {label: resolved(Program.from_json(program)) for label, program in found.items()}
+    return {label: resolved(msgspec.convert(program, Program)) for label, program in found.items()}

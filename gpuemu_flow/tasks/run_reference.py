@@ -22,8 +22,7 @@ from gpuemu_flow.judging.reference_dtypes import (
     widens,
 )
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
-from gpuemu_flow.runners.api import Request
-from gpuemu_flow.runners.timeouts import was_given_up
+from gpuemu_flow.runners.api import Request, was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest

@@ -10,8 +10,7 @@ import pytest
 from gpuemu_flow.cases.grouped import spread
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.memfd import create
-from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.runners.channel import Watch, create
 
 
 def refused(*_: object) -> None:

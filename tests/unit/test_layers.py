@@ -73,7 +73,7 @@ BESIDE = {
     "frameworks": (
         "gpuemu_flow.runners.triton_interpreter",
         "gpuemu_flow.runners.triton_runner",
-        "gpuemu_flow.runners.triton_unwritten",
+        "gpuemu_flow.runners.triton_memory",
     ),
     # The emulator reads PTX with the parser of the linter.
     "emulator": (

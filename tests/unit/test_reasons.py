@@ -6,6 +6,7 @@ import json
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
@@ -13,7 +14,7 @@ from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.judging.verdicts import reason, run_error_result
 from gpuemu_flow.results.document import causes
 from gpuemu_flow.results.model import CaseVerdict, OpResult
-from gpuemu_flow.runners.api import Program, RunError, error_from_json
+from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.types import CheckResult, FailureKind, Verdict
 
@@ -52,7 +53,7 @@ def test_reasons_survive_being_stored() -> None:
     stored = CheckResult.from_json(json.loads(json.dumps(result.to_json())))
     assert stored == result
     error = RunError("op-exception", "no", exception="ValueError")
-    assert error_from_json(json.loads(json.dumps(vars(error)))) == error
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(error))), RunError) == error
 
 
 def failing(number: int, **about: Any) -> CaseVerdict:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.runners.api import OpError, Program
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.triton_runner import TritonRunner
-from gpuemu_flow.runners.watch import Watch
 
 pytest.importorskip("torch")
 

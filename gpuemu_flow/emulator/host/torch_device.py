@@ -40,7 +40,7 @@ def load(torch_folder: str) -> bool:
 
 def patch(torch: Any) -> None:
     """Make ``torch.cuda`` answer as with a GPU, and extensions build with our CUDA_HOME."""
-    from gpuemu_flow.runners.triton_cuda import cuda_patches  # noqa: PLC0415 - after torch
+    from gpuemu_flow.runners.triton_device import cuda_patches  # noqa: PLC0415 - after torch
 
     home, runtime = _loaded[0]
     major, _, minor = home.arch.partition(".")
