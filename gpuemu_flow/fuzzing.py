@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases import fuzz_config, protocol_v1
@@ -187,8 +188,7 @@ def generate_random_tensor(
     return values
 
 
-@dataclass
-class FuzzConfig:
+class FuzzConfig(Struct):
     """Settings that decide a sequence of cases: sizes per dim, or limits of random shapes.
 
     The class can also be called with limits in place of the lists of sizes:
@@ -271,8 +271,7 @@ class FuzzConfig:
         }
 
 
-@dataclass(frozen=True)
-class TestCase:
+class TestCase(Struct, frozen=True):
     """One case.
 
     Attributes
@@ -331,7 +330,7 @@ class SeededFuzzer:
         if isinstance(config, FuzzConfig):
             self.config = config
         else:
-            self.config = FuzzConfig(**{**vars(options or FuzzConfig(0)), "seed": config})
+            self.config = replace(options or FuzzConfig(0), seed=config)
         self._request = self.config.as_request()
         self._limits = self.config.limits
         self._next = 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import replace
 
 THERE = "{there}"
 """Placeholder, in a finding's `words`, for the second place of the finding."""
@@ -24,8 +24,7 @@ TITLES = {
 """Names of the checks as compute-sanitizer has them."""
 
 
-@dataclass(frozen=True)
-class CodePlace:
+class CodePlace(Struct, frozen=True):
     """The place of an instruction.
 
     Attributes
@@ -54,8 +53,7 @@ class CodePlace:
         return f"PTX line {self.code}"
 
 
-@dataclass(frozen=True)
-class KernelFinding:
+class KernelFinding(Struct, frozen=True):
     """One error that a check found at one place.
 
     Attributes
@@ -108,21 +106,10 @@ class KernelFinding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {**asdict(self), "block": list(self.block), "thread": list(self.thread)}
+        plain: dict[str, Any] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        texts = ("check", "rule", "kernel", "instruction", "words")
-        return cls(
-            **{name: str(data[name]) for name in texts},
-            place=_place(data["place"]),
-            there=None if data["there"] is None else _place(data["there"]),
-            block=tuple(int(n) for n in data["block"]),
-            thread=tuple(int(n) for n in data["thread"]),
-            count=int(data["count"]),
-        )
-
-
-def _place(data: Mapping[str, Any]) -> CodePlace:
-    return CodePlace(str(data["file"]), int(data["line"]), int(data["code"]))
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, convert, field, to_builtins
+
 from gpuemu_flow.kernel_findings import KernelFinding
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.value_rules import CORE_STRATEGIES as CORE_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRATEGIES as STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRESS_STRATEGIES as STRESS_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import InputSpec as InputSpec  # noqa: PLC0414 - others import it here
+from gpuemu_flow.value_rules import always
 
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class DType:
+class DType(Struct, frozen=True):
     """Name, size and family of an element type.
 
     Attributes
@@ -148,8 +148,7 @@ class FailureKind(str, enum.Enum):
     OUTPUT_NAMES = "OutputNamesMismatch"
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One test case: everything that determines its input tensors, but not the tensors themselves.
 
     Attributes
@@ -197,18 +196,13 @@ class Case:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {
-            **vars(self),
-            "dims": [list(d) for d in self.dims],
-            "inputs": [spec.to_json() for spec in self.inputs],
-        }
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Undo `to_json`; raise KeyError or TypeError for other data."""
-        inputs = tuple(InputSpec.from_json(spec) for spec in data["inputs"])
-        dims = tuple((str(n), int(v)) for n, v in data["dims"])
-        return cls(**{**data, "inputs": inputs, "dims": dims})
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)
 
     def to_text(self) -> str:
         """Return the case as one word for a command line; only the op and the seed are not in it.
@@ -233,8 +227,7 @@ class Case:
         return out
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, and its origin."""
 
     atol: float
@@ -242,8 +235,7 @@ class Tolerance:
     origin: str = "table"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True, omit_defaults=True):
     """One reason why a case failed.
 
     Attributes
@@ -266,13 +258,13 @@ class Failure:
 
     kind: FailureKind
     message: str
-    output: str = ""
-    index: Shape | None = None
-    expected: float | None = None
-    actual: float | None = None
+    output: str = always("")
+    index: Shape | None = always(None)
+    expected: float | None = always(None)
+    actual: float | None = always(None)
     finding: KernelFinding | None = None
-    why: str = ""
-    place: str = ""
+    why: str = always("")
+    place: str = always("")
 
     @classmethod
     def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
@@ -280,8 +272,7 @@ class Failure:
         return cls(kind, str(finding), finding=finding)
 
 
-@dataclass(frozen=True)
-class ErrorStats:
+class ErrorStats(Struct, frozen=True):
     """The errors of one comparison; all are zero for empty tensors.
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is the largest ratio of a
@@ -313,8 +304,7 @@ class ErrorStats:
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
-@dataclass(frozen=True)
-class WeakOutput:
+class WeakOutput(Struct, frozen=True):
     """Facts that weaken the evidence of the comparison of one output in one case.
 
     Attributes
@@ -331,8 +321,7 @@ class WeakOutput:
     zeros: bool = False
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, omit_defaults=True):
     """Verdict on one case's outputs.
 
     Attributes
@@ -364,16 +353,16 @@ class CheckResult:
     """
 
     verdict: Verdict
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Failure, ...] = always(())
     stats: ErrorStats = field(default_factory=ErrorStats)
-    notes: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()
-    weak: tuple[WeakOutput, ...] = ()
+    notes: tuple[str, ...] = always(())
+    empty: tuple[str, ...] = always(())
+    weak: tuple[WeakOutput, ...] = always(())
     stderr: str = ""
+    stdout: str = ""
     printed: str = ""
     blank: bool = False
     size_only: bool = False
-    stdout: str = ""
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -390,58 +379,24 @@ class CheckResult:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON, with numbers in the form of `number_to_json`."""
-        return {
-            "verdict": self.verdict.value,
-            "failures": [failure_to_json(f) for f in self.failures],
-            "stats": _numbers_to_json(vars(self.stats)),
-            "notes": list(self.all_notes),
-            "empty": list(self.empty),
-            "weak": [weak_to_json(output) for output in self.weak],
-            **({"stderr": self.stderr} if self.stderr else {}),
-            **({"stdout": self.stdout} if self.stdout else {}),
-            **({"printed": self.printed} if self.printed else {}),
-            **({"blank": True} if self.blank else {}),
-            **({"size_only": True} if self.size_only else {}),
-        }
+        plain: dict[str, Json] = to_builtins(self, enc_hook=_number)
+        plain["failures"] = [_numbers_to_json(failure) for failure in plain["failures"]]
+        plain["stats"] = _numbers_to_json(plain["stats"])
+        plain["notes"] = self.all_notes
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
         """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        stats = data["stats"]
-        if str in map(type, stats.values()):
-            stats = {name: number_from_json(value) for name, value in stats.items()}
-        if stats.get("worst_index") is not None:
-            stats = {**stats, "worst_index": tuple(stats["worst_index"])}
-        stderr, stdout, printed = [str(data.get(n, "")) for n in ("stderr", "stdout", "printed")]
         # The last notes are these; see `all_notes`.
-        written = bool(stderr) + bool(stdout) + bool(printed)
+        written = sum(bool(data.get(name)) for name in ("stderr", "stdout", "printed"))
         own = data["notes"][: len(data["notes"]) - written]
-        return cls(
-            Verdict(data["verdict"]),
-            tuple(map(failure_from_json, data["failures"])),
-            ErrorStats(**stats),
-            tuple(own),
-            tuple(data.get("empty", ())),
-            tuple(map(weak_from_json, data.get("weak", ()))),
-            stderr,
-            printed,
-            blank=bool(data.get("blank", False)),
-            size_only=bool(data.get("size_only", False)),
-            stdout=stdout,
-        )
+        return convert({**data, "notes": own}, cls, strict=False)  # which reads "NaN" as a float
 
 
-def weak_to_json(output: WeakOutput) -> dict[str, Json]:
-    """Return a `WeakOutput` as plain JSON."""
-    return {"name": output.name, "value": output.value, "zeros": output.zeros}
-
-
-def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Undo `weak_to_json`; raise KeyError, TypeError or ValueError for other data."""
-    value = data["value"]
-    return WeakOutput(
-        str(data["name"]), None if value is None else float(value), bool(data["zeros"])
-    )
+def _number(value: Json) -> Json:
+    """Return the Python number of one of numpy's."""
+    return value.item()
 
 
 def number_to_json(value: Json) -> Json:
@@ -470,31 +425,9 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 def failure_to_json(failure: Failure) -> dict[str, Json]:
     """Return a failure as plain JSON."""
-    return {
-        "kind": failure.kind.value,
-        "message": failure.message,
-        "output": failure.output,
-        "index": None if failure.index is None else list(failure.index),
-        "expected": number_to_json(failure.expected),
-        "actual": number_to_json(failure.actual),
-        **({} if failure.finding is None else {"finding": failure.finding.to_json()}),
-        "why": failure.why,
-        "place": failure.place,
-    }
+    return _numbers_to_json(to_builtins(failure, enc_hook=_number))
 
 
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
-    """Undo `failure_to_json`."""
-    index = data["index"]
-    finding = data.get("finding")
-    return Failure(
-        FailureKind(data["kind"]),
-        str(data["message"]),
-        str(data["output"]),
-        None if index is None else tuple(index),
-        number_from_json(data["expected"]),
-        number_from_json(data["actual"]),
-        None if finding is None else KernelFinding.from_json(finding),
-        str(data.get("why", "")),  # an older version wrote neither `why` nor `place`
-        str(data.get("place", "")),
-    )
+    """Undo `failure_to_json`; raise ValueError for other data."""
+    return convert(data, Failure, strict=False)

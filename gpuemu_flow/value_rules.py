@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
 
 Bound = int | float | str
 """A number, or an expression of dims such as ``V-1``."""
 
 Number = int | float
+T = TypeVar("T")
 
 
 Shape = tuple[int, ...]
@@ -21,8 +20,7 @@ STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
 STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 
 
-@dataclass(frozen=True)
-class ValueRule:
+class ValueRule(Struct, frozen=True, omit_defaults=True):
     """Rules for the values of one input, which hold under every strategy.
 
     Attributes
@@ -65,7 +63,7 @@ class ValueRule:
     kind: str = ""
     low: Bound | None = None
     high: Bound | None = None
-    values: tuple[Number, ...] = ()
+    values: tuple[bool | Number, ...] = ()
     share: float | None = None
     nonfinite: bool | None = None
     to: int | str | None = None
@@ -88,20 +86,6 @@ class ValueRule:
             self.relation or self.total is not None or self.generate
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
-        said = {f.name: getattr(self, f.name) for f in fields(self)}
-        out = {name: v for name, v in said.items() if v != _DEFAULTS[name]}
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in out.items()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ValueRule:
-        """Undo `to_json`; raise TypeError for other data."""
-        lists = {name: tuple(data.get(name, ())) for name in ("values", "choices")}
-        return cls(**{**data, **lists})
-
-
-_DEFAULTS = {f.name: f.default for f in fields(ValueRule)}
 
 PATTERNS: dict[str, tuple[str, ...]] = {
     "permutation": ("random", "identity", "reversed", "rotated", "swapped_ends"),
@@ -175,8 +159,7 @@ GENERATOR_SLUGS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GeneratedValues:
+class GeneratedValues(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Values that the user's function returned for one input, or the reason why there are none.
 
     Attributes
@@ -198,18 +181,13 @@ class GeneratedValues:
     file: str = ""
     line: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON without empty fields; `from_json` is its inverse."""
-        return {name: value for name, value in vars(self).items() if value}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> GeneratedValues:
-        """Undo `to_json`; raise TypeError for other data."""
-        return cls(**data)
+def always(value: T) -> T:
+    """Return a field's default that JSON states all the same, in a struct that omits defaults."""
+    return field(default_factory=lambda: value)
 
 
-@dataclass(frozen=True)
-class InputSpec:
+class InputSpec(Struct, frozen=True, omit_defaults=True):
     """Recipe of one input tensor of a case.
 
     Attributes
@@ -242,11 +220,11 @@ class InputSpec:
     name: str
     shape: Shape
     dtype: str
-    layout: str = "contiguous"
-    strategy: str = "uniform"
-    position: int = 0
-    low: float | None = None
-    high: float | None = None
+    layout: str = always("contiguous")
+    strategy: str = always("uniform")
+    position: int = always(0)
+    low: Number | None = always(None)
+    high: Number | None = always(None)
     ends: int = 0
     turn: int = 0
     rule: ValueRule | None = None
@@ -270,26 +248,3 @@ class InputSpec:
         """Return `ends` and `turn` as a word, such as ``ends1turn2``; empty if both are 0."""
         counted = {"ends": self.ends, "turn": self.turn}
         return "".join(f"{name}{count}" for name, count in counted.items() if count)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; leave out `ends`, `turn`, `rule` and `given` if they are not set."""
-        out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}
-        del out["ends"], out["turn"], out["rule"], out["given"]
-        if self.given is not None:
-            out["given"] = self.given.to_json()
-        if self.ends:
-            out["ends"] = self.ends
-        if self.turn:
-            out["turn"] = self.turn
-        if self.rule is not None:
-            out["rule"] = self.rule.to_json()
-        return out
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> InputSpec:
-        """Undo `to_json`; raise KeyError or TypeError for other data."""
-        rule = data.get("rule")
-        read = None if rule is None else ValueRule.from_json(rule)
-        given = data.get("given")
-        values = None if given is None else GeneratedValues.from_json(given)
-        return cls(**{**data, "shape": tuple(data["shape"]), "rule": read, "given": values})

@@ -8,17 +8,16 @@ explains these rules to users.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, convert, field, to_builtins
+
 from gpuemu_flow.types import (
     CheckResult,
     Json,
     Verdict,
     WeakOutput,
-    weak_from_json,
-    weak_to_json,
 )
+from gpuemu_flow.value_rules import always
 
 MOST_UNJUDGED = 0.10
 """Largest share of an output's elements without a verdict in a case that passes."""
@@ -49,8 +48,7 @@ def decide(failed: bool, compared: int) -> Verdict:
     return Verdict.PASSED if compared > 0 else Verdict.INCONCLUSIVE
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """The extent to which one output of a case was compared.
 
     Attributes
@@ -112,15 +110,14 @@ def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tupl
     return verdict, reasons if verdict is Verdict.INCONCLUSIVE else ()
 
 
-@dataclass(frozen=True)
-class Elements:
+class Elements(Struct, frozen=True, omit_defaults=True):
     """The facts about a case's compared elements that `Tally` needs."""
 
-    count: int = 0
-    no_verdict: int = 0
-    finite: int = 0
-    empty: tuple[str, ...] = ()
-    weak: tuple[WeakOutput, ...] = ()
+    count: int = always(0)
+    no_verdict: int = always(0)
+    finite: int = always(0)
+    empty: tuple[str, ...] = always(())
+    weak: tuple[WeakOutput, ...] = always(())
     blank: bool = False
     size_only: bool = False
 
@@ -133,31 +130,16 @@ class Elements:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
-        out: dict[str, Json] = {
-            "count": self.count,
-            "no_verdict": self.no_verdict,
-            "finite": self.finite,
-            "empty": list(self.empty),
-            "weak": [weak_to_json(output) for output in self.weak],
-        }
-        if self.blank:
-            out["blank"] = True
-        if self.size_only:
-            out["size_only"] = True
-        return out
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
-        empty = tuple(str(name) for name in data["empty"])
-        weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
-        blank, size_only = (bool(data.get(name, False)) for name in ("blank", "size_only"))
-        return cls(count, no_verdict, finite, empty, weak, blank, size_only)
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """The cases of one op, usually in one dtype, counted as they come.
 
     Attributes

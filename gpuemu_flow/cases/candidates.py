@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.numerics.layouts import expanded_axis, lay_out, reduced_shape
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 
@@ -25,8 +24,7 @@ class BudgetSpentError(Exception):
     """Raised when all permitted calls of the predicate have been made."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """The inputs of one case.
 
     Attributes
@@ -121,8 +119,7 @@ def _repeats(values: Array) -> bool:
 Predicate = Callable[[Candidate], bool]
 
 
-@dataclass
-class Search:
+class Search(Struct):
     """Keeps the best candidate so far, and every answer of the predicate `still_fails`.
 
     Attributes

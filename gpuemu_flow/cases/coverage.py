@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.plan import expand_strategies, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Case, Json, Verdict
 from gpuemu_flow.value_rules import is_kept_finite
 
@@ -30,8 +31,7 @@ class Cell(NamedTuple):
     strategy: str
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Values of one aspect that no case of an op and dtype had.
 
     Attributes
@@ -63,8 +63,7 @@ class Gap:
         }
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of the table: an op and dtype, with counts of the values that were exercised.
 
     Attributes

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, NoReturn, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.rng import MASK64
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json, Shape, canonical_dtype
 
 T = TypeVar("T")
@@ -21,8 +22,7 @@ MAX_SHOWN = 60  # characters of a wrong value that a message repeats
 _REQUIRED_LISTS = ("batch_sizes", "seq_lengths", "hidden_dims")
 
 
-@dataclass(frozen=True)
-class ShapeOptions:
+class ShapeOptions(Struct, frozen=True):
     """Sizes of (batch, sequence, hidden) to draw from, and whole shapes of edge cases.
 
     Repeated entries are drawn more often. The defaults are those of gpuemu's own CI runs.
@@ -34,16 +34,14 @@ class ShapeOptions:
     edge_cases: tuple[Shape, ...] = ((1,), (1, 1), (1, 1, 1))
 
 
-@dataclass(frozen=True)
-class SchemaTensor:
+class SchemaTensor(Struct, frozen=True):
     """A tensor of a `WireSchema` and the names of its dims."""
 
     name: str
     dims: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class WireSchema:
+class WireSchema(Struct, frozen=True):
     """Shapes of tensors in terms of shared dims, as in the protocol's ``op_schema``.
 
     Attributes
@@ -62,8 +60,7 @@ class WireSchema:
     output: SchemaTensor | None = None
 
 
-@dataclass(frozen=True)
-class SequenceConfig:
+class SequenceConfig(Struct, frozen=True):
     """Everything that decides a sequence of cases, except the names of the op's inputs.
 
     Attributes
@@ -89,7 +86,7 @@ class SequenceConfig:
     op_schema: WireSchema | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", operator.index(self.seed) & MASK64)
+        force_setattr(self, "seed", operator.index(self.seed) & MASK64)
         drawn: dict[str, Sequence[Any]] = {"dtypes": self.dtypes, "layouts": self.layouts}
         if self.op_schema is None:
             for name in _REQUIRED_LISTS:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.types import COMPLEX, Json
 
 KeyPath = tuple[str | int, ...]
@@ -23,8 +24,7 @@ _KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
 """Keys that both parts of a complex input take over, so that a range applies to each part."""
 
 
-@dataclass(frozen=True)
-class ArgumentGroup:
+class ArgumentGroup(Struct, frozen=True):
     """One argument that is made of several inputs.
 
     Attributes
@@ -37,10 +37,6 @@ class ArgumentGroup:
 
     kind: str
     members: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {"kind": self.kind, "members": list(self.members)}
 
 
 def spread(

@@ -8,9 +8,10 @@ because a case that the op's author has excluded would be no fair test of the op
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.candidates import (
     Array,
@@ -27,7 +28,6 @@ from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
 from gpuemu_flow.numerics.dtypes import dtype_name
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import LAYOUTS, Case
 
 __all__ = [
@@ -43,8 +43,7 @@ __all__ = [
 STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
 
 
-@dataclass(frozen=True)
-class Minimized:
+class Minimized(Struct, frozen=True):
     """The result of a minimisation.
 
     Attributes

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gpuemu_flow.expressions import ExpressionError, compute
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
-from gpuemu_flow.value_rules import ValueRule
+from gpuemu_flow.value_rules import Number, ValueRule
 
 
-@dataclass(frozen=True)
-class Dim:
+class Dim(Struct, frozen=True):
     """One symbolic dim.
 
     Attributes
@@ -49,8 +49,7 @@ class Dim:
         return self.max // self.multiple_of * self.multiple_of
 
 
-@dataclass(frozen=True)
-class DerivedDim:
+class DerivedDim(Struct, frozen=True):
     """A dim whose size follows from other dims.
 
     Attributes
@@ -64,8 +63,7 @@ class DerivedDim:
     expression: str
 
 
-@dataclass(frozen=True)
-class TensorDef:
+class TensorDef(Struct, frozen=True, omit_defaults=True):
     """One input or output: its dims and the configuration of its values.
 
     Attributes
@@ -86,14 +84,13 @@ class TensorDef:
     name: str
     dims: tuple[str | int, ...]
     dtype: str | None = None
-    low: float | None = None
-    high: float | None = None
+    low: Number | None = None
+    high: Number | None = None
     strategy: str | None = None
     rule: ValueRule | None = None
 
 
-@dataclass(frozen=True)
-class OpSchema:
+class OpSchema(Struct, frozen=True, omit_defaults=True):
     """Shapes of an op's tensors in terms of shared dims.
 
     Attributes
@@ -160,41 +157,6 @@ COMPARISONS: dict[str, Any] = {
     "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
     "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-
-
-def schema_to_json(schema: OpSchema) -> dict[str, Any]:
-    """Return a schema as plain JSON, without empty parts; `schema_from_json` is its inverse."""
-    out = asdict(schema)
-    for name in ("derived", "limits"):
-        if not out[name]:
-            del out[name]
-    for side in ("inputs", "outputs"):
-        for data, tensor in zip(out[side], getattr(schema, side), strict=True):
-            if tensor.rule is None:
-                del data["rule"]
-            else:
-                data["rule"] = tensor.rule.to_json()
-    return out
-
-
-def schema_from_json(data: Mapping[str, Any]) -> OpSchema:
-    """Rebuild a schema from `schema_to_json`'s result, or raise KeyError or TypeError."""
-    dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
-    inputs, outputs = (tuple(_tensor(t) for t in data[side]) for side in ("inputs", "outputs"))
-    return OpSchema(
-        dims,
-        inputs,
-        outputs,
-        tuple(tuple(s) for s in data["fixed_shapes"]),
-        tuple(DerivedDim(**d) for d in data.get("derived", ())),
-        tuple((str(a), str(sign), str(b)) for a, sign, b in data.get("limits", ())),
-    )
-
-
-def _tensor(data: Mapping[str, Any]) -> TensorDef:
-    rule = data.get("rule")
-    read = None if rule is None else ValueRule.from_json(rule)
-    return TensorDef(**{**data, "dims": tuple(data["dims"]), "rule": read})
 
 
 def _tensors(**dims: str) -> tuple[TensorDef, ...]:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.schema_rules import is_number
 from gpuemu_flow.errors import did_you_mean
@@ -23,7 +25,6 @@ from gpuemu_flow.numerics.contract import (
     OutputContract,
     Statistics,
 )
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 KeyPath = tuple[str | int, ...]
@@ -145,8 +146,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-@dataclass
-class _Contract:
+class _Contract(Struct):
     """Parser of one output's contract, which reports faulty parts and leaves them out."""
 
     path: KeyPath

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 Element = TypeVar("Element", bound=np.generic)
 
 
-@dataclass(frozen=True)
-class ManyRows:
+class ManyRows(Struct, frozen=True):
     """The rows (along the last axis) of several tensors of one shape, and their random streams.
 
     Each array that a method returns has one more axis, the first, for the tensors.
@@ -171,8 +170,7 @@ def _only(many: NDArray[Element]) -> NDArray[Element]:
     return one
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The rows (along the last axis) of one tensor, and its generator; see `ManyRows`."""
 
     rng: SeededRng

@@ -7,14 +7,15 @@ on sizes.
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
 from gpuemu_flow.cases.sizes_allowed import some_sizes
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, names_in
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 from gpuemu_flow.value_rules import ValueRule
 
@@ -26,8 +27,7 @@ _CUMSUM = re.compile(r"\s*cumsum\((\w+)\)\s*")
 _FLIPPED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "==": "==", "!=": "!="}
 
 
-@dataclass
-class Constraints:
+class Constraints(Struct):
     """Parser of the ``constraints`` of one schema.
 
     Attributes

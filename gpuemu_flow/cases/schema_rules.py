@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, TypeGuard
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import TensorDef
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, names_in
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 from gpuemu_flow.value_rules import KINDS, Bound, Number, ValueRule
 
@@ -58,8 +59,7 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-@dataclass
-class RuleReader:
+class RuleReader(Struct):
     """Parser of the keys of one input's table that constrain its values.
 
     Attributes

@@ -32,10 +32,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes, allows_size
 from gpuemu_flow.expressions import ExpressionError, names_in
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 PER_DIM = ("tail", "pow2_plus_1", "prime", "pow2_minus_1", "pow2", "multiple_of_128")
@@ -171,8 +172,7 @@ def small_sizes(dim: Dim) -> tuple[int, ...]:
     return tuple(small)
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The shapes of one case.
 
     Attributes

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidate
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import TYPICAL
 from gpuemu_flow.expressions import names_in
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 SMALL_SIZES = 8
@@ -24,8 +24,7 @@ JOINT_SIZES = (1, 2, 3, 4, 5, 8)
 Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """A dim that may shrink, and all axes of inputs that have its size.
 
     Attributes

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
@@ -27,7 +28,6 @@ from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, n
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams
 from gpuemu_flow.numerics.uniform import fill_uniform
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 
 Array = NDArray[Any]
@@ -136,8 +136,7 @@ def draw_alike(
     return values.reshape(whole)
 
 
-@dataclass(frozen=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """The dtype of the drawn values, and the dtype in which they are computed."""
 
     dtype: str

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 
+import msgspec
+
 from gpuemu_flow.cases.generated_values import case_fault, decode_values, wanted_of, with_values
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.judging.generators import MOST_ANSWERED, TARGET, GeneratorCall
@@ -176,14 +178,7 @@ class _GeneratorCaller:
 
 def _read(answer: Json) -> list[GeneratedValues]:
     """Parse a worker's answers; return an empty list if they are malformed."""
-    kinds = {name: type(value) for name, value in vars(GeneratedValues()).items()}
-    if not isinstance(answer, list):
+    try:
+        return msgspec.convert(answer, list[GeneratedValues])
+    except msgspec.ValidationError:
         return []
-    found = []
-    for each in answer:
-        if not isinstance(each, dict) or any(
-            type(value) is not kinds.get(name) for name, value in each.items()
-        ):
-            return []
-        found.append(GeneratedValues.from_json(each))
-    return found

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from gpuemu_flow.cases.generated_values import MOST_BYTES, encode_values
 from gpuemu_flow.numerics.dtypes import element_name
@@ -114,7 +115,7 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
     taken = 0
     for data in payload["calls"]:
         given = _answer(function, program, payload["label"], GeneratorCall.from_json(data))
-        answers.append(given.to_json())
+        answers.append(to_builtins(given))
         taken += len(given.data)
         if taken > MOST_ANSWERED:
             break

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from msgspec import to_builtins
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -173,7 +174,7 @@ class Evaluation:
         self._setup = setup
         self._inputs = inputs
         self._shadow = shadow
-        self._rounding = None if rounding is None else vars(rounding)
+        self._rounding = None if rounding is None else to_builtins(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send the request to the worker; see `Work.begin`."""

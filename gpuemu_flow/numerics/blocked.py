@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FloatLimits, to_float32, to_float64
@@ -42,7 +43,6 @@ from gpuemu_flow.numerics.ulp import (
     spacing,
     ulp_distance,
 )
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 
@@ -54,8 +54,7 @@ _scratch = threading.local()
 _PADDING = 128  # keeps buffers from lying a power of two apart, where they compete for cache lines
 
 
-@dataclass(frozen=True)
-class BlockedOutcome:
+class BlockedOutcome(Struct, frozen=True):
     """The comparison of one output: totals over all elements, and a sample for percentiles."""
 
     totals: Totals

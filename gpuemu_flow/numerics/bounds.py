@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.numerics.dtypes import FloatLimits
 from gpuemu_flow.numerics.judge import BoolArray, Where
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
-from gpuemu_flow.quick_dataclass import dataclass
 
 FACTOR = 8.0
 """Multiple of the measured error that a correct op may show."""
@@ -54,8 +54,7 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
 
 
-@dataclass(frozen=True)
-class QuickBound:
+class QuickBound(Struct, frozen=True):
     """A bound of each element's error that needs no evaluation of the reference.
 
     It is never above the envelope, which is the bound that evaluations of the reference give. Let r
@@ -93,8 +92,7 @@ class QuickBound:
         return None
 
 
-@dataclass(frozen=True)
-class Excuse:
+class Excuse(Struct, frozen=True):
     """Measurements that decide whether the rounding of an op's operands excuses its errors.
 
     The errors are excused if, taken together, they are not much larger than the errors of
@@ -141,8 +139,7 @@ class Excuse:
         return self.size(error) <= LARGER * self.largest
 
 
-@dataclass(frozen=True)
-class ElementBound:
+class ElementBound(Struct, frozen=True):
     """The envelope of one output, one entry per element in C order.
 
     Attributes

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Tolerance
 
 PERCENTILE = 0.95
@@ -24,8 +23,7 @@ TOP_BINADES = 3
 """Number of binades, from the largest value down, in which the relative errors decide ``rtol``."""
 
 
-@dataclass(frozen=True)
-class MeasuredErrors:
+class MeasuredErrors(Struct, frozen=True):
     """The errors of a trusted implementation in one case, in the outputs of one dtype.
 
     Attributes
@@ -63,8 +61,7 @@ class MeasuredErrors:
         return max(self.at_zero, 0.0, *excess)
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """A suggested tolerance and the figures that it is based on.
 
     Attributes

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.blocked import BlockedOutcome, compare_floats, compare_integers
@@ -16,7 +17,6 @@ from gpuemu_flow.numerics.invariants import as_failure, check_invariant
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, ExcusedBound, Rules
 from gpuemu_flow.numerics.statistics import multi_index
 from gpuemu_flow.numerics.tolerances import default_tolerance
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Failure, FailureKind, Tolerance
 
 Array = NDArray[Any]
@@ -26,8 +26,7 @@ QUICK_SHARE = 0.75
 """Under ``auto`` a case within this share of the quick bound needs no further evaluation."""
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """Requirements on an output besides closeness to the expected values.
 
     Attributes
@@ -77,8 +76,7 @@ def _has_special(array: Array) -> bool:
     return not (np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
-@dataclass(frozen=True)
-class CheckedOutput:
+class CheckedOutput(Struct, frozen=True):
     """The comparison of one output, and the failures that follow from it."""
 
     name: str

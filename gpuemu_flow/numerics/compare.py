@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
@@ -23,15 +24,13 @@ from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.statistics import Sample, Totals, combine
 from gpuemu_flow.numerics.weakness import only_zeros_or_nan, weakness
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
 
 __all__ = ["QUICK_SHARE", "Policy", "SeparateVerdict", "check_outputs", "check_structure"]
 
 
-@dataclass(frozen=True)
-class SeparateVerdict:
+class SeparateVerdict(Struct, frozen=True):
     """The verdict on an output that was not judged element by element.
 
     Attributes

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.checked_output import QUICK_SHARE, Arrays, Policy, SpecialInputs
@@ -23,7 +24,6 @@ from gpuemu_flow.numerics.statistics import rank
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.ulp import Float64Array, spacing, ulp_distance
 from gpuemu_flow.numerics.weakness import only_zeros_or_nan
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, CheckResult, ErrorStats, Shape, Tolerance, WeakOutput
 from gpuemu_flow.verdicts import decide
 
@@ -36,8 +36,7 @@ MOST_CASES = 64
 """Cases compared together, so that all their elements stay in the processor's cache."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(Struct, frozen=True):
     """The facts, besides values, that decide how a case with one output is compared.
 
     Attributes

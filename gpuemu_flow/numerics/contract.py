@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, convert, to_builtins
+
 from gpuemu_flow.types import Json, Tolerance
+from gpuemu_flow.value_rules import Number
 
 OWN_TOLERANCE = "gpuemu.toml, of this output"
 UNKNOWN_SIZE = "?"
@@ -21,8 +23,7 @@ A single parameter is written as ``self.weight``.
 """
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     """The distribution that the elements of a random output are drawn from.
 
     Attributes
@@ -41,14 +42,13 @@ class Statistics:
     """
 
     mean: str | float = ""
-    std: float | None = None
-    zeros: float | None = None
+    std: Number | None = None
+    zeros: Number | None = None
     samples: int = 1000
-    false_alarms: float = 1e-6
+    false_alarms: Number = 1e-6
 
 
-@dataclass(frozen=True)
-class CompareRef:
+class CompareRef(Struct, frozen=True):
     """A function of the user's that compares one output.
 
     Attributes
@@ -63,8 +63,7 @@ class CompareRef:
     function: str
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(Struct, frozen=True):
     """A test of an input that decides which elements of an output count.
 
     Attributes
@@ -84,12 +83,11 @@ class Mask:
     input: str
     axes: tuple[int, ...]
     test: str
-    value: float = 0.0
+    value: Number = 0.0
     along: int = 0
 
 
-@dataclass(frozen=True)
-class OutputContract:
+class OutputContract(Struct, frozen=True, omit_defaults=True):
     """A description of one output.
 
     Attributes
@@ -122,10 +120,10 @@ class OutputContract:
     name: str
     dims: tuple[str | int, ...] | None = None
     dtype: str = ""
-    low: float | None = None
-    high: float | None = None
-    atol: float | None = None
-    rtol: float | None = None
+    low: Number | None = None
+    high: Number | None = None
+    atol: Number | None = None
+    rtol: Number | None = None
     ties: str = ""
     order: bool = False
     up_to: str = ""
@@ -169,31 +167,13 @@ class OutputContract:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
-        said: dict[str, Json] = {}
-        for name, value in vars(self).items():
-            if value is None or value is False or value == "":
-                continue
-            nested = isinstance(value, (CompareRef, Mask, Statistics))
-            said[name] = dict(vars(value)) if nested else value
-        if self.dims is not None:
-            said["dims"] = list(self.dims)
-        if self.only is not None:
-            said["only"]["axes"] = list(self.only.axes)
-        return said
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OutputContract:
-        """Return the contract that `to_json` converted; raise TypeError for any other form."""
-        given = dict(data)
-        if "dims" in given:
-            given["dims"] = tuple(given["dims"])
-        if "only" in given:
-            given["only"] = Mask(**{**given["only"], "axes": tuple(given["only"]["axes"])})
-        if "compare" in given:
-            given["compare"] = CompareRef(**given["compare"])
-        if "statistics" in given:
-            given["statistics"] = Statistics(**given["statistics"])
-        return cls(**given)
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)
 
 
 def parameter_name(of: str) -> str:

@@ -10,10 +10,11 @@ they pass, the next tests look for draws that repeat, and the last ones test eac
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import Statistics
@@ -30,7 +31,6 @@ from gpuemu_flow.numerics.random_repeats import (
     scaled_terms,
     tile_lags,
 )
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -50,8 +50,7 @@ LARGE_SQUARES = 3600.0
 assumed to be possible."""
 
 
-@dataclass(frozen=True)
-class StatisticsOutcome:
+class StatisticsOutcome(Struct, frozen=True):
     """The result of the tests of one output.
 
     Attributes

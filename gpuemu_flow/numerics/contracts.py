@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import UNKNOWN_SIZE, OutputContract
@@ -20,7 +21,6 @@ from gpuemu_flow.numerics.contract_shapes import (
 from gpuemu_flow.numerics.contract_views import index_fault, mask_of, view_of
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.statistics import multi_index
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Case, Failure, FailureKind, Shape, Tolerance
 
 Array = NDArray[Any]
@@ -330,8 +330,7 @@ class PairedReference:
         }
 
 
-@dataclass(frozen=True)
-class SeenOutputs:
+class SeenOutputs(Struct, frozen=True):
     """The op's outputs in one case, with the contracts that transform them.
 
     Attributes

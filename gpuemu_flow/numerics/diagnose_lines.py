@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.numerics.diagnose_values import FEW, fit_factor, fit_offset
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.finding import Evidence, Finding, Points, Positions
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 Fit = Callable[[Float64Array, Float64Array, int], tuple[float, float] | None]
 
@@ -61,8 +61,7 @@ def line_relations(evidence: Evidence) -> list[Finding]:
     return found
 
 
-@dataclass(frozen=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """Some rows, or some columns, of an output.
 
     Attributes

@@ -21,10 +21,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 LONGEST_PERIOD = 256
@@ -36,8 +36,7 @@ STRAY = 0.02
 """Share of the failing elements that may lie outside of a region."""
 
 
-@dataclass(frozen=True)
-class _Region:
+class _Region(Struct, frozen=True):
     """The indices of one axis at which elements fail.
 
     `form` is the pattern of these indices: ``line``, ``tail``, ``head``, ``block``, ``periodic``,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -88,8 +88,7 @@ def element_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name) if name in COMPLEX else numpy_dtype(name)
 
 
-@dataclass(frozen=True)
-class FloatLimits:
+class FloatLimits(Struct, frozen=True):
     """Limits of a binary float format; float64 represents all of them exactly.
 
     Attributes

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Shape
 
 Positions = NDArray[np.intp]
@@ -31,8 +30,7 @@ BLOCK = 1 << 20
 """Elements of the mask that are turned into positions at a time."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One statement that is true of the wrong elements of an output.
 
     Attributes
@@ -54,8 +52,7 @@ class Finding:
     likelihood: float = 0.5
 
 
-@dataclass(frozen=True)
-class Points:
+class Points(Struct, frozen=True):
     """Some elements of an output.
 
     Attributes

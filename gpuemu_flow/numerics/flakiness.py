@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.types import Json
 
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class FailureRate:
+class FailureRate(Struct, frozen=True):
     """Failures among independent cases.
 
     Attributes

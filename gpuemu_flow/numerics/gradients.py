@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, PARAMETERS, Mask
@@ -17,7 +18,6 @@ from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, map_floats, widen
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -58,8 +58,7 @@ def input_of(name: str) -> str:
     return name.removeprefix(GRADIENT_PREFIX)
 
 
-@dataclass(frozen=True)
-class _Moving:
+class _Moving(Struct, frozen=True):
     rng: SeededRng
     unit: float
 
@@ -140,8 +139,7 @@ def cotangent(
     return np.where(mask_of(test, inputs, shape), values, 0.0)
 
 
-@dataclass(frozen=True)
-class Excused:
+class Excused(Struct, frozen=True):
     """Elements of a gradient that must not fail although they differ from the reference's.
 
     Attributes

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.blocked import paired_blocks, take
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, to_float64
 from gpuemu_flow.numerics.statistics import multi_index
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Failure, FailureKind, Shape, Tolerance
 
 Array = NDArray[Any]
@@ -21,8 +21,7 @@ CHUNK = 1 << 20
 """Number of elements examined at a time, so that memory stays bounded."""
 
 
-@dataclass(frozen=True)
-class BrokenInvariant:
+class BrokenInvariant(Struct, frozen=True):
     """The first violation of an invariant by an output."""
 
     message: str

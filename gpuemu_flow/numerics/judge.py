@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FloatLimits
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
@@ -43,8 +43,7 @@ class Bound(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class AffineBound:
+class AffineBound(Struct, frozen=True):
     """``atol + rtol * |expected|``, the documented formula."""
 
     atol: float
@@ -62,8 +61,7 @@ class AffineBound:
         return None
 
 
-@dataclass(frozen=True)
-class ExcusedBound:
+class ExcusedBound(Struct, frozen=True):
     """A bound under which selected elements get no verdict if they exceed their tolerance.
 
     Attributes
@@ -90,8 +88,7 @@ class ExcusedBound:
         return excused if others is None else excused | others
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(Struct, frozen=True):
     """The meaning of NaN and Inf in one output of one case.
 
     Attributes
@@ -113,8 +110,7 @@ class Rules:
     clip: FloatLimits | None = None
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The verdict on some elements, one entry per element.
 
     Attributes

@@ -32,10 +32,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.effective_layouts import effective_layout
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 Array = NDArray[Any]
@@ -105,8 +105,7 @@ def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """The position of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
 
     Attributes
@@ -160,8 +159,7 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-@dataclass(frozen=True)
-class LaidOut:
+class LaidOut(Struct, frozen=True):
     """A tensor in a layout, with the buffer that holds it.
 
     Attributes

@@ -11,22 +11,21 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import PRECISIONS
 
 TENSOR_CORE, FLOAT32, INPUT = PRECISIONS
 
 
-@dataclass(frozen=True)
-class Rounding:
+class Rounding(Struct, frozen=True):
     """The rounding of a shadow.
 
     Attributes
@@ -65,8 +64,7 @@ def rounding_for(precision: str, dtype: str) -> Rounding | None:
     return Rounding(dtype, steps=precision == INPUT)
 
 
-@dataclass
-class _State:
+class _State(Struct):
     fmt: FloatLimits
     rng: SeededRng | None
     overflow: bool

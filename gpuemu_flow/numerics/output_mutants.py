@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import FlowError
@@ -19,15 +20,13 @@ from gpuemu_flow.numerics.dtypes import dtype_name, to_float64, widened
 from gpuemu_flow.numerics.planted import Site
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.trivial import Arrays, as_dtype, same_outputs
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 Evaluate = Callable[[Arrays], Arrays]
 """The reference as a function: it gets float inputs as float64."""
 
 
-@dataclass(frozen=True)
-class OutputMutant:
+class OutputMutant(Struct, frozen=True):
     """One kind of bug.
 
     Attributes
@@ -195,8 +194,7 @@ def _shuffled(tensors: Arrays, rng: SeededRng) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class MutantResult:
+class MutantResult(Struct, frozen=True):
     """The verdict of the op's own check on one mutant, in one case to which the mutant applies.
 
     Attributes
@@ -214,8 +212,7 @@ class MutantResult:
     killed: bool
 
 
-@dataclass(frozen=True)
-class Survivor:
+class Survivor(Struct, frozen=True):
     """A mutant that no case killed."""
 
     name: str
@@ -224,8 +221,7 @@ class Survivor:
     cases: int
 
 
-@dataclass(frozen=True)
-class MutationScore:
+class MutationScore(Struct, frozen=True):
     """The share of the planted bugs that the check would find.
 
     Attributes

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 
 Array = NDArray[Any]
@@ -21,8 +21,7 @@ LEAST_DEPTH = 64
 """Fewest terms of a sum whose rounding errors in a narrow dtype are beyond doubt."""
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Struct, frozen=True):
     """The tensor in which a bug is planted.
 
     Attributes

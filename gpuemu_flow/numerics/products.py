@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 OPEN, CLOSE = '__import__("gpuemu_flow.numerics.operand").numerics.operand.rounded(', ")"
 """Text around a wrapped value. It needs no import at the top, so that line numbers stay."""
@@ -43,8 +43,7 @@ _VIEWS = (
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.MatMult)
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """An edit that replaces bytes ``start:end`` of one source line in UTF-8."""
 
     line: int

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from gpuemu_flow.quick_dataclass import dataclass
 
 Wide = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -16,8 +15,7 @@ ROUNDINGS = 16.0
 """Largest difference of the factors in one group, in units of the relative spacing."""
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """One element of each group of elements that share a random draw.
 
     Attributes

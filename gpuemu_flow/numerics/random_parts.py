@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from gpuemu_flow.quick_dataclass import dataclass
 
 Wide = NDArray[np.float64]
 Sums = Callable[[Wide], Wide]
@@ -30,8 +29,7 @@ SAMPLED = 4096
 MOST_LEVELS = 12
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """Disjoint parts of an output.
 
     Attributes
@@ -48,8 +46,7 @@ class Parts:
     name: Callable[[int], str]
 
 
-@dataclass(frozen=True)
-class Division:
+class Division(Struct, frozen=True):
     """A division of an output into small disjoint parts, which can be joined into larger parts.
 
     Attributes
@@ -239,8 +236,7 @@ def _bin_name(ends: list[float], joined: int, what: str) -> Callable[[int], str]
     return name
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Struct, frozen=True):
     """Independent terms whose mean is 0 for a correct op.
 
     Attributes
@@ -262,8 +258,7 @@ class Series:
     limits: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class Zeros:
+class Zeros(Struct, frozen=True):
     """The zeros of a random output, and their expected share.
 
     Attributes

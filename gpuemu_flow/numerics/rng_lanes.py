@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.rng_jump import (
@@ -26,7 +27,6 @@ from gpuemu_flow.numerics.rng_jump import (
     words_after,
 )
 from gpuemu_flow.numerics.rng_words import State
-from gpuemu_flow.quick_dataclass import dataclass
 
 LOOKUP_LIMIT = 4 * PREFIX  # up to it, look-ups beat lanes, which are then too few to be cheap
 SHORT_STRIDE = 48  # values per lane: fewer make longer rows, hence fewer calls of numpy per value,
@@ -37,8 +37,7 @@ TILE = 16  # steps between two transpositions, a cache line of float32; divides 
 CACHED_WIDTHS = 16
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(Struct, frozen=True):
     """The conversion of words to values.
 
     Attributes

@@ -15,9 +15,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.numerics.perturb import Arrays
@@ -283,8 +282,7 @@ def _argument(value: Any, *, multiplied: bool) -> Any:
     return _as_float(value) if multiplied else value
 
 
-@dataclass
-class Making:
+class Making(Struct):
     """Facts that `staying_single` collects while a reference is evaluated in float32.
 
     Attributes

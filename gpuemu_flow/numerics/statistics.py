@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.judge import Judgement
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import ErrorStats
 
 EXACT_SIZE = 8192
@@ -51,8 +50,7 @@ def sample_positions(count: int) -> NDArray[np.intp] | None:
     return clipped
 
 
-@dataclass
-class Worst:
+class Worst(Struct):
     """The worst element so far: the one whose error is the largest share of its tolerance.
 
     A mismatched NaN or Inf has an infinite share.
@@ -64,8 +62,7 @@ class Worst:
     expected: float = 0.0
 
 
-@dataclass
-class Totals:
+class Totals(Struct):
     """Counts, sums and extremes over all elements of one output, added block by block."""
 
     count: int = 0
@@ -198,8 +195,7 @@ def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array
     return relative
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Errors of those sampled elements of one output that have a verdict.
 
     Attributes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.types import DTYPES, Tolerance
 
 DEFAULT_ORIGIN = "default"
@@ -22,8 +23,7 @@ DEFAULTS: dict[str, float] = {
 """``atol = rtol`` per float dtype, as gpuemu documents them; integers and booleans are exact."""
 
 
-@dataclass(frozen=True)
-class PartialTolerance:
+class PartialTolerance(Struct, frozen=True):
     """A tolerance as one table gives it for one dtype; None leaves a value to the next table."""
 
     atol: float | None = None

@@ -10,17 +10,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class TrivialCandidate:
+class TrivialCandidate(Struct, frozen=True):
     """A set of outputs that were made without computing the op.
 
     Attributes
@@ -35,8 +34,7 @@ class TrivialCandidate:
     outputs: Arrays
 
 
-@dataclass(frozen=True)
-class TrivialResult:
+class TrivialResult(Struct, frozen=True):
     """The verdict of the op's own check on one candidate in one case.
 
     Attributes
@@ -55,8 +53,7 @@ class TrivialResult:
     passed: bool
 
 
-@dataclass(frozen=True)
-class TrivialReport:
+class TrivialReport(Struct, frozen=True):
     """The results of all candidates over all cases.
 
     Attributes

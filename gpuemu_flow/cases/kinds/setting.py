@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.rows import Rows
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Shape
 from gpuemu_flow.value_rules import Number, ValueRule
 
@@ -18,8 +18,7 @@ Array = NDArray[Any]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """The settings that determine the values of one input that follows a rule.
 
     Attributes
@@ -102,8 +101,7 @@ class Setting:
         return np.argsort(words, axis=1, kind="stable").astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of input.
 
     Attributes
