@@ -25,21 +25,12 @@ TITLES = {
 
 
 class CodePlace(Struct, frozen=True):
-    """The place of an instruction.
+    """The place of an instruction."""
 
-    Attributes
-    ----------
-    file : str
-        Source file, relative to the workspace if inside; empty if unknown.
-    line : int
-        Line in `file`, 1-based; 0 if unknown.
-    code : int
-        Line (1-based) in the PTX without comments and line information; 0 if unknown. Unlike
-        `line`, it does not change when a comment is added to the source.
-    """
-
-    file: str = ""
-    line: int = 0
+    file: str = ""  # Source file, relative to the workspace if inside; empty if unknown
+    line: int = 0  # line in `file`, 1-based; 0 if unknown
+    # Line (1-based) in the PTX without comments and line information; 0 if unknown. Unlike `line`,
+    # it does not change when a comment is added to the source.
     code: int = 0
 
     @property
@@ -54,39 +45,20 @@ class CodePlace(Struct, frozen=True):
 
 
 class KernelFinding(Struct, frozen=True):
-    """One error that a check found at one place.
+    """One error that a check found at one place."""
 
-    Attributes
-    ----------
-    check : str
-        ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
-    rule : str
-        Kind of mistake, kebab-case.
-    kernel : str
-        Name of the entry.
-    instruction : str
-        Short name of the instruction, such as ``ld.shared``.
-    words : str
-        Message, in which `THERE` stands for the line of `there`.
-    place : CodePlace
-    there : CodePlace or None
-        For a race, the other access; for a barrier, the other barrier.
-    block, thread : tuple of int
-        Indices (x, y, z) of the first block and thread with the error.
-    count : int
-        Number of occurrences, over all threads.
-    """
-
+    # ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``
     check: str
-    rule: str
-    kernel: str
-    instruction: str
-    words: str
+    rule: str  # Kind of mistake, kebab-case
+    kernel: str  # name of the entry
+    instruction: str  # Short name of the instruction, such as ``ld.shared``
+    words: str  # Message, in which `THERE` stands for the line of `there`
     place: CodePlace
-    there: CodePlace | None
+    there: CodePlace | None  # for a race, the other access; for a barrier, the other barrier
+    # Indices (x, y, z) of the first block and thread with the error
     block: tuple[int, ...]
     thread: tuple[int, ...]
-    count: int
+    count: int  # number of occurrences, over all threads
 
     @property
     def message(self) -> str:

@@ -21,21 +21,11 @@ Shape = tuple[int, ...]
 
 
 class DType(Struct, frozen=True):
-    """Name, size and family of an element type.
+    """Name, size and family of an element type."""
 
-    Attributes
-    ----------
-    name : str
-        Canonical lower-case name, as in the wire protocol.
-    itemsize : int
-        Bytes per element.
-    kind : str
-        ``float``, ``int``, ``uint`` or ``bool``; for outputs also ``complex``.
-    """
-
-    name: str
-    itemsize: int
-    kind: str
+    name: str  # canonical lower-case name, as in the wire protocol
+    itemsize: int  # Bytes per element
+    kind: str  # ``float``, ``int``, ``uint`` or ``bool``; for outputs also ``complex``
 
 
 DTYPES: dict[str, DType] = {
@@ -149,34 +139,20 @@ class FailureKind(str, enum.Enum):
 
 
 class Case(Struct, frozen=True):
-    """One test case: everything that determines its input tensors, but not the tensors themselves.
+    """One test case: everything that determines its input tensors, not the tensors themselves."""
 
-    Attributes
-    ----------
-    index : int
-        Index in the op's sequence of cases. It is not part of the case's identity.
-    seed : int
-        Seed of the case, an unsigned 64-bit integer that is shown to users.
-    dtype, layout, strategy : str
-        Dtype, layout and strategy of the case as a whole; single inputs may differ.
-    target : str or None
-        Input to which `layout` and `strategy` apply; None for all inputs.
-    shape_class : str
-        Class of shapes that this case represents (``tail``, ``pow2_plus_1``, ``equal``, ...).
-    dims : tuple of (str, int)
-        Symbolic dims in schema order.
-    inputs : tuple of InputSpec
-    """
-
+    # Index in the op's sequence of cases. It is not part of the case's identity.
     index: int
-    seed: int
+    seed: int  # seed of the case, an unsigned 64-bit integer that is shown to users
+    # Dtype, layout and strategy of the case as a whole; single inputs may differ
     dtype: str
     layout: str
     strategy: str
     inputs: tuple[InputSpec, ...]
-    target: str | None = None
+    target: str | None = None  # input to which `layout` and `strategy` apply; None for all inputs
+    # Class of shapes that this case represents (``tail``, ``pow2_plus_1``, ``equal``, ...)
     shape_class: str = ""
-    dims: tuple[tuple[str, int], ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()  # Symbolic dims in schema order
 
     @property
     def numel(self) -> int:
@@ -236,35 +212,20 @@ class Tolerance(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True, omit_defaults=True):
-    """One reason why a case failed.
-
-    Attributes
-    ----------
-    kind : FailureKind
-    message : str
-    output : str
-        Name of the output tensor; empty if the failure concerns all outputs.
-    index : tuple of int or None
-        Multi-index of the worst (or first) element.
-    expected, actual : float or None
-        Values at `index`. In JSON, NaN and infinities are strings.
-    why : str
-        If a program gave no outputs: the name of its exception, else the error's slug.
-    place : str
-        ``file:line`` where the program failed; empty if unknown.
-    finding : KernelFinding or None
-        For a compiled kernel, the finding with its source line; `message` is the finding's text.
-    """
+    """One reason why a case failed."""
 
     kind: FailureKind
     message: str
-    output: str = always("")
-    index: Shape | None = always(None)
+    output: str = always("")  # name of the output tensor; empty if the failure concerns all outputs
+    index: Shape | None = always(None)  # Multi-index of the worst (or first) element
+    # Values at `index`. In JSON, NaN and infinities are strings.
     expected: float | None = always(None)
     actual: float | None = always(None)
+    # For a compiled kernel, the finding with its source line; `message` is the finding's text
     finding: KernelFinding | None = None
+    # If a program gave no outputs: the name of its exception, else the error's slug
     why: str = always("")
-    place: str = always("")
+    place: str = always("")  # ``file:line`` where the program failed; empty if unknown
 
     @classmethod
     def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
@@ -305,63 +266,32 @@ class ErrorStats(Struct, frozen=True):
 
 
 class WeakOutput(Struct, frozen=True):
-    """Facts that weaken the evidence of the comparison of one output in one case.
-
-    Attributes
-    ----------
-    name : str
-    value : float or None
-        The only value that the finite elements are expected to have; None if there are several.
-    zeros : bool
-        True if zeros would pass because of an explicit tolerance.
-    """
+    """Facts that weaken the evidence of the comparison of one output in one case."""
 
     name: str
+    # The only value that the finite elements are expected to have; None if there are several
     value: float | None = None
-    zeros: bool = False
+    zeros: bool = False  # true if zeros would pass because of an explicit tolerance
 
 
 class CheckResult(Struct, frozen=True, omit_defaults=True):
     """Verdict on one case's outputs.
 
-    Attributes
-    ----------
-    verdict : Verdict
-    failures : tuple of Failure
-    stats : ErrorStats
-    notes : tuple of str
-        Our own remarks, as sentences.
-    empty : tuple of str
-        Names of outputs without elements.
-    weak : tuple of WeakOutput
-        Outputs that are expected to have a single value, or for which zeros would pass.
-    stderr : str
-        The end of a program's standard error.
-    stdout : str
-        The end of the standard output of a program that gave no outputs.
-    printed : str
-        Text that an emulated kernel printed.
-    blank : bool
-        True if all elements of all inputs are 0 or NaN.
-    size_only : bool
-        True if only sizes were compared because all outputs are empty for these inputs.
-
-    Raises
-    ------
-    ValueError
-        The verdict is a pass although no element was compared.
+    Raises ValueError: The verdict is a pass although no element was compared.
     """
 
     verdict: Verdict
     failures: tuple[Failure, ...] = always(())
     stats: ErrorStats = field(default_factory=ErrorStats)
-    notes: tuple[str, ...] = always(())
-    empty: tuple[str, ...] = always(())
+    notes: tuple[str, ...] = always(())  # Our own remarks, as sentences
+    empty: tuple[str, ...] = always(())  # names of outputs without elements
+    # Outputs that are expected to have a single value, or for which zeros would pass
     weak: tuple[WeakOutput, ...] = always(())
-    stderr: str = ""
-    stdout: str = ""
-    printed: str = ""
-    blank: bool = False
+    stderr: str = ""  # the end of a program's standard error
+    stdout: str = ""  # the end of the standard output of a program that gave no outputs
+    printed: str = ""  # text that an emulated kernel printed
+    blank: bool = False  # true if all elements of all inputs are 0 or NaN
+    # True if only sizes were compared because all outputs are empty for these inputs
     size_only: bool = False
 
     def __post_init__(self) -> None:

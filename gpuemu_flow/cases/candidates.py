@@ -25,21 +25,12 @@ class BudgetSpentError(Exception):
 
 
 class Candidate(Struct, frozen=True):
-    """The inputs of one case.
+    """The inputs of one case."""
 
-    Attributes
-    ----------
-    inputs : mapping of str to ndarray
-        Values in C order, read-only; `laid_out` puts them into their layouts.
-    layouts : mapping of str to str
-        The layout of each input, one of `types.LAYOUTS`.
-    dims : mapping of str to int
-        Sizes of the schema's dims; empty where there are none.
-    """
-
+    # Values in C order, read-only; `laid_out` puts them into their layouts
     inputs: Mapping[str, Array]
-    layouts: Mapping[str, str]
-    dims: Mapping[str, int]
+    layouts: Mapping[str, str]  # the layout of each input, one of `types.LAYOUTS`
+    dims: Mapping[str, int]  # Sizes of the schema's dims; empty where there are none
 
     def laid_out(self) -> dict[str, Array]:
         """Return the inputs in their memory layouts."""
@@ -120,29 +111,14 @@ Predicate = Callable[[Candidate], bool]
 
 
 class Search(Struct):
-    """Keeps the best candidate so far, and every answer of the predicate `still_fails`.
+    """Keeps the best candidate so far, and every answer of the predicate `still_fails`."""
 
-    Attributes
-    ----------
-    best : Candidate
-        The smallest candidate so far that fails.
-    still_fails : callable
-        The predicate: tells whether a candidate fails as the original does.
-    budget : int
-        Largest permitted number of calls of the predicate.
-    calls : int
-        Number of calls made.
-    log : list of str
-        One line for each step to a smaller case.
-    correct : callable
-        Returns the nearest candidate that satisfies the op's schema; None if there is none.
-    """
-
-    best: Candidate
-    still_fails: Predicate
-    budget: int
-    calls: int = 0
-    log: list[str] = field(default_factory=list)
+    best: Candidate  # the smallest candidate so far that fails
+    still_fails: Predicate  # the predicate: tells whether a candidate fails as the original does
+    budget: int  # largest permitted number of calls of the predicate
+    calls: int = 0  # number of calls made
+    log: list[str] = field(default_factory=list)  # one line for each step to a smaller case
+    # Returns the nearest candidate that satisfies the op's schema; None if there is none
     correct: Callable[[Candidate], Candidate | None] = lambda candidate: candidate
     _answers: dict[bytes, bool] = field(default_factory=dict)
     _taken: set[bytes] = field(default_factory=set)
@@ -155,10 +131,7 @@ class Search(Struct):
     def fails(self, candidate: Candidate) -> bool:
         """Tell whether a candidate fails as the original does.
 
-        Raises
-        ------
-        BudgetSpentError
-            The answer is not known, and no call of the predicate is left.
+        Raises BudgetSpentError: The answer is not known, and no call of the predicate is left.
         """
         digest = candidate.digest()
         known = self._answers.get(digest)
@@ -190,10 +163,7 @@ class Search(Struct):
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
         """Run a phase with a limit on predicate calls; return False if the limit ended the phase.
 
-        Raises
-        ------
-        BudgetSpentError
-            The whole budget is spent.
+        Raises BudgetSpentError: The whole budget is spent.
         """
         whole = self.budget
         self.budget = min(whole, self.calls + calls)

@@ -59,15 +59,7 @@ Feature = tuple[str, str | int | None, str]  # kind of pair or single feature, a
 
 
 class Designer:
-    """Chooses combinations of features, case after case, until every pair has occurred.
-
-    Parameters
-    ----------
-    classes, strategies, layouts : tuple of str
-        Values to choose from. The classes that are likeliest to reveal bugs come first.
-    targets : tuple of int
-        Indices of the inputs that can be singled out.
-    """
+    """Chooses combinations of features, case after case, until every pair has occurred."""
 
     def __init__(
         self,

@@ -42,19 +42,11 @@ class SchemaTensor(Struct, frozen=True):
 
 
 class WireSchema(Struct, frozen=True):
-    """Shapes of tensors in terms of shared dims, as in the protocol's ``op_schema``.
-
-    Attributes
-    ----------
-    name : str
-    dims : tuple of (str, tuple of int)
-        Candidate sizes of each dim; an empty tuple means size 1. If a name is repeated, its last
-        entry counts.
-    inputs : tuple of SchemaTensor
-    output : SchemaTensor or None
-    """
+    """Shapes of tensors in terms of shared dims, as in the protocol's ``op_schema``."""
 
     name: str
+    # Candidate sizes of each dim; an empty tuple means size 1. If a name is repeated, its last
+    # entry counts.
     dims: tuple[tuple[str, tuple[int, ...]], ...]
     inputs: tuple[SchemaTensor, ...]
     output: SchemaTensor | None = None
@@ -63,24 +55,13 @@ class WireSchema(Struct, frozen=True):
 class SequenceConfig(Struct, frozen=True):
     """Everything that decides a sequence of cases, except the names of the op's inputs.
 
-    Attributes
-    ----------
-    seed : int
-        Master seed; reduced modulo 2**64.
-    shape_options : ShapeOptions
-        Not used with an `op_schema`.
-    dtypes, layouts : tuple of str
-        Canonical names; repeated ones are drawn more often.
-    op_schema : WireSchema or None
-
-    Raises
-    ------
-    UsageError
-        ``fuzz-config-empty-list`` when a list that is drawn from is empty.
+    Raises UsageError: ``fuzz-config-empty-list`` when a list that is drawn from is empty.
     """
 
-    seed: int
+    seed: int  # Master seed; reduced modulo 2**64
+    # Not used with an `op_schema`
     shape_options: ShapeOptions = field(default_factory=ShapeOptions)
+    # Canonical names; repeated ones are drawn more often
     dtypes: tuple[str, ...] = ("float32", "float16")
     layouts: tuple[str, ...] = LAYOUTS_V1
     op_schema: WireSchema | None = None
@@ -104,12 +85,9 @@ class SequenceConfig(Struct, frozen=True):
         ``shape_options`` may be missing when ``op_schema`` is given; ``edge_cases`` may always be
         missing.
 
-        Raises
-        ------
-        UsageError
-            ``fuzz-config-missing-key``, ``fuzz-config-wrong-type``, ``fuzz-config-out-of-range``,
-            ``unknown-dtype``, ``unknown-layout`` or ``fuzz-config-empty-list``, for the first
-            problem that is found.
+        Raises UsageError: ``fuzz-config-missing-key``, ``fuzz-config-wrong-type``, ``fuzz-config-
+        out-of-range``, ``unknown-dtype``, ``unknown-layout`` or ``fuzz-config-empty-list``, for the
+        first problem that is found.
         """
         config = _object(data, "fuzz_config")
         schema_json = config.get("op_schema")

@@ -42,10 +42,7 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     the values are drawn once for the reduced shape and repeated without copying; the array is then
     read-only.
 
-    Raises
-    ------
-    GenerateError
-        The user's function that generates the values failed or was not called.
+    Raises GenerateError: The user's function that generates the values failed or was not called.
     """
     if spec.is_generated:
         return decode_values(spec)
@@ -161,14 +158,7 @@ def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
 
 
 def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """Return the inputs of a case by name, in the op's order and in their memory layouts.
-
-    Parameters
-    ----------
-    case : Case
-    values : mapping of str to ndarray, optional
-        Values in the case's shapes and dtypes, used in place of the values that its seed gives.
-    """
+    """Return the inputs of a case by name, in the op's order and in their memory layouts."""
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 
 

@@ -25,18 +25,10 @@ _KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
 
 
 class ArgumentGroup(Struct, frozen=True):
-    """One argument that is made of several inputs.
+    """One argument that is made of several inputs."""
 
-    Attributes
-    ----------
-    kind : str
-        ``list``, ``complex64`` or ``complex128``.
-    members : tuple of str
-        Names of the inputs, in order.
-    """
-
-    kind: str
-    members: tuple[str, ...]
+    kind: str  # ``list``, ``complex64`` or ``complex128``
+    members: tuple[str, ...]  # names of the inputs, in order
 
 
 def spread(
@@ -45,24 +37,6 @@ def spread(
     """Replace the groups in an op's schema and input names by the members of the groups.
 
     A group is one argument of the op that consists of several input tensors, such as a list.
-
-    Parameters
-    ----------
-    schema : JSON
-        As written in the file; only tables that map names to inputs have groups.
-    names : sequence of str
-        The op's ``input_names``; empty if the file does not set them.
-    report : callable
-        Called for every error; see `schema.parse_schema`.
-
-    Returns
-    -------
-    schema : JSON
-        The schema, with a table for each member instead of the table for the group.
-    names : tuple of str
-        The input names, with the names of the members instead of the name of the group.
-    groups : dict of str to ArgumentGroup
-        The groups by name.
     """
     inputs = schema.get("inputs") if isinstance(schema, Mapping) else None
     if not isinstance(inputs, Mapping):

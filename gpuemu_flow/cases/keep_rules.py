@@ -23,12 +23,6 @@ def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
     """Return a function that corrects a candidate so that it satisfies the schema.
 
     The function returns the corrected candidate, or None if the candidate cannot be corrected.
-
-    Parameters
-    ----------
-    schema : OpSchema or None
-    start : Candidate
-        The original case. Its inputs and dims show whether the schema applies to it.
     """
     if schema is None or not _has_rules(schema):
         return lambda candidate: candidate

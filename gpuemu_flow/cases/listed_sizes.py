@@ -14,12 +14,6 @@ def untried_sizes(schema: OpSchema, tried: Iterable[Mapping[str, int]]) -> tuple
     """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had.
 
     Sizes that the schema's limits exclude are left out.
-
-    Parameters
-    ----------
-    schema : OpSchema
-    tried : iterable of mapping
-        For each case, the size of each dim.
     """
     listed = [dim for dim in schema.dims if len(dim.candidates) > 1]
     if not listed:

@@ -69,18 +69,6 @@ def put_lone(
 
     For a tensor of booleans with several rows, all three ways write every row, alternately with a
     lone false and a lone true.
-
-    Parameters
-    ----------
-    values : ndarray
-        The input's own values, C-contiguous.
-    dtype : str
-    rng : SeededRng
-        The input's generator.
-    turn : int
-        One of `LONE_TURNS`.
-    low, high : float or None
-        Range of the values. Nothing is written if 0 is outside, or is the only value.
     """
     other = _other_than_zero(dtype, low, high)
     if other is None or values.ndim == 0 or values.shape[-1] < 2:

@@ -44,42 +44,22 @@ STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
 
 
 class Minimized(Struct, frozen=True):
-    """The result of a minimisation.
+    """The result of a minimisation."""
 
-    Attributes
-    ----------
-    inputs : mapping of str to ndarray
-        Values in C order, read-only.
-    dims : mapping of str to int
-        Sizes of the schema's dims, where dims were given.
-    layouts : mapping of str to str
-        Memory layout of each input.
-    steps : int
-        Number of times that a smaller failing case was found.
-    calls : int
-        Number of calls of the predicate.
-    one_minimal : bool
-        True if no single step that the strategy allows makes the case smaller; False if the budget
-        ended first. A step zeroes an element, makes an input contiguous, or makes a dim smaller.
-        For each smaller size of a dim, several slices are tried: the first and the last indices,
-        windows at the failing element, evenly spaced indices, and the indices with the most
-        non-zero values. For the next smaller size, all slices that drop one run of indices are
-        tried as well.
-    reproduced : bool
-        False when the original itself did not fail; the other attributes then describe the
-        original.
-    log : tuple of str
-        One line per step.
-    """
-
-    inputs: Mapping[str, Array]
-    dims: Mapping[str, int]
-    layouts: Mapping[str, str]
-    steps: int
-    calls: int
+    inputs: Mapping[str, Array]  # values in C order, read-only
+    dims: Mapping[str, int]  # Sizes of the schema's dims, where dims were given
+    layouts: Mapping[str, str]  # Memory layout of each input
+    steps: int  # number of times that a smaller failing case was found
+    calls: int  # number of calls of the predicate
+    # True if no single step that the strategy allows makes the case smaller; False if the budget
+    # ended first. A step zeroes an element, makes an input contiguous, or makes a dim smaller. For
+    # each smaller size of a dim, several slices are tried: the first and the last indices, windows
+    # at the failing element, evenly spaced indices, and the indices with the most non-zero values.
+    # For the next smaller size, all slices that drop one run of indices are tried as well.
     one_minimal: bool
+    # False when the original itself did not fail; the other attributes then describe the original
     reproduced: bool
-    log: tuple[str, ...]
+    log: tuple[str, ...]  # one line per step
 
 
 def minimise(
@@ -95,34 +75,7 @@ def minimise(
 ) -> Minimized:
     """Shrink a failing case.
 
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-        The case's tensors, in any memory layout; `Candidate.inputs` are in C order.
-    still_fails : callable
-        Takes a `Candidate`, runs the op on it, and returns True if the candidate fails for the same
-        reason as the original. If the reference refuses the case, the result is False. The function
-        is called once per distinct candidate. It may raise `StopMinimising`; other exceptions pass
-        through.
-    budget : int
-        Largest number of calls of `still_fails`; the first call gets the original.
-    schema : OpSchema, optional
-        The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
-    dims : mapping of str to int, optional
-        The case's sizes of the schema's dims. Without them, as in a case of one of the schema's
-        `fixed_shapes`, axes shrink as they do without a schema.
-    layouts : mapping of str to str, optional
-        Memory layout of each input; by default contiguous.
-    failing : mapping of str to int, optional
-        Indices of the failing element along dims; see `failing_position`. Slices around this
-        element are among the first to be tried.
-    strategy : str
-        One of `STRATEGIES`: only shapes, only values, or shapes, values and layouts.
-
-    Raises
-    ------
-    ValueError
-        Unknown strategy, layout or dtype, or a budget below 1.
+    Raises ValueError: Unknown strategy, layout or dtype, or a budget below 1.
     """
     start = _start(inputs, dims or {}, layouts or {}, strategy, budget)
     search = Search(start, still_fails, budget, correct=corrector(schema, start))

@@ -15,24 +15,15 @@ from gpuemu_flow.value_rules import Number, ValueRule
 
 
 class Dim(Struct, frozen=True):
-    """One symbolic dim.
-
-    Attributes
-    ----------
-    name : str
-    candidates : tuple of int
-        If not empty, exactly these sizes are used; otherwise the range below.
-    min, max : int
-        Smallest and largest size of the range, both included.
-    multiple_of : int
-        Sizes of the range are multiples of this number.
-    """
+    """One symbolic dim."""
 
     name: str
+    # If not empty, exactly these sizes are used; otherwise the range below
     candidates: tuple[int, ...] = ()
+    # Smallest and largest size of the range, both included
     min: int = 1
     max: int = 0
-    multiple_of: int = 1
+    multiple_of: int = 1  # Sizes of the range are multiples of this number
 
     @property
     def smallest(self) -> int:
@@ -50,79 +41,43 @@ class Dim(Struct, frozen=True):
 
 
 class DerivedDim(Struct, frozen=True):
-    """A dim whose size follows from other dims.
+    """A dim whose size follows from other dims."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the dim; for an axis that is declared by an expression, the text of the expression.
-    expression : str
-    """
-
+    # Name of the dim; for an axis that is declared by an expression, the text of the expression
     name: str
     expression: str
 
 
 class TensorDef(Struct, frozen=True, omit_defaults=True):
-    """One input or output: its dims and the configuration of its values.
-
-    Attributes
-    ----------
-    name : str
-    dims : tuple of str or int
-        Names of dims, derived ones too; an int is a fixed size.
-    dtype : str or None
-        The tensor's own dtype, used instead of the case's.
-    low, high : float or None
-        Range of the values, both ends included; None means unbounded.
-    strategy : str or None
-        The tensor's own strategy, used instead of the case's.
-    rule : ValueRule or None
-        Further rules for the values.
-    """
+    """One input or output: its dims and the configuration of its values."""
 
     name: str
-    dims: tuple[str | int, ...]
-    dtype: str | None = None
+    dims: tuple[str | int, ...]  # names of dims, derived ones too; an int is a fixed size
+    dtype: str | None = None  # the tensor's own dtype, used instead of the case's
+    # Range of the values, both ends included; None means unbounded
     low: Number | None = None
     high: Number | None = None
-    strategy: str | None = None
-    rule: ValueRule | None = None
+    strategy: str | None = None  # the tensor's own strategy, used instead of the case's
+    rule: ValueRule | None = None  # further rules for the values
 
 
 class OpSchema(Struct, frozen=True, omit_defaults=True):
-    """Shapes of an op's tensors in terms of shared dims.
-
-    Attributes
-    ----------
-    dims : tuple of Dim
-    inputs : tuple of TensorDef
-        In the order of the op's ``input_names``.
-    outputs : tuple of TensorDef
-        Empty if the schema does not define them.
-    fixed_shapes : tuple of shape
-        Whole shapes. A case takes one whole shape for every input. If there are dims, other cases
-        take their shapes from the dims.
-    derived : tuple of DerivedDim
-        Each derived dim comes after the dims that it needs.
-    limits : tuple of (str, str, str)
-        Comparisons of dims that hold in every case: ``("K", "<=", "N")``.
-    """
+    """Shapes of an op's tensors in terms of shared dims."""
 
     dims: tuple[Dim, ...]
-    inputs: tuple[TensorDef, ...]
-    outputs: tuple[TensorDef, ...] = ()
+    inputs: tuple[TensorDef, ...]  # in the order of the op's ``input_names``
+    outputs: tuple[TensorDef, ...] = ()  # Empty if the schema does not define them
+    # Whole shapes. A case takes one whole shape for every input. If there are dims, other cases
+    # take their shapes from the dims.
     fixed_shapes: tuple[Shape, ...] = ()
-    derived: tuple[DerivedDim, ...] = ()
+    derived: tuple[DerivedDim, ...] = ()  # each derived dim comes after the dims that it needs
+    # Comparisons of dims that hold in every case: ``("K", "<=", "N")``
     limits: tuple[tuple[str, str, str], ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of the dims and of all derived dims.
 
-        Raises
-        ------
-        ExpressionError
-            A derived dim has no size, or a size below 0.
+        Raises ExpressionError: A derived dim has no size, or a size below 0.
         """
         found = dict(sizes)
         for dim in self.derived:
@@ -258,10 +213,8 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
     order (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
     possible only for an op whose inputs may have any rank; see `takes_any_rank`.
 
-    Raises
-    ------
-    ValueError
-        A shape cannot be used in either way; the message says which shapes are possible.
+    Raises ValueError: A shape cannot be used in either way; the message says which shapes are
+    possible.
     """
     names = [dim.name for dim in schema.dims]
     any_rank = takes_any_rank(schema)

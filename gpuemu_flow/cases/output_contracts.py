@@ -63,18 +63,7 @@ def plain_dims(value: object) -> object:
 def parse_contracts(
     value: object, schema: OpSchema, find: FindFunction, report: Report
 ) -> tuple[OutputContract, ...]:
-    """Return the contracts of a schema's outputs, in their order.
-
-    Parameters
-    ----------
-    value : object
-        The op's ``schema``. If it is the name of a built-in schema, there are no contracts.
-    schema : OpSchema
-        The result of `cases.schema.parse_schema` for `value`.
-    find : callable
-        Returns the function that ``compare`` names, and reports problems with this function.
-    report : callable
-    """
+    """Return the contracts of a schema's outputs, in their order."""
     if not isinstance(value, Mapping):
         return ()
     entries = _entries(value)

@@ -43,25 +43,7 @@ def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
     Each choice has its own random domain, so that changing one list does not change the choices
     from other lists.
 
-    Parameters
-    ----------
-    config : SequenceConfig
-    input_names : sequence of str
-        In the op's order; empty means one input named ``input``.
-    n : int
-        The number of the case, from 0.
-
-    Returns
-    -------
-    Case
-        A case of strategy ``uniform`` and of `shape_class` ``edge``, ``grid`` or ``schema``.
-
-    Raises
-    ------
-    UsageError
-        ``duplicate-input-name``.
-    ValueError
-        When `n` is negative.
+    Raises UsageError: ``duplicate-input-name``. Raises ValueError when `n` is negative.
     """
     if n < 0:
         raise ValueError(f"there is no case {n}")
@@ -140,19 +122,7 @@ def tensors(
 ) -> dict[str, NDArray[Any]]:
     """Return the input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
 
-    Parameters
-    ----------
-    case : Case
-    protocol_v1 : bool
-        True to give bfloat16 tensors the float16 bit patterns that gpuemu sends under that label;
-        False gives true bfloat16 values.
-    max_bytes : int
-        Largest total size of the tensors; larger cases are refused.
-
-    Raises
-    ------
-    UsageError
-        ``case-too-large``, ``not-a-uniform-case`` or ``unknown-dtype``.
+    Raises UsageError: ``case-too-large``, ``not-a-uniform-case`` or ``unknown-dtype``.
     """
     from gpuemu_flow.numerics.uniform import fill_uniform  # noqa: PLC0415 - it loads numpy
 
@@ -184,10 +154,7 @@ def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
     shape and gives the row-major strides of the result, in the order of the exchanged dims. For
     example, it gives (2, 1) for the shape (2, 3).
 
-    Raises
-    ------
-    UsageError
-        ``unknown-layout`` for a layout that protocol v1 does not have.
+    Raises UsageError: ``unknown-layout`` for a layout that protocol v1 does not have.
     """
     if layout not in LAYOUTS_V1:
         raise UsageError(unknown_layout(layout, "layout"))

@@ -27,15 +27,7 @@ BEARABLE = 1
 def with_row_layouts(
     designed: Sequence[Shaped], layouts: Sequence[str], block: int
 ) -> list[Shaped]:
-    """Give each layout to two of the designed cases, an early one and a late one, where possible.
-
-    Parameters
-    ----------
-    designed : sequence of (Combination, Sizes)
-    layouts : sequence of str
-    block : int
-        Number of successive cases that count as equally early.
-    """
+    """Give each layout to two designed cases, an early one and a late one, where possible."""
     relaid = list(designed)
     for late in (False, True):
         for layout in layouts:
@@ -75,11 +67,6 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
 
     If the case has a target input with enough dims for the layout, only that input is considered.
     Otherwise, all inputs with enough dims are considered. Empty tensors are left out.
-
-    Returns
-    -------
-    int or None
-        None if there is no input on which the layout would have an effect.
     """
     least = LEAST_RANKS[layout]
     target = combination.target
@@ -95,13 +82,6 @@ def _price(combination: Combination, others: Sequence[Combination]) -> int:
 
     The loss is 2 if the case's strategy is ``special`` or occurs in none of `others`. It is 1 more
     if the case's shape class occurs in none of `others`.
-
-    Parameters
-    ----------
-    combination : Combination
-        The case.
-    others : sequence of Combination
-        The other cases that have the same layout as the case, or one of `ALIKE`.
     """
     strategy = all(other.strategy != combination.strategy for other in others)
     shape_class = all(other.shape_class != combination.shape_class for other in others)

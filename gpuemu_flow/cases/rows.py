@@ -19,24 +19,15 @@ class ManyRows(Struct, frozen=True):
     """The rows (along the last axis) of several tensors of one shape, and their random streams.
 
     Each array that a method returns has one more axis, the first, for the tensors.
-
-    Attributes
-    ----------
-    rngs : SeededStreams
-        One random stream for each tensor, from which its values are drawn. Each kind of random
-        choice uses other streams, which are derived from these.
-    number : int
-        Number of rows of one tensor, at least 1.
-    count : int
-        Number of elements of one tensor, at least 1.
-    turn : int
-        Selects the kind of a tensor's first row: 1 selects the first kind, 2 the second, and so on.
-        If `turn` is 0, or if there are at least as many rows as kinds, the choice is random.
     """
 
+    # One random stream for each tensor, from which its values are drawn. Each kind of random choice
+    # uses other streams, which are derived from these.
     rngs: SeededStreams
-    number: int
-    count: int
+    number: int  # number of rows of one tensor, at least 1
+    count: int  # number of elements of one tensor, at least 1
+    # Selects the kind of a tensor's first row: 1 selects the first kind, 2 the second, and so on.
+    # If `turn` is 0, or if there are at least as many rows as kinds, the choice is random.
     turn: int = 0
 
     @property

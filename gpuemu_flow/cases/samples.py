@@ -19,18 +19,7 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Return the cases from which an op's properties, such as exactness, are found.
-
-    Parameters
-    ----------
-    schema : OpSchema
-    seed : int
-        The workspace's seed. Do not pass a seed that was given to a command: all commands must find
-        the same properties.
-    dtype : str
-    strategies, layouts : sequence of str
-        Strategies and layouts of the op.
-    """
+    """Return the cases from which an op's properties, such as exactness, are found."""
     cases = plan_cases(
         schema, seed=seed, dtype=dtype, count=SAMPLED, strategies=strategies, layouts=layouts
     )

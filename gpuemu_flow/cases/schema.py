@@ -74,24 +74,7 @@ MAX_SHOWN = 60
 
 
 def parse_schema(value: object, input_names: Sequence[str], report: Report) -> OpSchema | None:
-    """Return an op's schema from its value in the configuration.
-
-    Parameters
-    ----------
-    value : object
-        The name of a built-in, or a table with ``dims``, ``inputs`` and ``output`` or ``outputs``.
-        Where a table maps names to values, a list of tables with a ``name`` means the same.
-    input_names : sequence of str
-        Order of the inputs; empty means the schema's own order. The inputs of a built-in schema are
-        matched by name if all names agree, and by position otherwise.
-    report : callable
-        ``report(path, slug, message, hint)``; called for every error and warning.
-
-    Returns
-    -------
-    OpSchema or None
-        None when an error was reported.
-    """
+    """Return an op's schema from its value in the configuration."""
     failed = False
 
     def note(path: KeyPath, slug: str, message: str, hint: str) -> None:

@@ -28,22 +28,13 @@ _FLIPPED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "==": "==", "!=": "!="}
 
 
 class Constraints(Struct):
-    """Parser of the ``constraints`` of one schema.
+    """Parser of the ``constraints`` of one schema."""
 
-    Attributes
-    ----------
-    inputs : tuple of TensorDef
-        The schema's inputs; parsing adds to them the rules that the constraints demand.
-    dims : tuple of str
-        Names of dims, derived dims included.
-    report : callable
-    limits : list of (str, str, str)
-        Filled with the comparisons of dims; see `OpSchema.limits`.
-    """
-
+    # The schema's inputs; parsing adds to them the rules that the constraints demand
     inputs: tuple[TensorDef, ...]
-    dims: tuple[str, ...]
+    dims: tuple[str, ...]  # names of dims, derived dims included
     report: Report
+    # Filled with the comparisons of dims; see `OpSchema.limits`
     limits: list[tuple[str, str, str]] = field(default_factory=list)
 
     def read(self, value: object) -> None:

@@ -18,13 +18,7 @@ def is_expression(text: str) -> bool:
 
 
 class Expressions:
-    """Collects the dims of one schema that are expressions.
-
-    Attributes
-    ----------
-    found : dict of str to (key path, str)
-        For each name, the path of its key and the expression.
-    """
+    """Collects the dims of one schema that are expressions."""
 
     def __init__(self, report: Report) -> None:
         self._report = report

@@ -60,24 +60,12 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 class RuleReader(Struct):
-    """Parser of the keys of one input's table that constrain its values.
+    """Parser of the keys of one input's table that constrain its values."""
 
-    Attributes
-    ----------
-    path : key path
-        The path of the input's table.
-    name : str
-        The input's name.
-    table : mapping
-    dims : tuple of str
-        Names of the known dims, including derived ones.
-    report : callable
-    """
-
-    path: KeyPath
-    name: str
+    path: KeyPath  # the path of the input's table
+    name: str  # the input's name
     table: Mapping[object, object]
-    dims: tuple[str, ...]
+    dims: tuple[str, ...]  # names of the known dims, including derived ones
     report: Report
 
     def complain(self, key: str, slug: str, message: str, hint: str) -> None:
@@ -132,13 +120,7 @@ class RuleReader(Struct):
         return ""
 
     def fitting(self, kind: str) -> None:
-        """Report keys that inputs of a kind do not use, and needed keys that the table lacks.
-
-        Parameters
-        ----------
-        kind : str
-            Kind of the input's values, such as ``sorted``; empty if the table names no kind.
-        """
+        """Report keys that inputs of a kind do not use, and needed keys that the table lacks."""
         if self.table.get("dtype") == "bool" and self.table.get("range", [0, 1]) != [0, 1]:
             text = f"{self.name!r} is of bool, whose values no range limits"
             hint = "drop it, or declare an input of integers"

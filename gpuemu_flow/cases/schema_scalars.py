@@ -18,15 +18,7 @@ DTYPES_OF = {"int": "int64", "float": "float64"}
 
 
 def read_scalars(value: object, dims: tuple[str, ...], report: Report) -> tuple[TensorDef, ...]:
-    """Return a schema's scalars as inputs of one element; errors are reported.
-
-    Parameters
-    ----------
-    value : object
-        The value of ``scalars``: a table of lists, or of tables with a range.
-    dims : tuple of str
-    report : callable
-    """
+    """Return a schema's scalars as inputs of one element; errors are reported."""
     if not isinstance(value, Mapping) or len(value) > MOST_VALUES:
         report(("scalars",), "schema-type", f"scalars is {shown(value)}", EXAMPLE)
         return ()

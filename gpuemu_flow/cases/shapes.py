@@ -173,29 +173,14 @@ def small_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 class Sizes(Struct, frozen=True):
-    """The shapes of one case.
+    """The shapes of one case."""
 
-    Attributes
-    ----------
-    dims : tuple of (str, int)
-        In schema order; empty for a fixed shape.
-    shapes : tuple of shape
-        One per input.
-    """
-
-    dims: tuple[tuple[str, int], ...]
-    shapes: tuple[Shape, ...]
+    dims: tuple[tuple[str, int], ...]  # in schema order; empty for a fixed shape
+    shapes: tuple[Shape, ...]  # one per input
 
 
 class ShapePlanner:
-    """Chooses the sizes of one case after another, using all sizes of a dim equally often.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        Classes that the schema allows; the likeliest to reveal a bug come first. Each fixed shape
-        has its own class, ``fixed:<n>``; `label` returns the public name of a class.
-    """
+    """Chooses the sizes of one case after another, using all sizes of a dim equally often."""
 
     def __init__(self, schema: OpSchema) -> None:
         self._schema = schema
@@ -219,15 +204,7 @@ class ShapePlanner:
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
-        """Choose sizes for one more case of a class.
-
-        Parameters
-        ----------
-        shape_class : str
-            One of `classes`, or ``random``.
-        salt : int or None
-            None to choose the least used sizes. An integer chooses sizes without counting uses.
-        """
+        """Choose sizes for one more case of a class."""
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
             return Sizes((), tuple(shape for _ in self._schema.inputs))

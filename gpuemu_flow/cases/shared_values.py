@@ -80,18 +80,6 @@ def put_shared(
 
     The smallest and the largest of the values to be taken are always written. If another input has
     this input's shape, half of the written values come from the same positions of that input.
-
-    Parameters
-    ----------
-    values : ndarray
-        The input's own values, C-contiguous.
-    dtype : str
-    rng : SeededRng
-        The input's generator.
-    lenders : sequence of ndarray
-        Values of the other inputs.
-    low, high : float or None
-        Range of the input's values; values outside are not taken.
     """
     import numpy as np  # noqa: PLC0415
 

@@ -26,16 +26,10 @@ Simplicity = tuple[float, ...]
 
 
 class Domain(Struct, frozen=True):
-    """The values that elements of one input may have.
-
-    Attributes
-    ----------
-    dtype : numpy dtype
-    low, high : float or None
-        The schema's range, both ends included.
-    """
+    """The values that elements of one input may have."""
 
     dtype: np.dtype[Any]
+    # The schema's range, both ends included
     low: float | None = None
     high: float | None = None
 
@@ -172,13 +166,7 @@ class ElementSet(Struct, frozen=True):
 
 
 class ValueShrinker:
-    """Makes the values of the best candidate simpler.
-
-    Parameters
-    ----------
-    search : Search
-    domains : mapping of str to Domain
-    """
+    """Makes the values of the best candidate simpler."""
 
     def __init__(self, search: Search, domains: Mapping[str, Domain]) -> None:
         self._search = search

@@ -22,22 +22,7 @@ def allows_size(dim: Dim, size: int) -> bool:
 def allowed_sizes(
     schema: OpSchema, wanted: Mapping[str, int] | None = None, keep: Sequence[str] = ()
 ) -> dict[str, int] | None:
-    """Return sizes that the schema allows, near the wanted ones; None if a short search fails.
-
-    Parameters
-    ----------
-    schema : OpSchema
-    wanted : mapping of str to int, optional
-        The wanted size of every dim; by default the smallest.
-    keep : sequence of str
-        Dims whose sizes should be changed last.
-
-    Returns
-    -------
-    dict or None
-        A size for each dim. None if the search tries up to `MOST_TRIED` combinations of sizes and
-        finds no allowed one.
-    """
+    """Return sizes that the schema allows, near the wanted ones; None if a short search fails."""
     sizes = dict(wanted) if wanted else {dim.name: dim.smallest for dim in schema.dims}
     if schema.allows(sizes):
         return sizes

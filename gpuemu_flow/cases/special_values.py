@@ -74,27 +74,6 @@ def put_one_kind(
 
     The tensor gets no other special numbers. A result that depends on the whole tensor, such as its
     sum, therefore shows the effect of these alone.
-
-    Parameters
-    ----------
-    values : ndarray
-    turn : int
-        One of these numbers:
-
-        - 2 writes one +Inf into `row`, and fills the next row with +Inf.
-        - 3 writes one NaN into `row`, fills the next row with zeros of both signs, and fills up to
-          three more rows with -Inf. Because of the NaN, the sum of the tensor is not -Inf.
-        - 4 fills the tensor with -Inf.
-    row : int
-        The row that gets one special number. The last row is followed by the first.
-    columns : ndarray of int
-        For each row, the column at which it gets one special number.
-    flips : ndarray of bool
-        For each element, True if a zero written to it is negative. The first and the last element
-        of a row ignore this: they get -0 and 0.
-    limits : FloatLimits
-        Limits of the dtype. If the dtype has no Inf, its largest number stands for Inf. If it has
-        no NaN, +Inf is written instead.
     """
     infinity = math.inf if limits.has_inf else limits.max
     others = [(row + step) % len(values) for step in range(1, min(len(values), 5))]

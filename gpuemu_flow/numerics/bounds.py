@@ -59,21 +59,13 @@ class QuickBound(Struct, frozen=True):
 
     It is never above the envelope, which is the bound that evaluations of the reference give. Let r
     be the expected value of an element. The bound is then ``relative |r| + 2 ulp(r) + floor``.
-
-    Attributes
-    ----------
-    relative : float
-        0 for exact ops. For other ops ``8 g u``, where g is the result of `growth` for the longest
-        dim, and u is the result of `unit` for the format.
-    fmt : FloatLimits
-        Format of the output.
-    floor : float
-        Absolute part of the bound; see `least`.
     """
 
+    # 0 for exact ops. For other ops ``8 g u``, where g is the result of `growth` for the longest
+    # dim, and u is the result of `unit` for the format.
     relative: float
-    fmt: FloatLimits
-    floor: float
+    fmt: FloatLimits  # Format of the output
+    floor: float  # Absolute part of the bound; see `least`
 
     @property
     def proof(self) -> tuple[float, float]:
@@ -97,21 +89,13 @@ class Excuse(Struct, frozen=True):
 
     The errors are excused if, taken together, they are not much larger than the errors of
     evaluations with rounded operands; see `holds`.
-
-    Attributes
-    ----------
-    variance : ndarray of float64, shape (n,)
-        For each element, the mean squared error caused by rounding the operands; 0 for elements
-        that are not judged.
-    largest : float
-        The largest `size` of the errors of any evaluation with rounded operands.
-    without : ElementBound
-        The bound to use if the errors are not excused.
     """
 
+    # For each element, the mean squared error caused by rounding the operands; 0 for elements that
+    # are not judged
     variance: Float64Array
-    largest: float
-    without: ElementBound
+    largest: float  # the largest `size` of the errors of any evaluation with rounded operands
+    without: ElementBound  # the bound to use if the errors are not excused
 
     def size(self, error: Float64Array) -> float:
         """Return the mean of the squared errors, each divided by its variance and clipped.
@@ -140,22 +124,13 @@ class Excuse(Struct, frozen=True):
 
 
 class ElementBound(Struct, frozen=True):
-    """The envelope of one output, one entry per element in C order.
+    """The envelope of one output, one entry per element in C order."""
 
-    Attributes
-    ----------
-    allowed : ndarray of float64, shape (n,), or None
-        Largest error that each element may have. None if the output must be exact, as integers and
-        booleans must.
-    unstable : ndarray of bool, shape (n,), or None
-        Elements on which a failure would prove nothing.
-    excuse : Excuse or None
-        Set if rounded operands have made `allowed` wider.
-    """
-
+    # Largest error that each element may have. None if the output must be exact, as integers and
+    # booleans must.
     allowed: Float64Array | None
-    unstable: BoolArray | None
-    excuse: Excuse | None = None
+    unstable: BoolArray | None  # elements on which a failure would prove nothing
+    excuse: Excuse | None = None  # Set if rounded operands have made `allowed` wider
 
     @property
     def proof(self) -> None:

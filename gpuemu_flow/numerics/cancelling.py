@@ -186,18 +186,6 @@ def cancelling(
     Roundings are perturbed as in `noise`. A rounded operand of a sum is perturbed by a random share
     of the error that it had in the previous evaluation.
 
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-    rng : SeededRng
-    unit : float
-        Relative size of one rounding; 0 for the first evaluation. A negative number perturbs each
-        rounding in the opposite direction.
-    operands : Operands
-        Operands of the evaluations so far. This function calls `Operands.begin`.
-
-    Notes
-    -----
     Some results of 0 stay 0: those of a multiplication by 0, of a selection, and of ``x - x`` where
     x is an input.
     """

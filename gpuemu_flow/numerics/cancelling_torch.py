@@ -33,15 +33,7 @@ not."""
 def cancelling_torch(
     rng: SeededRng, unit: float, operands: Operands
 ) -> AbstractContextManager[Any]:
-    """Return the context for one evaluation; it changes nothing if PyTorch is not loaded.
-
-    Parameters
-    ----------
-    rng, unit
-        As for `cancelling.cancelling`.
-    operands : Operands
-        Operands of PyTorch's operators only; its `begin` is called.
-    """
+    """Return the context for one evaluation; it changes nothing if PyTorch is not loaded."""
     operands.begin()
     torch = sys.modules.get("torch")
     if torch is None:
@@ -98,20 +90,7 @@ class _Moving:
         return result
 
     def _again(self, func: Any, name: str, args: Any, kwargs: Any, *, before: bool) -> Any:
-        """Compute an operator again with its first operand perturbed.
-
-        Parameters
-        ----------
-        before : bool
-            True if any argument of the operator was rounded.
-
-        Returns
-        -------
-        torch.Tensor or None
-            None if the operator makes no sums of floats. Operators that add only products of their
-            operands, such as ``mm``, always give a tensor. Other sums, such as ``add``, give None
-            unless all their operands were rounded.
-        """
+        """Compute an operator again with its first operand perturbed."""
         if name == "_softmax_backward_data" and before:
             sent, weights, dim = args[:3]
             inner = (sent * weights).sum(dim, keepdim=True)

@@ -27,30 +27,21 @@ QUICK_SHARE = 0.75
 
 
 class Policy(Struct, frozen=True):
-    """Requirements on an output besides closeness to the expected values.
+    """Requirements on an output besides closeness to the expected values."""
 
-    Attributes
-    ----------
-    nan_policy, inf_policy : str
-        The policies for NaN and for Inf. For NaN, the values mean the following. ``match``: the
-        output must be NaN exactly where the expected value is NaN. ``strict``: the same, and if the
-        case's inputs hold neither NaN nor Inf, no element may be NaN. ``ignore``: an element is not
-        judged if its expected value is NaN, or if its actual value is NaN and the case's inputs
-        hold NaN or Inf. The values mean the same for Inf, except that ``match`` and ``strict`` also
-        require the same sign.
-    invariants : tuple of str
-        Names from `types.INVARIANTS`, checked on every output.
-    shape_preserved_input : str or None
-        Input whose shape the first output must have; None if no shape is demanded. It is set if the
-        configuration has a table ``invariants`` that sets ``shape_preserved``.
-    gradients : frozenset of str
-        Outputs that are gradients; no invariant is checked on them.
-    """
-
+    # The policies for NaN and for Inf. For NaN, the values mean the following. ``match``: the
+    # output must be NaN exactly where the expected value is NaN. ``strict``: the same, and if the
+    # case's inputs hold neither NaN nor Inf, no element may be NaN. ``ignore``: an element is not
+    # judged if its expected value is NaN, or if its actual value is NaN and the case's inputs hold
+    # NaN or Inf. The values mean the same for Inf, except that ``match`` and ``strict`` also
+    # require the same sign.
     nan_policy: str = "match"
     inf_policy: str = "match"
-    invariants: tuple[str, ...] = ()
+    invariants: tuple[str, ...] = ()  # names from `types.INVARIANTS`, checked on every output
+    # Input whose shape the first output must have; None if no shape is demanded. It is set if the
+    # configuration has a table ``invariants`` that sets ``shape_preserved``.
     shape_preserved_input: str | None = None
+    # Outputs that are gradients; no invariant is checked on them
     gradients: frozenset[str] = frozenset()
 
 
@@ -207,18 +198,7 @@ def compare_output(
     seen: SeenOutputs | None = None,
     excused: BoolArray | None = None,
 ) -> CheckedOutput:
-    """Compare one output of an op with the expected output.
-
-    Parameters
-    ----------
-    tolerance : mapping of dtype to Tolerance, or Envelope
-        The tolerance of each dtype. For the tolerance ``auto``, the envelope instead.
-    seen : SeenOutputs, optional
-        All outputs as the op returned them; needed if `actual` is only a part or another form of
-        the returned output. Failures then name positions in the returned output.
-    excused : ndarray of bool, optional
-        Elements that get no verdict if they exceed the tolerance.
-    """
+    """Compare one output of an op with the expected output."""
     fmt = FLOAT_LIMITS.get(dtype)
     if fmt is None:
         expected = _as_integers(expected, actual.dtype)

@@ -31,18 +31,10 @@ __all__ = ["QUICK_SHARE", "Policy", "SeparateVerdict", "check_outputs", "check_s
 
 
 class SeparateVerdict(Struct, frozen=True):
-    """The verdict on an output that was not judged element by element.
-
-    Attributes
-    ----------
-    name : str
-    count, no_verdict : int
-        Number of the output's elements, and of its elements without a verdict.
-    failures : tuple of Failure
-    note : str
-    """
+    """The verdict on an output that was not judged element by element."""
 
     name: str
+    # Number of the output's elements, and of its elements without a verdict
     count: int
     no_verdict: int = 0
     failures: tuple[Failure, ...] = ()
@@ -70,44 +62,6 @@ def check_outputs(
 ) -> CheckResult:
     """Check all outputs of one case.
 
-    Parameters
-    ----------
-    actual : mapping of str to ndarray
-        The op's outputs, with any strides.
-    expected : mapping of str to ndarray
-        The reference's outputs; float64 values may represent a narrower output and are then
-        compared unrounded.
-    tolerance : mapping of dtype name to Tolerance, or Envelope
-        Explicit tolerances. A dtype that is missing has its documented default, which is exact for
-        integers and booleans. An `Envelope` is the ``auto`` tolerance.
-    policy : Policy
-    expected_dtypes : mapping of str to str, optional
-        Dtype that each output should have, where `expected` is wider.
-    inputs : mapping of str to ndarray, optional
-        The case's inputs. The meaning of the policies ``strict`` and ``ignore`` depends on whether
-        the inputs hold NaN or Inf. An invariant ``shape_preserved`` may name an input, whose shape
-        is then needed. Without `inputs`, this invariant is not checked, and NaN and Inf count as
-        absent.
-    seen : SeenOutputs, optional
-        The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
-        hold outputs that the contracts have transformed.
-    apart : sequence of SeparateVerdict
-        Outputs that were judged in another way.
-    excused : mapping of str to ndarray of bool, optional
-        For each output, a mask of the elements on which a failure proves nothing.
-
-    Returns
-    -------
-    CheckResult
-        ``ERROR`` when an output is missing, unexpected, or has a wrong shape or dtype (values are
-        not compared then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
-        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
-        the order of the checks: values, NaN, Inf, invariants, and last a ``shape_preserved`` that
-        names an input. The statistics cover all outputs; see `blocked.compare_floats` for which of
-        them are sampled in large outputs.
-
-    Notes
-    -----
     Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
     further evaluation of the reference. If no error exceeds `QUICK_SHARE` of this bound, the output
     passes, and `tolerance_used` is the largest share of the bound that an error takes up. The full

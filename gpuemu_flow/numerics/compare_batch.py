@@ -37,30 +37,18 @@ MOST_CASES = 64
 
 
 class Form(Struct, frozen=True):
-    """The facts, besides values, that decide how a case with one output is compared.
-
-    Attributes
-    ----------
-    name : str
-    case_dtype : str
-    shape : shape
-    actual, expected : numpy dtype
-    inputs : tuple of (str, shape, numpy dtype)
-        Name, shape and dtype of each input, on which the output's shape and dtype may depend.
-    dims : tuple of (str, int)
-        Sizes of the case's dims, on which the output's shape may depend.
-    policies : frozenset of str
-        The policies for NaN and for Inf.
-    """
+    """The facts, besides values, that decide how a case with one output is compared."""
 
     name: str
     case_dtype: str
     shape: tuple[int, ...]
     actual: np.dtype[Any]
     expected: np.dtype[Any]
+    # Name, shape and dtype of each input, on which the output's shape and dtype may depend
     inputs: tuple[tuple[str, Shape, np.dtype[Any]], ...]
+    # Sizes of the case's dims, on which the output's shape may depend
     dims: tuple[tuple[str, int], ...]
-    policies: frozenset[str]
+    policies: frozenset[str]  # the policies for NaN and for Inf
 
 
 def form_of(
@@ -94,26 +82,7 @@ def check_batch(
     dtype: str,
     tolerance: Mapping[str, Tolerance] | Envelope,
 ) -> list[CheckResult | None]:
-    """Check the outputs of several cases of one form; see `compare.check_outputs`.
-
-    Parameters
-    ----------
-    form : Form
-    actual, expected : sequence of ndarray
-        The output of each case, and the reference's output.
-    inputs : sequence of mapping of str to ndarray
-    dtype : str
-        Dtype that the output should have.
-    tolerance : mapping of dtype name to Tolerance, or Envelope
-        An envelope may be that of any of the cases: only its quick bound is used, and that is the
-        same for all cases of one form.
-
-    Returns
-    -------
-    list of CheckResult or None
-        None for a case that needs `check_outputs`: an element fails, has a NaN or Inf that the
-        policies may exempt or forbid, or exceeds the envelope's quick bound.
-    """
+    """Check the outputs of several cases of one form; see `compare.check_outputs`."""
     results: list[CheckResult | None] = [None] * len(actual)
     if dtype_name(form.actual) != dtype:
         return results

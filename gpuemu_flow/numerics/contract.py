@@ -24,111 +24,59 @@ A single parameter is written as ``self.weight``.
 
 
 class Statistics(Struct, frozen=True):
-    """The distribution that the elements of a random output are drawn from.
+    """The distribution that the elements of a random output are drawn from."""
 
-    Attributes
-    ----------
-    mean : str or float
-        A number, or the name of an input that holds each element's mean. If empty, the reference's
-        output holds the means.
-    std : float or None
-        Standard deviation of every element.
-    zeros : float or None
-        Share of the elements that are 0.
-    samples : int
-        Number of elements that a case needs for a verdict.
-    false_alarms : float
-        Largest share of cases in which a correct op may fail.
-    """
-
+    # A number, or the name of an input that holds each element's mean. If empty, the reference's
+    # output holds the means.
     mean: str | float = ""
-    std: Number | None = None
-    zeros: Number | None = None
-    samples: int = 1000
-    false_alarms: Number = 1e-6
+    std: Number | None = None  # Standard deviation of every element
+    zeros: Number | None = None  # share of the elements that are 0
+    samples: int = 1000  # number of elements that a case needs for a verdict
+    false_alarms: Number = 1e-6  # largest share of cases in which a correct op may fail
 
 
 class CompareRef(Struct, frozen=True):
-    """A function of the user's that compares one output.
+    """A function of the user's that compares one output."""
 
-    Attributes
-    ----------
-    path : str
-        The file, relative to the workspace; empty for a function of an installed package.
-    module, function : str
-    """
-
-    path: str
+    path: str  # the file, relative to the workspace; empty for a function of an installed package
     module: str
     function: str
 
 
 class Mask(Struct, frozen=True):
-    """A test of an input that decides which elements of an output count.
-
-    Attributes
-    ----------
-    input : str
-    axes : tuple of int
-        Axes of the output, one for each axis of the input.
-    test : str
-        ``true``, ``false``, ``==`` or ``!=`` tests the input's values. With ``<``, an element
-        counts if its index on axis `along` is less than the input's value.
-    value : float
-        Value that ``==`` and ``!=`` compare with.
-    along : int
-        Axis of the output, for ``<``.
-    """
+    """A test of an input that decides which elements of an output count."""
 
     input: str
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # Axes of the output, one for each axis of the input
+    # ``true``, ``false``, ``==`` or ``!=`` tests the input's values. With ``<``, an element counts
+    # if its index on axis `along` is less than the input's value.
     test: str
-    value: Number = 0.0
-    along: int = 0
+    value: Number = 0.0  # Value that ``==`` and ``!=`` compare with
+    along: int = 0  # Axis of the output, for ``<``
 
 
 class OutputContract(Struct, frozen=True, omit_defaults=True):
-    """A description of one output.
-
-    Attributes
-    ----------
-    name : str
-    dims : tuple of str or int, or None
-        Names of dims and sizes; ``?`` is a size that depends on the inputs' values. None if not
-        declared.
-    dtype : str
-        Canonical name, ``same as INPUT`` or ``promote``; empty for the dtype of the reference's
-        output.
-    low, high : float or None
-        Bounds of the output's values, both included.
-    atol, rtol : float or None
-        The output's own tolerance; both None to use that of the op.
-    ties : str
-        Input into which the output's indices point; indices of equal elements are equally correct.
-    order : bool
-        True if the elements along `axis` may be in any order.
-    up_to : str
-        Difference from the reference that is allowed: one of `VIEWS`, or empty.
-    axis : int or None
-        The axis of `ties`, `order` and `up_to`.
-    only : Mask or None
-        The mask of the elements that count; None if all do.
-    compare : CompareRef or None
-    statistics : Statistics or None
-    """
+    """A description of one output."""
 
     name: str
+    # Names of dims and sizes; ``?`` is a size that depends on the inputs' values. None if not
+    # declared.
     dims: tuple[str | int, ...] | None = None
+    # Canonical name, ``same as INPUT`` or ``promote``; empty for the dtype of the reference's
+    # output
     dtype: str = ""
+    # Bounds of the output's values, both included
     low: Number | None = None
     high: Number | None = None
+    # The output's own tolerance; both None to use that of the op
     atol: Number | None = None
     rtol: Number | None = None
+    # Input into which the output's indices point; indices of equal elements are equally correct
     ties: str = ""
-    order: bool = False
-    up_to: str = ""
-    axis: int | None = None
-    only: Mask | None = None
+    order: bool = False  # true if the elements along `axis` may be in any order
+    up_to: str = ""  # Difference from the reference that is allowed: one of `VIEWS`, or empty
+    axis: int | None = None  # the axis of `ties`, `order` and `up_to`
+    only: Mask | None = None  # the mask of the elements that count; None if all do
     compare: CompareRef | None = None
     statistics: Statistics | None = None
 

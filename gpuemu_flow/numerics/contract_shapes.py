@@ -19,18 +19,7 @@ Dims = Mapping[str, Sequence[str | int]]
 
 
 def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) -> dict[str, int]:
-    """Return the size of each dim, taken from the inputs if any of them has the dim.
-
-    Parameters
-    ----------
-    input_dims : mapping of str to sequence of str or int
-        Dims of each input, from the schema.
-    inputs : mapping of str to ndarray
-        A client may send inputs of any shapes. If two inputs disagree on a dim's size, the dim is
-        left out.
-    named : mapping of str to int
-        Sizes of the dims that no input has.
-    """
+    """Return the size of each dim, taken from the inputs if any of them has the dim."""
     found: dict[str, set[int]] = {}
     for name, dims in input_dims.items():
         shape = inputs[name].shape if name in inputs else ()

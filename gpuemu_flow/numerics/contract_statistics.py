@@ -51,20 +51,11 @@ assumed to be possible."""
 
 
 class StatisticsOutcome(Struct, frozen=True):
-    """The result of the tests of one output.
+    """The result of the tests of one output."""
 
-    Attributes
-    ----------
-    count : int
-        Elements that were tested; 0 where there were too few.
-    failures : tuple of str
-    note : str
-        The reason why nothing was tested; empty where something was.
-    """
-
-    count: int
+    count: int  # elements that were tested; 0 where there were too few
     failures: tuple[str, ...] = ()
-    note: str = ""
+    note: str = ""  # the reason why nothing was tested; empty where something was
 
 
 def tested(
@@ -74,22 +65,7 @@ def tested(
     statistics: Statistics,
     reference: Array | None = None,
 ) -> StatisticsOutcome:
-    """Test the elements of one output against their distribution, and return the result.
-
-    Parameters
-    ----------
-    name : str
-        Name of the output, for messages.
-    values : ndarray
-        The op's output.
-    means : ndarray
-        Mean of each element, of the same shape.
-    statistics : Statistics
-        The distribution that the configuration declares.
-    reference : ndarray or None
-        The reference's random output, of the same shape: if it drops whole channels, the op must
-        do so, too. None if the reference returns the means instead.
-    """
+    """Test the elements of one output against their distribution, and return the result."""
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)
     by_element = not isinstance(statistics.mean, float)
@@ -120,21 +96,7 @@ def tested(
 
 
 class _Tests:
-    """The tests of one output; each kind of test returns its failures.
-
-    Parameters
-    ----------
-    name : str
-    drawn, wanted : ndarray of float64
-        The elements, and their means.
-    telling : ndarray of bool
-        Elements that are tested.
-    statistics : Statistics
-    eps : float
-        Relative spacing of the output's dtype.
-    by_element : bool
-        True if the elements may have different means.
-    """
+    """The tests of one output; each kind of test returns its failures."""
 
     def __init__(
         self,
@@ -329,16 +291,6 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
     The test uses a bound that holds for symmetric terms, whatever their number and sizes (Efron,
     "Student's t-test under symmetry conditions", 1969).
 
-    Parameters
-    ----------
-    terms : ndarray
-    slack : ndarray or None
-        Largest rounding error of each term; None for no rounding.
-    at_least : float
-        Evidence above which the sum counts as incompatible; see the notes.
-
-    Notes
-    -----
     Symbols:
 
     - S is the sum of the terms.
@@ -362,22 +314,6 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
 def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: float) -> bool:
     """Tell whether the standard deviation of elements is compatible with `std`.
 
-    Parameters
-    ----------
-    excess : ndarray
-        For each element, the square of its deviation from the mean, minus ``std**2``. The mean of
-        these values should be 0.
-    rounding : ndarray
-        Largest rounding error of each value of `excess`.
-    count : int
-        Number of tested elements.
-    std : float
-        The declared standard deviation.
-    at_least : float
-        Evidence above which the standard deviation counts as incompatible; see the notes.
-
-    Notes
-    -----
     If the sum of `excess` is not negative, `_is_centred` tests it. That test would reject a
     negative sum too often: a few squares are large, and a sample without them has a negative sum
     and a narrow bound. A negative sum is therefore tested by the empirical likelihood ratio (Owen,

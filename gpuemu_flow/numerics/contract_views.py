@@ -65,18 +65,6 @@ def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) ->
     The indices select elements of an input along one of its axes. They must be integers, of a shape
     that fits the input, and in range. If they have as many axes as the input, no index may occur
     twice along `axis`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the output.
-    indices : ndarray
-    source : ndarray
-        The input.
-    axis : int
-        The input's axis, not negative.
-    of : str
-        Name of the input.
     """
 
     def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:

@@ -31,23 +31,7 @@ REFERENCE, OP = "the reference's output", "output"
 
 
 class CaseContracts:
-    """The contracts of the outputs of one case, and the reference's outputs transformed by them.
-
-    Parameters
-    ----------
-    contracts : iterable of OutputContract
-    input_dims : mapping of str to sequence of str or int
-    case : Case
-    inputs, expected : mapping of str to ndarray
-
-    Attributes
-    ----------
-    expected : dict of str to ndarray
-        The reference's outputs in the form that is compared. Outputs that are judged as a whole
-        (`OutputContract.apart`) are left out.
-    refused : tuple of Failure
-        Failures of the reference's outputs; if there are any, nothing can be compared with them.
-    """
+    """The contracts of the outputs of one case, and the reference's outputs transformed by them."""
 
     def __init__(
         self,
@@ -246,22 +230,7 @@ class CaseContracts:
         return self._masks[name]
 
     def index(self, name: str, index: Shape | None, shape: Shape | None = None) -> Shape | None:
-        """Convert an element's index in the compared form to its index in the output itself.
-
-        Parameters
-        ----------
-        name : str
-        index : tuple of int or None
-            Index in the compared form. It has one entry, a flat position, if the output has a mask
-            or `shape` is given.
-        shape : tuple of int, optional
-            Shape to which the flat position refers, for an output without a mask.
-
-        Returns
-        -------
-        tuple of int or None
-            None if `index` is None.
-        """
+        """Convert an element's index in the compared form to its index in the output itself."""
         mask = self._mask(name)
         if index is None:
             return None
@@ -291,16 +260,7 @@ class CaseContracts:
     def with_properties(
         self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array on which invariants are checked, and a mask of its exempt elements.
-
-        Parameters
-        ----------
-        name : str
-        raw, view : ndarray
-            The output itself, and the output as it is compared.
-        exempt : ndarray of bool or None
-            Elements of the view that are exempt from invariants.
-        """
+        """Return the array on which invariants are checked, and a mask of its exempt elements."""
         mask = self._mask(name)
         if mask is not None:
             left_out = ~mask
@@ -331,17 +291,10 @@ class PairedReference:
 
 
 class SeenOutputs(Struct, frozen=True):
-    """The op's outputs in one case, with the contracts that transform them.
-
-    Attributes
-    ----------
-    contracts : CaseContracts
-    actual : mapping of str to ndarray
-        The outputs before any transformation.
-    """
+    """The op's outputs in one case, with the contracts that transform them."""
 
     contracts: CaseContracts
-    actual: Arrays
+    actual: Arrays  # the outputs before any transformation
 
 
 class ViewedReference:

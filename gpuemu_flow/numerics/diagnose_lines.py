@@ -62,24 +62,12 @@ def line_relations(evidence: Evidence) -> list[Finding]:
 
 
 class _Lines(Struct, frozen=True):
-    """Some rows, or some columns, of an output.
+    """Some rows, or some columns, of an output."""
 
-    Attributes
-    ----------
-    name : str
-        ``row`` or ``column``: the kind of line.
-    points : Points
-        Arrays of shape (lines, elements of a line).
-    wrong : ndarray of bool
-        Mask of the elements that fail and are finite.
-    usable : ndarray of intp
-        Indices of the lines with at least `LEAST` wrong elements.
-    """
-
-    name: str
-    points: Points
-    wrong: BoolArray
-    usable: Positions
+    name: str  # ``row`` or ``column``: the kind of line
+    points: Points  # Arrays of shape (lines, elements of a line)
+    wrong: BoolArray  # Mask of the elements that fail and are finite
+    usable: Positions  # Indices of the lines with at least `LEAST` wrong elements
 
     def fits(self, fit: Fit) -> list[float]:
         """Fit a number, such as a factor, to the wrong elements of each usable line.
@@ -164,16 +152,7 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """Return ``minus b`` or ``b once more`` if the op left out or doubled a 1-d input b; else "".
-
-    Parameters
-    ----------
-    evidence : Evidence
-    offsets : ndarray of float64
-        The offset by which each row (or column) is off: actual minus expected.
-    index : ndarray of intp
-        For each of these rows (or columns), the index in b of the value to compare with the offset.
-    """
+    """Return ``minus b`` or ``b once more`` if the op left out or doubled a 1-d input b."""
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

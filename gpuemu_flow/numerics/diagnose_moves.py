@@ -67,16 +67,6 @@ def _thinned(points: Points) -> Points:
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
     """Return the share of points that have the value expected at another position.
 
-    Parameters
-    ----------
-    evidence : Evidence
-    points : Points
-        Some wrong elements.
-    sources : ndarray of intp
-        For each point, the position in the reference's output that its value may come from.
-
-    Notes
-    -----
     The result is the smaller of two shares. The first is the share of points that equal the value
     at their source, up to the rounding of a correct op. The second is the share of points that are
     at least ten times closer to the value at their source than to their own expected value. Without
@@ -138,46 +128,14 @@ def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """Return the source of each element in ``expected.swapaxes(i, j).reshape(shape)``.
-
-    Parameters
-    ----------
-    positions : ndarray of intp
-        Flat positions of elements in the reshaped array.
-    other : tuple of int
-        The shape of ``expected.swapaxes(i, j)``.
-    i, j : int
-        The swapped axes.
-    shape : tuple of int
-        The shape of ``expected``.
-
-    Returns
-    -------
-    ndarray of intp
-        For each element, its flat position in ``expected``.
-    """
+    """Return the source of each element in ``expected.swapaxes(i, j).reshape(shape)``."""
     index = list(np.unravel_index(positions, other))
     index[i], index[j] = index[j], index[i]
     return np.asarray(np.ravel_multi_index(index, shape), np.intp)
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Return the source of each element in ``expected.reshape(other).swapaxes(i, j)``.
-
-    Parameters
-    ----------
-    index : tuple of ndarray
-        Indices of the elements in the reshaped and swapped array, one ndarray for each axis.
-    other : tuple of int
-        The shape of ``expected`` with the sizes of the axes `i` and `j` swapped.
-    i, j : int
-        The swapped axes.
-
-    Returns
-    -------
-    ndarray of intp
-        For each element, its flat position in ``expected``.
-    """
+    """Return the source of each element in ``expected.reshape(other).swapaxes(i, j)``."""
     swapped = list(index)
     swapped[i], swapped[j] = swapped[j], swapped[i]
     return np.asarray(np.ravel_multi_index(swapped, other), np.intp)

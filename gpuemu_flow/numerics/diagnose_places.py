@@ -139,13 +139,6 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 
     Two conditions hold for the remainders that the failing indices leave modulo the period. They
     are at most half of all possible remainders, and nearly all indices that leave them fail.
-
-    Parameters
-    ----------
-    hit : ndarray of bool
-        True for each index of the axis that fails.
-    indices : ndarray of int
-        The failing indices, ascending.
     """
     size = hit.size
     for period in range(2, min(LONGEST_PERIOD, size // 2) + 1):

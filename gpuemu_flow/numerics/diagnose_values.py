@@ -181,12 +181,6 @@ def fit_factor(
 
     A factor fits if the error that remains for nearly all values is at most a twentieth of the
     error that the factor explains.
-
-    Returns
-    -------
-    (float, float) or None
-        The factor and its relative residual (95th percentile). None if no factor fits, or if there
-        are fewer than `least` values to fit it to.
     """
     usable = np.abs(expected) > np.abs(expected).max(initial=0.0) * 2.0**-40
     actual, expected = actual[usable], expected[usable]

@@ -39,10 +39,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
     ``bfloat16`` and ``float8`` come from `ml_dtypes`, which is imported only for them.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype``.
+    Raises UsageError: ``unknown-dtype``.
     """
     canonical = _known_name(name)
     if canonical in ML_DTYPES_NAMES:
@@ -89,31 +86,18 @@ def element_dtype(name: str) -> np.dtype[Any]:
 
 
 class FloatLimits(Struct, frozen=True):
-    """Limits of a binary float format; float64 represents all of them exactly.
-
-    Attributes
-    ----------
-    name : str
-    bits, exponent_bits, mantissa_bits : int
-        `mantissa_bits` counts the stored bits; the precision is one bit more.
-    eps : float
-        Distance from 1 to the next larger value, ``2 ** -mantissa_bits``.
-    max : float
-        Largest finite value.
-    smallest_normal, smallest_subnormal : float
-    min_exponent, max_exponent : int
-        Exponents of `smallest_normal` and of the binade of `max`.
-    has_inf, has_nan : bool
-    """
+    """Limits of a binary float format; float64 represents all of them exactly."""
 
     name: str
+    # `mantissa_bits` counts the stored bits; the precision is one bit more
     bits: int
     exponent_bits: int
     mantissa_bits: int
-    eps: float
-    max: float
+    eps: float  # Distance from 1 to the next larger value, ``2 ** -mantissa_bits``
+    max: float  # largest finite value
     smallest_normal: float
     smallest_subnormal: float
+    # Exponents of `smallest_normal` and of the binade of `max`
     min_exponent: int
     max_exponent: int
     has_inf: bool = True
@@ -161,10 +145,7 @@ FLOAT_LIMITS: dict[str, FloatLimits] = {
 def float_limits(name: str) -> FloatLimits:
     """Return the limits of a float format, by name or alias.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype``, or ``not-a-float-dtype`` for integers and bool.
+    Raises UsageError: ``unknown-dtype``, or ``not-a-float-dtype`` for integers and bool.
     """
     canonical = _known_name(name)
     if canonical not in FLOAT_LIMITS:
@@ -213,10 +194,7 @@ def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
     rounded to nearest even. Overflow to infinity gives no warning. An array that already is float32
     is returned itself, not copied.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype`` for complex numbers, objects and the like.
+    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like.
     """
     array, name = _named(a)
     if name in ("float16", "float8_e4m3fn", "float8_e5m2"):
@@ -231,10 +209,7 @@ def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
     The result is exact for all floats and for integers up to 2**53; other values are rounded to
     nearest even. An array that already is float64 is returned itself, not copied.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype`` for complex numbers, objects and the like.
+    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like.
     """
     if type(a) is np.ndarray and a.dtype is _FLOAT64:
         return a

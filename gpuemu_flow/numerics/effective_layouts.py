@@ -11,10 +11,7 @@ LEAST_RANKS = {"padded": 2, "permuted": 3}
 def effective_layout(layout: str, shape: Shape) -> str:
     """Return the layout that a tensor of `shape` really has when `layout` is asked for.
 
-    Raises
-    ------
-    ValueError
-        When there is no such layout.
+    Raises ValueError when there is no such layout.
     """
     if layout == "transposed" and (len(shape) < 2 or min(shape[-2:]) < 2):
         layout = "strided"

@@ -32,22 +32,6 @@ class Evaluations:
     """An `Evaluate` with counts of its calls and failures, and the dtypes that it accepts.
 
     The reference's *shadow* is the same function, computed in float32.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-    native : mapping of str to ndarray
-        The case's inputs in their own dtypes; some references accept no others.
-
-    Attributes
-    ----------
-    count, succeeded, failed : int
-    reason : str
-        Reason why the latest failing evaluation failed.
-    makes_arrays : bool
-        True if the shadow has called functions that create arrays, such as ``np.arange``.
-    from_integers : bool
-        True if the shadow has computed floats from integer inputs.
     """
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:

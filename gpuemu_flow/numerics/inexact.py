@@ -43,17 +43,6 @@ def without_lost(
     There is one exception: a function such as ``exp`` is never 0 for a finite operand. Where it
     gives less than the smallest positive float32 number, the element is not NaN, but the smallest
     positive float64 number.
-
-    Parameters
-    ----------
-    ufunc : numpy.ufunc
-    method : str
-        ``__call__``, ``reduce`` and so on.
-    operands : sequence
-        The operands in float64.
-    options : mapping
-        Other arguments of the call.
-    result : ndarray of float64
     """
     with np.errstate(all="ignore"):
         lost = _lost(ufunc, method, operands, options, result)

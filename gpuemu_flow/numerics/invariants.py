@@ -38,32 +38,8 @@ def check_invariant(
 ) -> BrokenInvariant | None:
     """Check one invariant of one output.
 
-    Parameters
-    ----------
-    name : str
-        One of `types.INVARIANTS`. ``shape_preserved`` always holds here, since it compares two
-        tensors.
-    output : ndarray
-        Any dtype with a canonical name, any strides.
-    dtype : str
-        Canonical name of the output's dtype.
-    tolerance : Tolerance
-        Used by ``symmetric`` (``|A - A^T| <= atol + rtol |A^T|``) and ``normalized``.
-    exempt : ndarray of bool, same shape, or None
-        Elements that may break the invariant; a row or pair that holds one is not judged.
+    Raises ValueError when the name is unknown.
 
-    Returns
-    -------
-    BrokenInvariant or None
-        The first place at which the invariant does not hold; None if it holds.
-
-    Raises
-    ------
-    ValueError
-        When the name is unknown.
-
-    Notes
-    -----
     ``non_negative``: no element below zero; -0.0 and NaN are not below zero. ``finite``: no NaN and
     no Inf; ``no_nan``: no NaN; ``no_inf``: no Inf. ``symmetric``: the last two dims are square and
     the matrices equal their transposes, NaN counting as equal to NaN. ``normalized``: sums over the

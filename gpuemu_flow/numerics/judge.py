@@ -18,15 +18,7 @@ Where = slice | NDArray[np.intp]
 
 
 class Bound(Protocol):
-    """The allowed error of one output, element by element.
-
-    Attributes
-    ----------
-    proof : (float, float) or None
-        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance. A
-        block of elements is first compared with this simpler bound. None if every element must be
-        checked.
-    """
+    """The allowed error of one output, element by element."""
 
     @property
     def proof(self) -> tuple[float, float] | None: ...
@@ -62,18 +54,10 @@ class AffineBound(Struct, frozen=True):
 
 
 class ExcusedBound(Struct, frozen=True):
-    """A bound under which selected elements get no verdict if they exceed their tolerance.
+    """A bound under which selected elements get no verdict if they exceed their tolerance."""
 
-    Attributes
-    ----------
-    bound : Bound
-        Gives the tolerances, and may leave further elements without verdict.
-    excused : ndarray of bool, shape (n,)
-        True for the selected elements.
-    """
-
-    bound: Bound
-    excused: BoolArray
+    bound: Bound  # Gives the tolerances, and may leave further elements without verdict
+    excused: BoolArray  # true for the selected elements
 
     @property
     def proof(self) -> tuple[float, float] | None:
@@ -89,49 +73,30 @@ class ExcusedBound(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True):
-    """The meaning of NaN and Inf in one output of one case.
+    """The meaning of NaN and Inf in one output of one case."""
 
-    Attributes
-    ----------
-    nan, inf : str
-        ``match``, ``strict`` or ``ignore``. If the case's inputs hold NaN or Inf, ``strict`` has
-        already been replaced by ``match``.
-    special_inputs : bool
-        True if the case's inputs hold NaN or Inf.
-    clip : FloatLimits or None
-        Format of the output if the expected values have a wider range than this format, else None.
-        Finite expected values are clipped to the format's largest value, and an overflow in the
-        output counts as this value. Thus an overflow that every correct op has is no failure.
-    """
-
+    # ``match``, ``strict`` or ``ignore``. If the case's inputs hold NaN or Inf, ``strict`` has
+    # already been replaced by ``match``.
     nan: str = "match"
     inf: str = "match"
-    special_inputs: bool = False
+    special_inputs: bool = False  # true if the case's inputs hold NaN or Inf
+    # Format of the output if the expected values have a wider range than this format, else None.
+    # Finite expected values are clipped to the format's largest value, and an overflow in the
+    # output counts as this value. Thus an overflow that every correct op has is no failure.
     clip: FloatLimits | None = None
 
 
 class Judgement(Struct, frozen=True):
-    """The verdict on some elements, one entry per element.
+    """The verdict on some elements, one entry per element."""
 
-    Attributes
-    ----------
-    error : ndarray of float64
-        ``|actual - expected|``; 0 where NaN or Inf match, infinite where they do not.
-    share : ndarray of float64
-        ``error / tolerance``; 0 where NaN or Inf match, infinite where they do not.
-    failed : ndarray of bool
-        False also where the element has no verdict.
-    finite : ndarray of bool or None
-        True where the actual and the expected value are finite; None if all are.
-    unjudged : ndarray of bool or None
-        True where the element has no verdict; None if all have one.
-    """
-
+    # ``|actual - expected|``; 0 where NaN or Inf match, infinite where they do not
     error: Float64Array
+    # ``error / tolerance``; 0 where NaN or Inf match, infinite where they do not
     share: Float64Array
-    failed: BoolArray
+    failed: BoolArray  # False also where the element has no verdict
+    # True where the actual and the expected value are finite; None if all are
     finite: BoolArray | None = None
-    unjudged: BoolArray | None = None
+    unjudged: BoolArray | None = None  # true where the element has no verdict; None if all have one
 
 
 def judge(
@@ -139,17 +104,6 @@ def judge(
 ) -> Judgement:
     """Judge elements in float64 by ``|a - e| <= tolerance``, and NaN and Inf by `rules`.
 
-    Parameters
-    ----------
-    actual, expected : ndarray of float64, shape (n,)
-        Values widened without rounding.
-    bound : Bound
-    where : slice or ndarray of intp
-        Flat positions of these elements in the output, for bounds that differ by element.
-    rules : Rules
-
-    Notes
-    -----
     A finite value never matches NaN or Inf. Inf matches only Inf of its sign, and NaN only NaN. A
     NaN error counts as a failure. An element in the bound's `no_verdict` still passes if its error
     is within its tolerance, and fails where a strict policy forbids its value.
@@ -262,16 +216,7 @@ def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> Bool
 
 
 def judge_integers(actual: Array, expected: Array, bound: Bound, where: Where) -> Judgement:
-    """Judge integers of one dtype; differences are exact, up to the full unsigned 64-bit range.
-
-    Parameters
-    ----------
-    actual, expected : ndarray of one integer dtype, shape (n,)
-    bound : Bound
-        The bound is zero unless a tolerance was given for this integer dtype. It is evaluated in
-        float64.
-    where : slice or ndarray of intp
-    """
+    """Judge integers of one dtype; differences are exact, up to the full unsigned 64-bit range."""
     wide = np.int64 if actual.dtype.kind == "i" else np.uint64
     # Modulo 2**64 the larger minus the smaller is the exact distance, whatever the signs.
     bits_a, bits_e = actual.astype(wide).view(np.uint64), expected.astype(wide).view(np.uint64)

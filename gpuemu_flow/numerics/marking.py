@@ -114,15 +114,6 @@ def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArra
     """Return float32 arrays that change one operation's result, and a list that counts operations.
 
     The arithmetic adds one entry to the list for each operation that rounds.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-    turn : int
-        Number of the operation to change, counted from 1 among those that round. If the list ends
-        up shorter, there is no such operation.
-    change : float
-        Relative change of the operation's result.
     """
     met: list[int] = []
     return wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met

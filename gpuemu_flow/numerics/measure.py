@@ -66,29 +66,6 @@ ROUNDED = 5
 class ErrorMeasurement:
     """The envelopes of one case's outputs; the constructor evaluates the reference.
 
-    Parameters
-    ----------
-    inputs, expected64 : mapping of str to ndarray
-        The case's inputs in their own dtypes; the reference's outputs, floats as float64.
-    evaluations : Evaluations
-    formats : mapping of str to FloatLimits or None
-        Float format of each output; None for integers and booleans.
-    longest_dim, seed, weak : see `envelope.build_envelope`
-    thorough : bool
-        True for more draws of every kind, in a case that is about to fail: few draws may miss the
-        largest change of an ill-conditioned element. Each further draw halves the risk.
-    rounding : Rounding, optional
-        Which intermediate values a correct op may round to a narrower type.
-
-    Attributes
-    ----------
-    weak : bool
-        True if measured without a shadow (the reference's source, changed to compute in float32).
-    fault : str
-        Reason why every evaluation on perturbed inputs failed; empty if one succeeded.
-
-    Notes
-    -----
     The tolerance ``allowed`` of an element is the error that a correct op may have there. Symbols:
 
     - r, x, n, N: the expected value; the inputs; the longest dim; the size of the largest input;

@@ -91,8 +91,6 @@ class Noisy(Single):
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that each rounding is perturbed by up to `unit`.
 
-    Notes
-    -----
     Results that are exact do not change, so that ties of exact values stay ties; zero stays zero.
     Arithmetic on single elements, and that of other libraries, is not perturbed.
     """
@@ -124,14 +122,9 @@ def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[A
 
 
 class _Flushing(Noisy):
-    """A float32 array whose subnormal float32 results in numpy become 0.
+    """A float32 array whose subnormal float32 results in numpy become 0."""
 
-    Attributes
-    ----------
-    steps : list of str
-        For each call that rounded such an array to integers, the name of the numpy function.
-    """
-
+    # For each call that rounded such an array to integers, the name of the numpy function
     steps: list[str]
 
     def __array_ufunc__(
@@ -156,12 +149,6 @@ def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArra
 
     Many GPU kernels are compiled to do this. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-    steps : list of str, optional
-        Receives the name of the numpy function at each call that rounds an array to integers.
     """
     return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
 
@@ -233,8 +220,6 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
 def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`.
 
-    Notes
-    -----
     This is `noisy` for references whose outputs are float64. It recognises a rounding by repeating
     the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
     matrix products are perturbed.

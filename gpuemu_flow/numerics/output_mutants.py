@@ -27,27 +27,15 @@ Evaluate = Callable[[Arrays], Arrays]
 
 
 class OutputMutant(Struct, frozen=True):
-    """One kind of bug.
+    """One kind of bug."""
 
-    Attributes
-    ----------
-    name : str
-        A unique name.
-    kind : str
-        The family of bugs that this one belongs to.
-    why : str
-        The real bug that this one imitates.
-    plant : callable
-        Makes the wrong tensor from a `Site`; returns None where the bug would not show.
-    in_input : bool
-        True if the tensor is an input, on which the reference is then evaluated; False if it is an
-        output.
-    """
-
-    name: str
-    kind: str
-    why: str
+    name: str  # A unique name
+    kind: str  # the family of bugs that this one belongs to
+    why: str  # the real bug that this one imitates
+    # Makes the wrong tensor from a `Site`; returns None where the bug would not show
     plant: Callable[[Site], NDArray[Any] | None]
+    # True if the tensor is an input, on which the reference is then evaluated; False if it is an
+    # output
     in_input: bool = False
 
 
@@ -126,29 +114,7 @@ def plant(
     dtypes: Mapping[str, str] | None = None,
     evaluate: Evaluate | None = None,
 ) -> dict[str, NDArray[Any]] | None:
-    """Return the outputs of a case with the bug in them.
-
-    Parameters
-    ----------
-    mutant : OutputMutant
-    inputs : mapping of str to ndarray
-        The case's inputs.
-    expected : mapping of str to ndarray
-        The reference's outputs. Their dtypes may be wider than the op's, such as float64 for
-        float16.
-    seed : int
-        The case's seed, which decides which tensor, row or element is hit. The same seed plants
-        the same bug.
-    dtypes : mapping of str to str, optional
-        The op's dtype of each output, needed only for outputs whose dtype in `expected` is wider.
-    evaluate : Evaluate, optional
-        The reference, without which no bug can be planted in an input.
-
-    Returns
-    -------
-    dict of str to ndarray or None
-        All outputs in the op's dtypes; None if the bug does not apply or changes no output.
-    """
+    """Return the outputs of a case with the bug in them."""
     given = dtypes or {}
     wanted = {n: given.get(n) or dtype_name(a.dtype) or "" for n, a in expected.items()}
     right = {name: as_dtype(values, wanted[name]) for name, values in expected.items()}
@@ -195,21 +161,11 @@ def _shuffled(tensors: Arrays, rng: SeededRng) -> list[str]:
 
 
 class MutantResult(Struct, frozen=True):
-    """The verdict of the op's own check on one mutant, in one case to which the mutant applies.
+    """The verdict of the op's own check on one mutant, in one case to which the mutant applies."""
 
-    Attributes
-    ----------
-    mutant : str
-        Name of the mutant.
-    seed : int
-        The case's seed.
-    killed : bool
-        True if the check rejected the outputs with the bug.
-    """
-
-    mutant: str
-    seed: int
-    killed: bool
+    mutant: str  # name of the mutant
+    seed: int  # the case's seed
+    killed: bool  # true if the check rejected the outputs with the bug
 
 
 class Survivor(Struct, frozen=True):
@@ -222,20 +178,12 @@ class Survivor(Struct, frozen=True):
 
 
 class MutationScore(Struct, frozen=True):
-    """The share of the planted bugs that the check would find.
+    """The share of the planted bugs that the check would find."""
 
-    Attributes
-    ----------
-    killed : dict of str to (int, int)
-        For each killed mutant, the number of cases that killed it, and of cases to which it
-        applied.
-    survivors : tuple of Survivor
-    not_applicable : tuple of str
-        Mutants that changed no output of any case; `share` ignores them.
-    """
-
+    # For each killed mutant, the number of cases that killed it, and of cases to which it applied
     killed: dict[str, tuple[int, int]]
     survivors: tuple[Survivor, ...]
+    # Mutants that changed no output of any case; `share` ignores them
     not_applicable: tuple[str, ...]
 
     @property

@@ -75,8 +75,6 @@ class _Overflowing(Single):
 def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that a sum overflows if any order of its terms would.
 
-    Notes
-    -----
     A sum of n terms may become infinite where n times the sum of the terms of one sign exceeds the
     range of float32, and NaN where this holds for both signs. The factor n covers weights that are
     divided by their sum only at the end, as in an online softmax.
@@ -88,16 +86,7 @@ def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _overflowed(result: Any, call: Callable[..., Any], terms: list[Any]) -> NDArray[Any]:
-    """Return the result with infinities and NaN wherever some order of the terms may give them.
-
-    Parameters
-    ----------
-    result : ndarray of float32
-    call : callable
-        Computes the result from operands: it multiplies them with each other and adds the products.
-    terms : list
-        The operands.
-    """
+    """Return the result with infinities and NaN wherever some order of the terms may give them."""
     plain = np.asarray(result)
     with np.errstate(all="ignore"):
         wide = [np.nan_to_num(_wide(t), nan=0.0, posinf=0.0, neginf=0.0) for t in terms]

@@ -22,27 +22,13 @@ LEAST_DEPTH = 64
 
 
 class Site(Struct, frozen=True):
-    """The tensor in which a bug is planted.
+    """The tensor in which a bug is planted."""
 
-    Attributes
-    ----------
-    values : ndarray
-        Correct values, at least one; floats may be wider than `dtype`.
-    dtype : str
-        Dtype that the tensor has, or will be rounded to.
-    rng : SeededRng
-        Generator that decides which elements the bug hits.
-    longest : int
-        Largest dim over all inputs.
-    depths : tuple of int
-        Last dim of each input.
-    """
-
-    values: Array
-    dtype: str
-    rng: SeededRng
-    longest: int
-    depths: tuple[int, ...]
+    values: Array  # Correct values, at least one; floats may be wider than `dtype`
+    dtype: str  # Dtype that the tensor has, or will be rounded to
+    rng: SeededRng  # Generator that decides which elements the bug hits
+    longest: int  # largest dim over all inputs
+    depths: tuple[int, ...]  # Last dim of each input
 
     @property
     def is_float(self) -> bool:
@@ -61,14 +47,7 @@ def _axis_size(site: Site, axis: int) -> int:
 
 
 def _partial_tile(size: int) -> tuple[int, int] | None:
-    """Choose a tile width that divides an axis of this size into full tiles and one partial tile.
-
-    Returns
-    -------
-    tuple of (int, int), or None
-        The start of the partial tile, which is the last one, and the largest such width. None if
-        there is no such width in `TILES`.
-    """
+    """Choose a tile width that divides an axis of this size into full tiles and a partial one."""
     for tile in TILES:
         if size > tile and size % tile:
             return size - size % tile, tile

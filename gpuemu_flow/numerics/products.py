@@ -53,18 +53,7 @@ class Edit(Struct, frozen=True):
 
 
 def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
-    """Yield the edits that put expressions of a source into calls of `operand.rounded`.
-
-    Parameters
-    ----------
-    tree : ast.Module
-        The parsed source.
-    wrap : str
-        The expressions. ``operands``: the operands of ``@`` and of the functions and methods that
-        multiply matrices or convolve (matmul, dot, einsum, tensordot, inner, conv2d, linear and
-        their like, of any module). ``steps``: these operands, and the results of arithmetic and of
-        calls.
-    """
+    """Yield the edits that put expressions of a source into calls of `operand.rounded`."""
     steps = wrap == "steps"
     left_alone = _left_alone(tree)
     wrapped: set[int] = set()

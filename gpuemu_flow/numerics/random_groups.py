@@ -16,25 +16,15 @@ ROUNDINGS = 16.0
 
 
 class Groups(Struct, frozen=True):
-    """One element of each group of elements that share a random draw.
+    """One element of each group of elements that share a random draw."""
 
-    Attributes
-    ----------
-    drawn, wanted : ndarray of float64
-        The op's element of each group, and its expected mean.
-    telling : ndarray of bool
-        True for each group with a tested element.
-    what : str
-        The phrase that names the groups in messages.
-    failure : str
-        The failure's message if elements that share a draw in the reference do not share one in the
-        op; empty if there is no failure.
-    """
-
+    # The op's element of each group, and its expected mean
     drawn: Wide
     wanted: Wide
-    telling: Marks
-    what: str
+    telling: Marks  # true for each group with a tested element
+    what: str  # the phrase that names the groups in messages
+    # The failure's message if elements that share a draw in the reference do not share one in the
+    # op; empty if there is no failure
     failure: str = ""
 
 
@@ -47,24 +37,6 @@ def grouped(
     of the channel to 0 or none. The groups are found from the reference's output: elements share a
     draw along an axis if, in each line along this axis, the tested elements are either all 0 or all
     nonzero.
-
-    Parameters
-    ----------
-    name : str
-        Name of the output, for messages.
-    drawn, wanted : ndarray of float64
-        The op's elements, and their expected means.
-    telling : ndarray of bool
-        Elements that are tested.
-    reference : ndarray of float64
-        The reference's elements.
-    eps : float
-        Relative spacing of the output's dtype.
-
-    Returns
-    -------
-    Groups or None
-        None if elements share a draw along no axis, or along every axis longer than 1.
     """
     axes = _shared_axes(reference == 0.0, telling)
     if not axes:
@@ -92,13 +64,6 @@ def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
 
     In each line along such an axis, the tested elements are either all 0 or all nonzero. Axes
     of size 1 are left out. If elements share a draw along all remaining axes, the result is empty.
-
-    Parameters
-    ----------
-    zero : ndarray of bool
-        True for elements that are 0.
-    telling : ndarray of bool
-        True for elements that are tested.
     """
     wide = [axis for axis, size in enumerate(zero.shape) if size > 1]
     no, yes = telling & zero, telling & ~zero

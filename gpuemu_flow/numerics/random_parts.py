@@ -30,34 +30,21 @@ MOST_LEVELS = 12
 
 
 class Parts(Struct, frozen=True):
-    """Disjoint parts of an output.
+    """Disjoint parts of an output."""
 
-    Attributes
-    ----------
-    sums : callable
-        Takes the sums over the small parts of a `Division`, as `Division.sums` returns them, and
-        returns the sum over each part.
-    name : callable
-        Takes the number of a part, and returns words that name it in a message. They follow "the
-        elements of 'y'".
-    """
-
+    # Takes the sums over the small parts of a `Division`, as `Division.sums` returns them, and
+    # returns the sum over each part
     sums: Sums
+    # Takes the number of a part, and returns words that name it in a message. They follow "the
+    # elements of 'y'".
     name: Callable[[int], str]
 
 
 class Division(Struct, frozen=True):
-    """A division of an output into small disjoint parts, which can be joined into larger parts.
+    """A division of an output into small disjoint parts, which can be joined into larger parts."""
 
-    Attributes
-    ----------
-    sums : callable
-        Takes an array of the output's shape and returns its sum over each small part.
-    parts : list of Parts
-        Each entry divides the output into parts that consist of one or more small parts.
-    """
-
-    sums: Sums
+    sums: Sums  # Takes an array of the output's shape and returns its sum over each small part
+    # Each entry divides the output into parts that consist of one or more small parts
     parts: list[Parts]
 
 
@@ -237,43 +224,24 @@ def _bin_name(ends: list[float], joined: int, what: str) -> Callable[[int], str]
 
 
 class Series(Struct, frozen=True):
-    """Independent terms whose mean is 0 for a correct op.
+    """Independent terms whose mean is 0 for a correct op."""
 
-    Attributes
-    ----------
-    terms : ndarray
-        One term per element; 0 for elements that are not tested.
-    rounding : ndarray
-        Largest rounding error of each term.
-    text : callable
-        Returns the message about a part. Its arguments are the mean of the part's terms, and the
-        words that name the part.
-    limits : (float, float) or None
-        How far below and above 0 the terms of a correct op can be, if that is known.
-    """
-
-    terms: Wide
-    rounding: Wide
+    terms: Wide  # one term per element; 0 for elements that are not tested
+    rounding: Wide  # largest rounding error of each term
+    # Returns the message about a part. Its arguments are the mean of the part's terms, and the
+    # words that name the part.
     text: Callable[[float, str], str]
+    # How far below and above 0 the terms of a correct op can be, if that is known
     limits: tuple[float, float] | None = None
 
 
 class Zeros(Struct, frozen=True):
-    """The zeros of a random output, and their expected share.
+    """The zeros of a random output, and their expected share."""
 
-    Attributes
-    ----------
-    marks : ndarray of bool
-        True for the tested elements that are 0.
-    share : float
-        Expected share of zeros among the tested elements.
-    text : callable
-        Returns the message on a part, given the part's number of zeros, its number of elements and
-        its name.
-    """
-
-    marks: NDArray[np.bool_]
-    share: float
+    marks: NDArray[np.bool_]  # true for the tested elements that are 0
+    share: float  # Expected share of zeros among the tested elements
+    # Returns the message on a part, given the part's number of zeros, its number of elements and
+    # its name
     text: Callable[[int, int, str], str]
 
 
@@ -283,8 +251,6 @@ class PartEvidence:
     The evidence against a part is minus the logarithm of a bound on the probability that a correct
     op gives such a part. The bound holds even if the terms are few and skewed.
 
-    Notes
-    -----
     Symbols:
 
     - t is a term of the part. For a correct op, the terms are independent and have mean 0.
@@ -345,19 +311,7 @@ def wrong_part(
     zeros: Zeros | None,
     rate: float,
 ) -> str | None:
-    """Describe the part of an output that looks wrong most clearly; return None if none does.
-
-    Parameters
-    ----------
-    telling : ndarray of bool
-        Elements that are tested.
-    means : ndarray or None
-        The mean of each element; None if all have the same mean.
-    series : sequence of Series
-    zeros : Zeros or None
-    rate : float
-        Largest permitted probability that a correct output fails.
-    """
+    """Describe the part of an output that looks wrong most clearly; return None if none does."""
     divisions = [each for each in divisions_of(telling.shape, means) if each.parts]
     kinds = sum(len(division.parts) for division in divisions)
     tests = kinds * (len(series) + (zeros is not None))

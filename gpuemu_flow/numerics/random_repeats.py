@@ -18,13 +18,7 @@ ROUNDING = 1e-13
 
 
 def scaled_terms(terms: Wide, variance: float) -> tuple[Wide, float]:
-    """Scale terms to magnitudes of at most 1, so that squares cannot overflow.
-
-    Returns
-    -------
-    tuple of (ndarray, float)
-        The scaled terms and their variance.
-    """
+    """Scale terms to magnitudes of at most 1, so that squares cannot overflow."""
     largest = float(np.abs(terms).max(initial=0.0)) or 1.0
     return terms / largest, variance / largest / largest
 
@@ -44,17 +38,6 @@ def are_independent(first: Wide, second: Wide, at_least: float, variance: float)
     For independent terms, the answer is False with a probability of at most about
     ``2 * exp(-at_least)``.
 
-    Parameters
-    ----------
-    first, second : ndarray
-        Terms with a mean of 0. Terms at the same place are multiplied.
-    at_least : float
-        Sets the probability of a wrong False; see above.
-    variance : float
-        Variance of a single term; 0 if unknown.
-
-    Notes
-    -----
     The answer is True if the square of the sum is at most ``2 * at_least`` times an estimate of the
     sum's variance. The estimate is the largest of these numbers:
 
@@ -116,17 +99,6 @@ def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
     other. It examines the first `MOST_SHIFTED` terms. Fourier transforms test all distances up to
     half the number of examined terms at once.
 
-    Parameters
-    ----------
-    terms : ndarray
-        Terms with a mean of 0, in any shape.
-    variance : float
-        Variance of a single term; 0 if unknown.
-    rate : float
-        Maximum probability that a distance is returned although all terms are independent.
-
-    Notes
-    -----
     The bound of `are_independent` needs products with independent signs. For a fixed distance, each
     term is in two products. Even so, if the signs of the terms are independent of each other, the
     signs of the products are independent of each other, too.

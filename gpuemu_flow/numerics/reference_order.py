@@ -12,15 +12,6 @@ def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, .
     A reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
     dtype; None stands for the inputs' own dtypes. If it refuses all dtypes, the error for the last
     dtype is reported.
-
-    Parameters
-    ----------
-    widened : bool
-        If False, the reference gets its inputs only in their own dtypes.
-    single : bool
-        True if the inputs were altered in float64 to measure a tolerance. Then float32 is tried
-        after float64. The inputs' own dtypes come last, because the altered inputs must be rounded
-        to them.
     """
     wider = (WIDE, SINGLE) if single else (WIDE,)
     return (*wider, OWN) if widened else (OWN,)

@@ -20,15 +20,10 @@ from gpuemu_flow.numerics.single import Single, operands_in_float32, wrapped
 
 
 class _Regrouped(Single):
-    """A float32 array that remembers, until it is changed, the two arrays it was computed from.
+    """A float32 array that remembers, until it is changed, the two arrays it was computed from."""
 
-    Attributes
-    ----------
-    terms : (ndarray, ndarray) or None
-        Two arrays: this array is the first minus the second. None if this array is no sum or
-        difference, or has been changed.
-    """
-
+    # Two arrays: this array is the first minus the second. None if this array is no sum or
+    # difference, or has been changed.
     terms: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     def __array_ufunc__(
@@ -70,8 +65,6 @@ class _Regrouped(Single):
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that sums and differences of three terms are regrouped.
 
-    Notes
-    -----
     Where a reference computes ``(a - b) - c``, the wrapped arrays compute ``a - (b + c)``. Any
     other use of ``a - b`` gets the usual value of that difference. Arithmetic on single elements,
     and that of other libraries, is unchanged.

@@ -83,10 +83,7 @@ class ArrayDraws:
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
         """Return `n` values of `gen_range`, int64.
 
-        Raises
-        ------
-        ValueError
-            Unless -2**63 <= low < high <= 2**63.
+        Raises ValueError: Unless -2**63 <= low < high <= 2**63.
         """
         if not -(1 << 63) <= low < high <= 1 << 63:
             raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
@@ -100,15 +97,7 @@ class SeededRng(ArrayDraws):
     Array methods draw the next `n` values of the same stream and leave the generator exactly where
     `n` single draws would.
 
-    Parameters
-    ----------
-    seed : int
-        Any integer, numpy's included; reduced modulo 2**64.
-
-    Raises
-    ------
-    TypeError
-        When `seed` is not an integer.
+    Raises TypeError when `seed` is not an integer.
     """
 
     __slots__ = ("_newer", "_older", "_seed")
@@ -154,10 +143,7 @@ class SeededRng(ArrayDraws):
     def gen_range(self, low: int, high: int) -> int:
         """Return an integer in [low, high), by modulo as gpuemu does (slightly biased).
 
-        Raises
-        ------
-        ValueError
-            When the range is empty.
+        Raises ValueError when the range is empty.
         """
         if low >= high:
             raise ValueError(f"empty range [{low}, {high})")

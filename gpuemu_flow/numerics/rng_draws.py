@@ -57,19 +57,7 @@ def draw(kind: str, state: State, count: int) -> tuple[NDArray[Any], State]:
 
 
 def converted(kind: str, words: Words) -> NDArray[Any]:
-    """Convert the words of several streams to values of a `kind`, a key of `CONVERSIONS`.
-
-    Parameters
-    ----------
-    kind : str
-    words : ndarray of uint64, shape (steps + 2, streams)
-        One stream per column: its state in two rows, then one row for each step. Filled by
-        `rng_jump.step_through`.
-
-    Returns
-    -------
-    ndarray, shape (steps, streams)
-    """
+    """Convert the words of several streams to values of a `kind`, a key of `CONVERSIONS`."""
     conversion = CONVERSIONS[kind]
     outputs = words[2:] ^ words[1:-1]
     outputs += words[1:-1]

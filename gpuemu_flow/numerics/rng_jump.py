@@ -36,15 +36,6 @@ def nibble_table(rows: Words) -> Words:
 
     Entry ``[n, v]`` combines the rows of those bits of nibble ``n`` that are set in the value
     ``v``. Looking up four bits at a time is the method of the Four Russians.
-
-    Parameters
-    ----------
-    rows : ndarray of uint64, shape (128, w)
-        One row for each bit of a state.
-
-    Returns
-    -------
-    ndarray of uint64, shape (32, 16, w)
     """
     width = rows.shape[1]
     by_nibble = rows.reshape(NIBBLES, 4, width)
@@ -57,18 +48,7 @@ def nibble_table(rows: Words) -> Words:
 
 
 def gf2_product(selectors: Words, rows: Words) -> Words:
-    """Return, for each selector, the exclusive-or of the `rows` that its set bits select.
-
-    Parameters
-    ----------
-    selectors : ndarray of uint64, shape (r, 2)
-        States.
-    rows : ndarray of uint64, shape (128, w)
-
-    Returns
-    -------
-    ndarray of uint64, shape (r, w)
-    """
+    """Return, for each selector, the exclusive-or of the `rows` that its set bits select."""
     words, shifts = np.divmod(4 * np.arange(NIBBLES), 64)
     chosen = (selectors[:, words] >> shifts.astype(np.uint64)) & np.uint64(15)
     chosen_of_nibble = chosen.T.astype(np.intp)
@@ -94,13 +74,7 @@ def basis_states() -> Words:
 
 
 def basis_words(count: int) -> Words:
-    """Return the states with only one bit set, and the `count` words that follow each of them.
-
-    Returns
-    -------
-    ndarray of uint64, shape (count + 2, 128)
-        One column for each state: its two words, then the words that follow.
-    """
+    """Return the states with only one bit set, and the `count` words that follow each of them."""
     words = np.empty((count + 2, STATE_BITS), dtype=np.uint64)
     words[:2] = basis_states().T
     step_through(words)
@@ -138,20 +112,7 @@ def step_through(words: Words) -> None:
 
 
 def look_up(table: Words, state: State, columns: int) -> Words:
-    """Combine, by exclusive-or, the rows that the set bits of a state select.
-
-    Parameters
-    ----------
-    table : ndarray of uint64, shape (512, w)
-        The `nibble_table` of the rows, with its first two axes merged into one.
-    state : State
-    columns : int
-        Number of columns to combine, from the first.
-
-    Returns
-    -------
-    ndarray of uint64, shape (columns,)
-    """
+    """Combine, by exclusive-or, the rows that the set bits of a state select."""
     older, newer = state
     both = older | (newer << 64)
     rows = [16 * nibble + ((both >> (4 * nibble)) & 15) for nibble in range(NIBBLES)]

@@ -38,28 +38,15 @@ CACHED_WIDTHS = 16
 
 
 class Conversion(Struct, frozen=True):
-    """The conversion of words to values.
+    """The conversion of words to values."""
 
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        Dtype of the values.
-    convert : callable
-        Takes uint64 words, which it may overwrite, and an array of `dtype` to write into.
-    """
-
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # Dtype of the values
+    # Takes uint64 words, which it may overwrite, and an array of `dtype` to write into
     convert: Callable[[Words, NDArray[Any]], None]
 
 
 class RandomLanes:
-    """A row of lanes that advance `TILE` steps at a time, with their work arrays.
-
-    Attributes
-    ----------
-    starts : ndarray of uint64, shape (2, lanes)
-        Current states of the lanes: `draw_columns` starts from them and updates them.
-    """
+    """A row of lanes that advance `TILE` steps at a time, with their work arrays."""
 
     def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:
         self._rows = rows[: (TILE + 2) * lanes].reshape(TILE + 2, lanes)
@@ -136,20 +123,7 @@ _workspace = _Workspace()
 
 
 def fill(state: State, count: int, conversion: Conversion) -> tuple[NDArray[Any], State]:
-    """Return the next `count` values and the state after them.
-
-    Parameters
-    ----------
-    state : (int, int)
-    count : int
-        At least 0.
-    conversion : Conversion
-
-    Returns
-    -------
-    values : ndarray of conversion.dtype, shape (count,)
-    state : (int, int)
-    """
+    """Return the next `count` values and the state after them."""
     if count > LOOKUP_LIMIT:
         return _fill_by_lanes(state, count, conversion)
     values = np.empty(count, dtype=conversion.dtype)

@@ -38,13 +38,7 @@ FEWEST_ARRAY = 12
 
 
 class SeededStreams(ArrayDraws):
-    """The streams of several seeds; each draws the values that `SeededRng` draws for its seed.
-
-    Parameters
-    ----------
-    seeds : sequence of int
-        At least one.
-    """
+    """The streams of several seeds; each draws the values that `SeededRng` draws for its seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = seeds

@@ -25,17 +25,7 @@ _SINE_SERIES = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9, 0
 
 
 def normals_f64(uniforms: Doubles) -> Doubles:
-    """Turn pairs of uniform values into pairs of standard normal ones by the C library's functions.
-
-    Parameters
-    ----------
-    uniforms : ndarray of float64, shape (2 * pairs,)
-        In [0, 1).
-
-    Returns
-    -------
-    ndarray of float64, shape (2 * pairs,)
-    """
+    """Turn pairs of uniform values into pairs of normal ones by the C library's functions."""
     draws = uniforms.tolist()
     pairs = map(box_muller, draws[0::2], draws[1::2])
     return np.array([value for pair in pairs for value in pair], dtype=np.float64)

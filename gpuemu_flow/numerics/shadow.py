@@ -49,23 +49,6 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 def shadow_source(source: str, wrap: str = "") -> str | None:
     """Return the source with float64 arithmetic turned into float32, and line numbers unchanged.
 
-    Parameters
-    ----------
-    source : str
-        Python source.
-    wrap : str
-        Selects the values that the new source also rounds, by calls of `operand.rounded`. For
-        ``operands``, they are the operands of matrix products. For ``steps``, they are these
-        operands and the results of arithmetic and of calls. No values are rounded if `wrap` is
-        empty, or if the source with rounding would not be valid Python.
-
-    Returns
-    -------
-    str or None
-        None if the source does not parse. Without rounding, also None if nothing is replaced.
-
-    Notes
-    -----
     These parts of the source are replaced:
 
     - The names ``float64`` and ``complex128``, also as attributes (``np.float64``) and in imports.
@@ -153,14 +136,7 @@ class _Finder:
                 yield from self._string(node, expects_dtype=id(node) in dtype_nodes)
 
     def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
-        """Find the dtype arguments of all calls.
-
-        Yields
-        ------
-        tuple of int and str
-            ``id(node)`` of the argument's syntax node, and a source text that means float32 there,
-            such as ``torch.float32``.
-        """
+        """Find the dtype arguments of all calls."""
         for node in self._nodes:
             if not isinstance(node, ast.Call):
                 continue

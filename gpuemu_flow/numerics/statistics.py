@@ -196,20 +196,12 @@ def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array
 
 
 class Sample(Struct, frozen=True):
-    """Errors of those sampled elements of one output that have a verdict.
-
-    Attributes
-    ----------
-    error : ndarray of float64
-    weight : float
-        Number of elements that each sampled element stands for; 1 when all were taken.
-    rel_sum, rel_count, ulp_sum, ulp_count : float
-        Sums and counts of relative and ulp errors over the sample, unweighted.
-    max_rel, max_ulp : float
-    """
+    """Errors of those sampled elements of one output that have a verdict."""
 
     error: Float64Array
+    # Number of elements that each sampled element stands for; 1 when all were taken
     weight: float = 1.0
+    # Sums and counts of relative and ulp errors over the sample, unweighted
     rel_sum: float = 0.0
     rel_count: int = 0
     ulp_sum: float = 0.0
@@ -243,16 +235,7 @@ def make_sample(
 def combine(
     parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]], unjudged: int | None = None
 ) -> ErrorStats:
-    """Combine the statistics of all outputs of a case.
-
-    Parameters
-    ----------
-    parts : sequence of (Totals, Sample, shape)
-        One per output. The worst element of the case is the one with the largest share of its
-        tolerance; its index refers to its output's shape.
-    unjudged : int, optional
-        Number of elements without a verdict; by default it is counted in `parts`.
-    """
+    """Combine the statistics of all outputs of a case."""
     count = sum(totals.count for totals, _, _ in parts)
     if count == 0:
         return ErrorStats()

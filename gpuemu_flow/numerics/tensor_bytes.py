@@ -41,19 +41,7 @@ def is_size(value: Json) -> bool:
 def tensor_of(raw: bytes | NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
     """Return a tensor that views the given bytes, which are in C order, without a copy.
 
-    Parameters
-    ----------
-    raw : bytes or ndarray of uint8
-        As many bytes as the shape and dtype take.
-    shape : tuple of int
-    dtype : str
-        A name that `dtypes.element_name` gives.
-
-    Raises
-    ------
-    ImpossibleShapeError
-    TensorBytesError
-        If a byte of a bool is neither 0 nor 1.
+    Raises ImpossibleShapeError. Raises TensorBytesError if a byte of a bool is neither 0 nor 1.
     """
     if dtype == "bool" and len(raw) and int(np.max(np.frombuffer(raw, np.uint8))) > 1:
         raise TensorBytesError("holds bytes that are no bool")

@@ -55,21 +55,6 @@ def resolve(
 
     The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's tolerances,
     ``[validation.tolerances]``, the documented defaults.
-
-    Parameters
-    ----------
-    dtype : str
-        Canonical name.
-    op_tolerances, validation_tolerances, kernel_tolerances : mapping
-        Canonical dtype name to `PartialTolerance`.
-    call : PartialTolerance
-        Tolerance given in the request itself, for any dtype.
-
-    Returns
-    -------
-    Tolerance
-        `origin` names the source (``op``, ``validation``, ..., ``default``), or both sources if
-        `atol` and `rtol` come from different ones: ``atol op, rtol default``.
     """
     places: list[tuple[str, PartialTolerance | None]] = [("call", call)]
     for name, table in (

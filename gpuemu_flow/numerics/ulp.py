@@ -29,16 +29,6 @@ def ordered_keys(array: Array) -> NDArray[np.int64]:
     A key is the bit pattern as a signed integer; where it is negative, all bits but the sign are
     inverted. +0 and -0 get 0 and -1, one apart, as in wire protocol v1. NaNs lie beyond the
     infinities.
-
-    Parameters
-    ----------
-    array : ndarray
-        Any float dtype of 1, 2, 4 or 8 bytes, native byte order.
-
-    Returns
-    -------
-    ndarray of int64
-        Same shape.
     """
     bits = bit_view(array)
     top = bits.dtype.type(8 * array.itemsize - 1)
@@ -49,18 +39,7 @@ def ordered_keys(array: Array) -> NDArray[np.int64]:
 
 
 def ulp_distance(actual: Array, expected: Array) -> NDArray[np.uint64]:
-    """Count the steps between representable values of the dtype from `expected` to `actual`.
-
-    Parameters
-    ----------
-    actual, expected : ndarray
-        Same float dtype and shape.
-
-    Returns
-    -------
-    ndarray of uint64
-        `NON_FINITE_DISTANCE` where either operand is not finite.
-    """
+    """Count the steps between representable values of the dtype from `expected` to `actual`."""
     key_a, key_e = ordered_keys(actual), ordered_keys(expected)
     # Modulo 2**64 the larger minus the smaller is the exact distance; float64 needs all 64 bits.
     with np.errstate(over="ignore"):
@@ -80,17 +59,6 @@ def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 
     The distance is ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``. Magnitudes beyond
     the format's largest value count as the largest.
-
-    Parameters
-    ----------
-    values : ndarray of float64
-        Finite or infinite; the result for NaN is unspecified.
-    fmt : FloatLimits
-
-    Returns
-    -------
-    ndarray of float64
-        Same shape, always above zero.
     """
     clipped = np.minimum(np.abs(values), fmt.max)
     # Clearing the fraction leaves the power of two below; zero for float64 subnormals, which the
@@ -106,13 +74,6 @@ def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
     Bit patterns of one sign are ordered like the values, so that their difference is the distance.
     If the signs differ, the distance is the sum of both distances from zero, plus one for the step
     between the two zeros.
-
-    Parameters
-    ----------
-    actual, expected : ndarray
-        1-d, contiguous, at least one element.
-    scratch : ndarray
-        Memory that is overwritten: contiguous, with at least as many bytes as `actual`.
     """
     bits_a, bits_e = bit_view(actual), bit_view(expected)
     difference = scratch.view(bits_a.dtype)[: bits_a.size]

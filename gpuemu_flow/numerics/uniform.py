@@ -24,14 +24,6 @@ def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
     Magnitudes below the smallest normal half become a signed zero. Magnitudes above the largest
     half, and NaN, become a signed infinity.
-
-    Parameters
-    ----------
-    values : ndarray of float32
-
-    Returns
-    -------
-    ndarray of uint16, same shape
     """
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     magnitude = ((bits & np.uint32(0x7FFFFFFF)) >> np.uint32(13)).astype(np.int32)
@@ -53,28 +45,7 @@ def fill_uniform(
     the word is below 2**63. float16 is truncated from float32; the narrower formats are rounded to
     nearest even from float32.
 
-    Parameters
-    ----------
-    rng : SeededRng or SeededStreams
-        Advanced by `count` words.
-    count : int
-        At least 0.
-    dtype : str
-        Name or alias.
-    protocol_v1 : bool
-        True to give, for bfloat16, the bytes that gpuemu sends as bfloat16 values. They are the bit
-        patterns of float16 values, and stand for other numbers when they are read as bfloat16.
-
-    Returns
-    -------
-    ndarray of `dtype`, shape (count,) or (streams, count)
-
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype``.
-    ValueError
-        When `count` is negative.
+    Raises UsageError: ``unknown-dtype``. Raises ValueError when `count` is negative.
     """
     target = numpy_dtype(dtype)
     spec = DTYPES[canonical_dtype(dtype) or dtype]

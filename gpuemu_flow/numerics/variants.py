@@ -26,13 +26,7 @@ def variant_name(output: str, label: str) -> str:
 
 
 def split_variants(outputs: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, Arrays]]:
-    """Separate the op's own outputs from those of its variants.
-
-    Returns
-    -------
-    tuple of dict
-        The op's own outputs by name; for each variant, by its label, the variant's outputs by name.
-    """
+    """Separate the op's own outputs from those of its variants."""
     own = {name: array for name, array in outputs.items() if _MARK not in name}
     changed: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in outputs.items():
