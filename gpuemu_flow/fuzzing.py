@@ -11,7 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases import fuzz_config, protocol_v1
+from gpuemu_flow.cases import protocol_v1
+from gpuemu_flow.cases import protocol_v1 as fuzz_config
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed

@@ -7,8 +7,9 @@ import binascii
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.types import DTYPES, Case, InputSpec

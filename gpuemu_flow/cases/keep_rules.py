@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.candidates import Candidate, make_candidate
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.design import Combination, Designer
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef

@@ -8,7 +8,8 @@ value, so that one pass over a configuration file finds all errors. Problems who
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
@@ -24,7 +25,7 @@ from gpuemu_flow.cases.op_schema import (
     with_shapes,
 )
 from gpuemu_flow.cases.output_contracts import plain_dims
-from gpuemu_flow.cases.schema_constraints import Constraints, demand_rules
+from gpuemu_flow.cases.schema_constraints import Constraints, demand_feasible, demand_rules
 from gpuemu_flow.cases.schema_dims import (
     Expressions,
     demand_sizes,
@@ -32,12 +33,10 @@ from gpuemu_flow.cases.schema_dims import (
     rule_texts,
     used_names,
 )
-from gpuemu_flow.cases.schema_feasible import demand_feasible
 from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
 from gpuemu_flow.cases.schema_scalars import read_scalars
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, canonical_dtype
 from gpuemu_flow.value_rules import ValueRule, strategies_of
 
@@ -138,18 +137,19 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass
 class _SchemaTable:
     """Parser of a schema's table; each method reports errors and returns the valid entries."""
 
-    table: Mapping[object, object]
-    input_names: Sequence[str]
-    report: Report
-    failed: Callable[[], bool]
-    expressions: Expressions = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.expressions = Expressions(self.report)
+    def __init__(
+        self,
+        table: Mapping[object, object],
+        input_names: Sequence[str],
+        report: Report,
+        failed: Callable[[], bool],
+    ) -> None:
+        self.table, self.input_names = table, input_names
+        self.report, self.failed = report, failed
+        self.expressions = Expressions(report)
 
     def parse(self) -> OpSchema | None:
         self._unknown_keys((), self.table, SCHEMA_KEYS)

@@ -8,10 +8,10 @@ counted, per axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.diagnose_inputs import conditions
