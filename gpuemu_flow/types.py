@@ -14,7 +14,7 @@ from gpuemu_flow.value_rules import CORE_STRATEGIES as CORE_STRATEGIES  # noqa: 
 from gpuemu_flow.value_rules import STRATEGIES as STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRESS_STRATEGIES as STRESS_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import InputSpec as InputSpec  # noqa: PLC0414 - others import it here
-from gpuemu_flow.value_rules import always
+from gpuemu_flow.value_rules import always as always  # noqa: PLC0414
 
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]

@@ -16,8 +16,8 @@ from gpuemu_flow.types import (
     Json,
     Verdict,
     WeakOutput,
+    always,
 )
-from gpuemu_flow.value_rules import always
 
 MOST_UNJUDGED = 0.10
 """Largest share of an output's elements without a verdict in a case that passes."""

@@ -11,11 +11,16 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
-from gpuemu_flow.cases.lone_values import LONE, LONE_TURNS, put_lone
 from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
-from gpuemu_flow.cases.shared_values import SHARING, SHARING_TURNS, lenders_of, put_shared
 from gpuemu_flow.cases.special_values import (
+    LONE,
+    LONE_TURNS,
+    SHARING,
+    SHARING_TURNS,
+    lenders_of,
+    put_lone,
     put_negative_zeros,
+    put_shared,
     put_shared_specials,
     put_specials,
 )

@@ -20,9 +20,8 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.design import Combination, Designer
+from gpuemu_flow.cases.design import Combination, Designer, with_row_layouts
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
-from gpuemu_flow.cases.row_layouts import with_row_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
@@ -391,3 +390,30 @@ def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> 
 
 def _absent(spec: InputSpec) -> InputSpec:
     return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")
+
+
+SAMPLED = 8  # cases among which `sample_cases` chooses
+
+
+def op_samples(
+    schema: OpSchema,
+    *,
+    seed: int,
+    dtype: str,
+    strategies: Sequence[str],
+    layouts: Sequence[str],
+) -> list[Case]:
+    """Return the cases from which an op's properties, such as exactness, are found."""
+    cases = plan_cases(
+        schema, seed=seed, dtype=dtype, count=SAMPLED, strategies=strategies, layouts=layouts
+    )
+    return sample_cases(cases)
+
+
+def sample_cases(cases: Sequence[Case]) -> list[Case]:
+    """Select cases whose shapes show an op's properties: the four largest of the first eight cases.
+
+    Tiny shapes tell little (a softmax over one element is exact). A longer plan gives the same
+    samples, so that it does not change the verdict on any case.
+    """
+    return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]

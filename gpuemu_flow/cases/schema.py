@@ -18,6 +18,7 @@ from gpuemu_flow.cases.op_schema import (
     Dim,
     OpSchema,
     TensorDef,
+    allowed_sizes,
     default_schema,
     fixed_shapes_schema,
     plain_shapes_schema,
@@ -26,16 +27,17 @@ from gpuemu_flow.cases.op_schema import (
 )
 from gpuemu_flow.cases.output_contracts import plain_dims
 from gpuemu_flow.cases.schema_constraints import Constraints, demand_feasible, demand_rules
-from gpuemu_flow.cases.schema_dims import (
+from gpuemu_flow.cases.schema_rules import (
+    RULE_KEYS,
     Expressions,
+    RuleReader,
     demand_sizes,
     is_expression,
+    read_scalars,
     rule_texts,
     used_names,
+    wants_range,
 )
-from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
-from gpuemu_flow.cases.schema_scalars import read_scalars
-from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.types import DTYPES, canonical_dtype
 from gpuemu_flow.value_rules import ValueRule, strategies_of

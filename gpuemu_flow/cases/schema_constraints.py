@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
+from gpuemu_flow.cases.op_schema import OpSchema, TensorDef, allowed_sizes, some_sizes
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
-from gpuemu_flow.cases.sizes_allowed import allowed_sizes, some_sizes
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.types import DTYPES, Shape

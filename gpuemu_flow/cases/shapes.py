@@ -34,8 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from gpuemu_flow.cases.op_schema import Dim, OpSchema
-from gpuemu_flow.cases.sizes_allowed import allowed_sizes, allows_size
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, allowed_sizes, allows_size
 from gpuemu_flow.expressions import ExpressionError, names_in
 from gpuemu_flow.types import Shape
 

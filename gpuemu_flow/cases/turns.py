@@ -43,8 +43,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.lone_values import LONE, LONE_TURNS, may_hold_lone
-from gpuemu_flow.cases.shared_values import SHARING, SHARING_TURNS, lenders_of
+from gpuemu_flow.cases.special_values import (
+    LONE,
+    LONE_TURNS,
+    SHARING,
+    SHARING_TURNS,
+    lenders_of,
+    may_hold_lone,
+)
 from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec
 
 VARIETIES = {

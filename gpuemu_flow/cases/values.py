@@ -16,8 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
-from gpuemu_flow.cases.rows import ManyRows
+from gpuemu_flow.cases.rows import ManyRows, draw_bools, draw_integers
 from gpuemu_flow.cases.special_values import (
     KINDS_ALONE,
     SPECIAL_KINDS,

@@ -10,7 +10,7 @@ from threading import Event
 from msgspec import convert
 
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.unordered import RuleOutputs

@@ -104,7 +104,7 @@ class Judge:
         Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
         Cases whose shapes, filled with plain values, decide the op's traits. All cases are judged
-        by the same traits. See `cases.samples`.
+        by the same traits. See `cases.plan`.
     evaluate : Reference
         Evaluates the reference, for the ``auto`` tolerance if its quick bound does not suffice, and
         to explain cases that do not pass.

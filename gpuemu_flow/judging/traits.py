@@ -40,7 +40,7 @@ def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
     ----------
     reference : judge.Reference
     samples : sequence of Case
-        See `cases.samples`.
+        See `cases.plan`.
     """
     inputs = [plain_inputs(case) for case in samples]
     evaluate = PairedReference(reference)

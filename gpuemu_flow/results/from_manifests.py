@@ -120,8 +120,7 @@ class ReportBuilder:
 
         Only sizes that the op's schema lists are named.
         """
-        from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
-        from gpuemu_flow.cases.op_schema import OpSchema  # noqa: PLC0415
+        from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes  # noqa: PLC0415
 
         tasks = [self.tasks[i.task] for i in compare.inputs if i.task in self.tasks]
         made = next((spec for spec in tasks if spec.stage == stages.GENERATE), None)

@@ -14,8 +14,7 @@ from msgspec import convert
 
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.generated import usable, with_generated
 from gpuemu_flow.observed import Observation

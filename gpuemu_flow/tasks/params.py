@@ -45,7 +45,7 @@ class GenerateParams(_Plain):
     count, seed : int
         Number of cases, and their master seed.
     samples_seed : int
-        Master seed of the cases that serve to find the op's traits; see `cases.samples`.
+        Master seed of the cases that serve to find the op's traits; see `cases.plan`.
     dtype : str
     """
 

@@ -15,7 +15,7 @@ def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], lis
     cases : list of Case
         The cases to run and judge.
     samples : list of Case
-        The cases that serve to find the op's traits; see `cases.samples`.
+        The cases that serve to find the op's traits; see `cases.plan`.
     """
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
     manifest = read_manifest(context.cache.folder / source.path, stages.GENERATE)
