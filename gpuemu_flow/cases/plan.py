@@ -26,12 +26,12 @@ from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute
-from gpuemu_flow.numerics.effective_layouts import LEAST_RANKS
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import (
     CORE_STRATEGIES,
     DTYPES,
     LAYOUTS,
+    LEAST_RANKS,
     STRATEGIES,
     STRATEGY_GROUPS,
     Case,

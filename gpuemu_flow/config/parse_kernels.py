@@ -22,7 +22,7 @@ from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS, BUILD, KERNEL
 from gpuemu_flow.config.values import INVALID
-from gpuemu_flow.numerics.tolerances import resolve
+from gpuemu_flow.numerics.contract import resolve
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import INVARIANTS, Json
 

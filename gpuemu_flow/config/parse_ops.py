@@ -30,8 +30,7 @@ from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import refuse_one_program
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
-from gpuemu_flow.numerics.contract import CompareRef, OutputContract
-from gpuemu_flow.numerics.tolerances import resolve
+from gpuemu_flow.numerics.contract import CompareRef, OutputContract, resolve
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import IN_PROCESS, INVARIANTS, Json, Tolerance
 

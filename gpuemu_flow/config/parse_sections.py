@@ -12,7 +12,7 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.tables_sandbox import SANDBOX
 from gpuemu_flow.config.vocabulary import STRATEGY_SET
-from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
+from gpuemu_flow.numerics.contract import PartialTolerance, resolve
 from gpuemu_flow.types import Json, Shape
 
 MAX_ELEMENTS = 2**30  # the same bound as for the schema of an op

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.tensor_bytes import bytes_of
+from gpuemu_flow.numerics.dtypes import bytes_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json

@@ -9,8 +9,8 @@ from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.frameworks.base import Array, Arrays, FrameworkAdapter, Inputs, caller
 from gpuemu_flow.frameworks.local import compare, reference_of
 from gpuemu_flow.frameworks.local_shadow import STEPS, Versions
+from gpuemu_flow.numerics.contract import default_tolerance
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, widened
-from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.types import Verdict
 
 GRADIENT_FACTOR = 10.0

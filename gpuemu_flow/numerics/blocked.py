@@ -18,7 +18,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FloatLimits, to_float32, to_float64
+from gpuemu_flow.numerics.dtypes import (
+    NON_FINITE_DISTANCE,
+    Float64Array,
+    FloatLimits,
+    max_spacings_finite,
+    max_steps_finite,
+    spacing,
+    to_float32,
+    to_float64,
+    ulp_distance,
+)
 from gpuemu_flow.numerics.judge import (
     Bound,
     Judgement,
@@ -34,14 +44,6 @@ from gpuemu_flow.numerics.statistics import (
     make_sample,
     relative_errors,
     sample_positions,
-)
-from gpuemu_flow.numerics.ulp import (
-    NON_FINITE_DISTANCE,
-    Float64Array,
-    max_spacings_finite,
-    max_steps_finite,
-    spacing,
-    ulp_distance,
 )
 
 Array = NDArray[Any]

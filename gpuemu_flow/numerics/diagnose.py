@@ -14,11 +14,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.diagnose_inputs import conditions
-from gpuemu_flow.numerics.diagnose_lines import line_relations
-from gpuemu_flow.numerics.diagnose_moves import moves
+from gpuemu_flow.numerics.diagnose_moves import conditions, moves
 from gpuemu_flow.numerics.diagnose_places import places
-from gpuemu_flow.numerics.diagnose_values import special_values, values
+from gpuemu_flow.numerics.diagnose_values import line_relations, special_values, values
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.finding import Evidence, Finding
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers

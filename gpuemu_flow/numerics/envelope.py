@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.bounds import ElementBound, make_quick_bound
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
+    Float64Array,
+    FloatLimits,
+    dtype_name,
+    to_float64,
+)
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
-from gpuemu_flow.numerics.judge import AffineBound, Bound
-from gpuemu_flow.numerics.marking import STAND_INS, marking
+from gpuemu_flow.numerics.judge import AffineBound, Bound, ElementBound, make_quick_bound
 from gpuemu_flow.numerics.measure import ErrorMeasurement
-from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.noise import STAND_INS, marking, noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, Arrays, Perturbation, as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array
 
 FINE, COARSE = 2.0**-20, 2.0**-10
 """Relative sizes of perturbations of roundings, to see whether outputs depend on them.

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, PARAMETERS, Mask
 from gpuemu_flow.numerics.contract_views import mask_of
-from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.dtypes import Float64Array, to_float64
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, map_floats, widen
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

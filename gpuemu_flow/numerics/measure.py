@@ -9,16 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
 from gpuemu_flow.numerics.constants import add_constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
-from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
-from gpuemu_flow.numerics.noise import doubting, flushing, noisy, noisy64
+from gpuemu_flow.numerics.judge import ElementBound, unit
+from gpuemu_flow.numerics.noise import (
+    STAND_INS,
+    doubting,
+    flushing,
+    inverting,
+    marking,
+    noisy,
+    noisy64,
+    stepping,
+)
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.overflow import FAR, overflowing
 from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
@@ -27,7 +34,7 @@ from gpuemu_flow.numerics.perturb import (
     largest_magnitude,
     widen,
 )
-from gpuemu_flow.numerics.regroup import regrouped
+from gpuemu_flow.numerics.regroup import FAR, overflowing, regrouped
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 

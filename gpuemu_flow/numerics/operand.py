@@ -17,9 +17,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, numpy_dtype
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
+    Float64Array,
+    FloatLimits,
+    numpy_dtype,
+    spacing,
+)
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array, spacing
 from gpuemu_flow.types import PRECISIONS
 
 TENSOR_CORE, FLOAT32, INPUT = PRECISIONS

@@ -9,17 +9,16 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.bounds import (
+from gpuemu_flow.numerics.dtypes import Float64Array, FloatLimits, spacing, to_float64
+from gpuemu_flow.numerics.judge import (
     FACTOR,
+    BoolArray,
     ElementBound,
     Excuse,
     growth,
     least,
     make_quick_bound,
 )
-from gpuemu_flow.numerics.dtypes import FloatLimits, to_float64
-from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.ulp import Float64Array, spacing
 
 HEADROOM = 1024.0
 """Factor on the inputs that float32 must withstand without overflow."""

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.dtypes import Float64Array
 from gpuemu_flow.numerics.judge import Judgement
-from gpuemu_flow.numerics.ulp import Float64Array
 from gpuemu_flow.types import ErrorStats
 
 EXACT_SIZE = 8192

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuemu_flow.numerics.tensor_bytes import (
+from gpuemu_flow.numerics.dtypes import (
     ImpossibleShapeError,
     TensorBytesError,
     bytes_of,

@@ -1,4 +1,4 @@
-"""Kinds of inputs that constrain single numbers or their order: positive, packed, sorted, unique."""
+"""Kinds of inputs that constrain single numbers or their order: positive, sorted, …."""
 
 from __future__ import annotations
 
