@@ -16,6 +16,8 @@ from gpuemu_flow.numerics.checked_output import (
     CheckedOutput,
     Policy,
     SpecialInputs,
+    as_failure,
+    check_shape_preserved,
     compare_output,
     only_zeros_or_nan,
     weakness,
@@ -32,7 +34,6 @@ from gpuemu_flow.numerics.dtypes import (
     ulp_distance,
 )
 from gpuemu_flow.numerics.envelope import Envelope
-from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Judgement, Rules, judge
 from gpuemu_flow.numerics.statistics import Sample, Totals, combine, rank
 from gpuemu_flow.types import (

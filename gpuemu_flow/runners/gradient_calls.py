@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.numerics.contract import PARAMETERS, Mask, names_parameter
-from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, mask_of, variant_name
 from gpuemu_flow.numerics.gradients import gradient_name
-from gpuemu_flow.numerics.variants import WITH_GRADIENTS, variant_name
 from gpuemu_flow.runners.api import Gradients, OpError, Program, RunError
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.grouping import argument_names

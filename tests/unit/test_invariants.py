@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics import invariants
+from gpuemu_flow.numerics.checked_output import (
+    BrokenInvariant,
+    check_invariant,
+    check_shape_preserved,
+)
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.invariants import BrokenInvariant, check_invariant, check_shape_preserved
 from gpuemu_flow.types import INVARIANTS, Tolerance
 
 NAN, INF = float("nan"), float("inf")
