@@ -16,7 +16,7 @@ from gpuemu_flow.cases import protocol_v1 as fuzz_config
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
-from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.numerics.rng_many import fill_uniform
 from gpuemu_flow.types import Case, InputSpec, Json, Shape
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)

@@ -25,8 +25,7 @@ from gpuemu_flow.cases.special_values import (
 )
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_many import SeededStreams
-from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.numerics.rng_many import SeededStreams, fill_uniform
 from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 
 Array = NDArray[Any]
