@@ -42,16 +42,6 @@ class Gap(Struct, frozen=True):
     missing: tuple[str, ...]  # values that no case had; a pair is joined by `` × ``
     possible: int  # number of possible values
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {
-            "op": self.op,
-            "dtype": self.dtype,
-            "aspect": self.aspect,
-            "missing": list(self.missing),
-            "possible": self.possible,
-        }
-
 
 class Row(Struct, frozen=True):
     """One line of the table: an op and dtype, with counts of the values that were exercised."""

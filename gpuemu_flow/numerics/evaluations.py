@@ -12,8 +12,8 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.numerics.reference_order import OWN, SINGLE, WIDE, dtypes_to_try
 from gpuemu_flow.numerics.single import Single, bare, single, staying_single
+from gpuemu_flow.types import OWN, SINGLE, WIDE, dtypes_to_try
 
 
 class Evaluate(Protocol):

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.cancelling import Operands, cancelling
-from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
+from gpuemu_flow.numerics.cancelling import Operands, cancelling, cancelling_torch
 from gpuemu_flow.numerics.constants import add_constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs

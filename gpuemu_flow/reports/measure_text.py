@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec import to_builtins
+
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row, table
 from gpuemu_flow.numerics.output_mutants import MutationScore
 from gpuemu_flow.numerics.trivial import TrivialReport
@@ -135,6 +137,6 @@ def coverage_to_json(found: CoverageFigures, form: str) -> dict[str, Json]:
              "seen": {name: list(pair) for name, pair in r.seen.items()}}
             for r in found.rows
         ],
-        "gaps": [gap.to_json() for gap in found.gaps],
+        "gaps": to_builtins(found.gaps),
         "cells": found.coverage.to_json(),
     }  # fmt: skip
