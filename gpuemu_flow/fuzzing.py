@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases import protocol_v1
-from gpuemu_flow.cases import protocol_v1 as fuzz_config
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
@@ -253,9 +252,9 @@ class FuzzConfig(Struct):
         given = {name: getattr(self, name) for name in _RANGES}
         return _limits(given) if any(v is not None for v in given.values()) else None
 
-    def as_request(self) -> fuzz_config.SequenceConfig:
-        """Convert to the daemon's class, or raise the errors of `fuzz_config.SequenceConfig`."""
-        return fuzz_config.SequenceConfig.from_json(self.to_dict())
+    def as_request(self) -> protocol_v1.SequenceConfig:
+        """Convert to the daemon's class, or raise the errors of `protocol_v1.SequenceConfig`."""
+        return protocol_v1.SequenceConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
         """Return the settings in the form of a request's ``fuzz_config``."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits
+from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.types import DTYPES, InputSpec
 from gpuemu_flow.value_rules import ABSENT, SCALAR, ValueRule
@@ -223,8 +223,6 @@ def put_shared(
     The smallest and the largest of the values to be taken are always written. If another input has
     this input's shape, half of the written values come from the same positions of that input.
     """
-    import numpy as np  # noqa: PLC0415
-
     flat = values.reshape(-1)
     rng = rng.derive("shared")
     places = np.flatnonzero(rng.derive("places").f64(flat.size) < SHARE)
@@ -248,10 +246,6 @@ def _allowed(
     lender: Array, dtype: str, low: float | None, high: float | None
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Convert values to a dtype; also return a mask of those that are exact and in range."""
-    import numpy as np  # noqa: PLC0415
-
-    from gpuemu_flow.numerics.dtypes import numpy_dtype  # noqa: PLC0415
-
     flat = np.ascontiguousarray(lender).reshape(-1)
     target = numpy_dtype(dtype)
     with np.errstate(all="ignore"):
