@@ -6,15 +6,13 @@ the program gets the members joined into one argument. See `runners.grouping`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from gpuemu_flow.cases.schema_rules import KeyPath, Report
 from gpuemu_flow.types import COMPLEX, Json
-
-KeyPath = tuple[str | int, ...]
-Report = Callable[[KeyPath, str, str, str], None]
 
 LIST = "list"
 MOST_MEMBERS = 16

@@ -50,6 +50,10 @@ MOST_VALUES = 64
 
 def shown(value: object) -> str:
     """Return a value from a configuration as text for a message."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    if isinstance(value, Mapping):
+        return "a table"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
