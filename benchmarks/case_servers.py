@@ -27,8 +27,7 @@ from processes import plain_environment, tree_cpu_s
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import sample_cases
+from gpuemu_flow.cases.plan import plan_cases, sample_cases
 from gpuemu_flow.fuzz.verdict_cache import checks_for
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judging.checks import PLAIN

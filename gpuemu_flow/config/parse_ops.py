@@ -40,8 +40,8 @@ from gpuemu_flow.numerics.contract import (
     CompareRef,
     OutputContract,
     names_parameter,
+    resolve,
 )
-from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.types import DTYPES, IN_PROCESS, INVARIANTS, Json, Tolerance
 from gpuemu_flow.value_rules import SCALAR
 

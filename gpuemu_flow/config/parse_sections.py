@@ -24,7 +24,7 @@ from gpuemu_flow.config.tables import (
     Validation,
 )
 from gpuemu_flow.config.vocabulary import one_policy
-from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
+from gpuemu_flow.numerics.contract import PartialTolerance, resolve
 from gpuemu_flow.types import Json, Shape, Tolerance
 
 MAX_ELEMENTS = 2**30  # the same bound as for the schema of an op

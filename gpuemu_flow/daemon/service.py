@@ -32,7 +32,7 @@ from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
-from gpuemu_flow.numerics.tensor_bytes import bytes_of
+from gpuemu_flow.numerics.dtypes import bytes_of
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.baselines import ArtifactStore

@@ -24,9 +24,9 @@ from gpuemu_flow.frameworks.base import (
 )
 from gpuemu_flow.frameworks.local import checked_precision, compare, reference_of, with_changes
 from gpuemu_flow.frameworks.local_shadow import STEPS, Versions
+from gpuemu_flow.numerics.contract import default_tolerance
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, widened
 from gpuemu_flow.numerics.operand import INPUT
-from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.types import Verdict
 
 MakeContext = Callable[

@@ -17,7 +17,9 @@ from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
 from gpuemu_flow.errors import Problem, RunnerError, UsageError, did_you_mean
 from gpuemu_flow.frameworks.local_shadow import OPERANDS, PLAIN, SHADOW, STEPS, Versions
+from gpuemu_flow.numerics.checked_output import note_of_tolerance, note_of_zeros
 from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.contract import PartialTolerance, resolve
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import (
     Envelope,
@@ -27,8 +29,6 @@ from gpuemu_flow.numerics.envelope import (
     shadow_is_faithful,
 )
 from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for, rounding_to
-from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
-from gpuemu_flow.numerics.weakness import note_of_tolerance, note_of_zeros
 from gpuemu_flow.types import PRECISIONS, CheckResult, Failure, Tolerance, Verdict
 from gpuemu_flow.verdicts import Elements
 

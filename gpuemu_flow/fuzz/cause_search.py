@@ -12,8 +12,8 @@ from functools import cached_property
 from gpuemu_flow.cases.cause import Cause, Counts, case_id
 from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
 from gpuemu_flow.cases.generated_values import unmade
+from gpuemu_flow.cases.op_schema import allows_size
 from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_cases
-from gpuemu_flow.cases.sizes_allowed import allows_size
 from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.types import STRATEGIES, Case

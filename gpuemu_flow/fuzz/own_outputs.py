@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
-from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
 
-from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
-from gpuemu_flow.cases.samples import op_samples
+from msgspec import convert
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.unordered import RuleOutputs
@@ -43,7 +45,7 @@ class OpTasks:
     @property
     def schema(self) -> OpSchema:
         """Return the schema of the op's inputs."""
-        return schema_from_json(self.generate.settings["schema"])
+        return convert(self.generate.settings["schema"], OpSchema)
 
     def samples(self) -> list[Case]:
         """Plan the sample cases on which the op's traits (`OpTraits`) are decided.

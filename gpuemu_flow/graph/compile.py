@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuemu_flow.cases.op_schema import schema_to_json
+from msgspec import to_builtins
+
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.errors import Problem
@@ -192,7 +193,7 @@ class Compiler:
                 else Closure((), ()),
                 inputs=self._needs(op, stages.GENERATE, *op.generators.values()),
                 settings={
-                    "schema": schema_to_json(op.schema),
+                    "schema": to_builtins(op.schema),
                     **self._programs.generators(op, program),
                 },
             )

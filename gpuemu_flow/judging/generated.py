@@ -8,10 +8,19 @@ inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from threading import Event
 
-from gpuemu_flow.cases.generated_values import case_fault, decode_values, wanted_of, with_values
+import msgspec
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from gpuemu_flow.cases.generated_values import (
+    case_fault,
+    decode_values,
+    unmade,
+    wanted_of,
+    with_values,
+)
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.judging.generators import MOST_ANSWERED, TARGET, GeneratorCall
 from gpuemu_flow.observed import Observation
@@ -55,7 +64,7 @@ def with_generated(
         if label not in generators:
             continue  # the case itself reports that it was not called
         asker = _GeneratorCaller(pool, generators[label], label, cancel, on_observed)
-        calls = [_call_of(cases[number], spec) for number, spec in places]
+        calls = [(unmade(cases[number]), spec) for number, spec in places]
         for (number, spec), given in zip(places, asker.ask_all(calls), strict=True):
             found[number][spec.name] = _checked(spec, given)
     return [with_values(case, given) for case, given in zip(cases, found, strict=True)]
@@ -74,19 +83,6 @@ def fit_together(cases: Sequence[Case]) -> bool:
 def usable(samples: Sequence[Case]) -> list[Case]:
     """Return the samples whose inputs could all be made; if there are none, return all samples."""
     return [case for case in samples if case_fault(case) is None] or list(samples)
-
-
-def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
-    return GeneratorCall(
-        name=spec.name,
-        position=spec.position,
-        shape=spec.shape,
-        dtype=spec.dtype,
-        strategy=spec.strategy,
-        seed=case.seed,
-        shapes={each.name: each.shape for each in case.inputs},
-        dims=dict(case.dims),
-    )
 
 
 def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
@@ -150,7 +146,7 @@ class _GeneratorCaller:
         return answers
 
     def _ask(self, calls: Sequence[GeneratorCall]) -> list[GeneratedValues]:
-        payload = {"label": self._label, "calls": [call.to_json() for call in calls]}
+        payload = {"label": self._label, "calls": to_builtins(calls)}
         answer = self._pool.call(
             self._program,
             TARGET,
@@ -167,20 +163,13 @@ class _GeneratorCaller:
     def _failed(
         self, call: GeneratorCall, error: RunError, slug: str = GENERATE_FAILED_SLUG
     ) -> GeneratedValues:
-        text = f"{call.name}: {self._label}: {error.message}"
+        text = f"{call[1].name}: {self._label}: {error.message}"
         return GeneratedValues("", slug, text, error.hint, error.file, error.line)
 
 
 def _read(answer: Json) -> list[GeneratedValues]:
     """Parse a worker's answers; return an empty list if they are malformed."""
-    kinds = {name: type(value) for name, value in vars(GeneratedValues()).items()}
-    if not isinstance(answer, list):
+    try:
+        return msgspec.convert(answer, list[GeneratedValues])
+    except msgspec.ValidationError:
         return []
-    found = []
-    for each in answer:
-        if not isinstance(each, dict) or any(
-            type(value) is not kinds.get(name) for name, value in each.items()
-        ):
-            return []
-        found.append(GeneratedValues.from_json(each))
-    return found

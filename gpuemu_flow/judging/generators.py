@@ -10,21 +10,21 @@ of all dims by name).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import convert, to_builtins
 
 from gpuemu_flow.cases.generated_values import MOST_BYTES, encode_values
 from gpuemu_flow.numerics.dtypes import element_name
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.runners.tensors import as_plain_array
-from gpuemu_flow.types import Json, Shape
+from gpuemu_flow.types import Case, InputSpec, Json
 from gpuemu_flow.value_rules import (
     GENERATE_DIFFERS_SLUG,
     GENERATE_FAILED_SLUG,
@@ -42,44 +42,26 @@ MOST_ANSWERED = 16 << 20
 _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 
 
-@dataclass(frozen=True)
-class GeneratorCall:
-    """One input of one case whose values a user's function has to return."""
+GeneratorCall = tuple[Case, InputSpec]
+"""A case and one of its inputs, whose values a user's function has to return."""
 
-    name: str
-    position: int
-    shape: Shape
-    dtype: str
-    strategy: str
-    seed: int
-    shapes: Mapping[str, Shape]
-    dims: Mapping[str, int]
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the call as plain JSON; `from_json` is the inverse."""
-        shapes = {name: list(shape) for name, shape in self.shapes.items()}
-        return {**vars(self), "shape": list(self.shape), "shapes": shapes}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> GeneratorCall:
-        """Rebuild a call from the result of `to_json`."""
-        shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
-        return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
-
-    def arguments(self) -> dict[str, Any]:
-        """Return arguments for one call, new ones each time, since the function may change them."""
-        seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
-        return {
-            "seed": seed,
-            "rng": np.random.Generator(np.random.PCG64(seed)),
-            "case_seed": SeededRng(self.seed).derive("data").gen_u64(),
-            "shape": tuple(self.shape),
-            "dtype": self.dtype,
-            "name": self.name,
-            "shapes": dict(self.shapes),
-            "dims": dict(self.dims),
-            "strategy": self.strategy,
-        }
+def _arguments(call: GeneratorCall) -> dict[str, Any]:
+    """Return arguments for one call, new ones each time, since the function may change them."""
+    case, spec = call
+    data = SeededRng(case.seed).derive("data")
+    seed = data.derive(f"input_{spec.position}").gen_u64()
+    return {
+        "seed": seed,
+        "rng": np.random.Generator(np.random.PCG64(seed)),
+        "case_seed": data.gen_u64(),
+        "shape": spec.shape,
+        "dtype": spec.dtype,
+        "name": spec.name,
+        "shapes": {each.name: each.shape for each in case.inputs},
+        "dims": dict(case.dims),
+        "strategy": spec.strategy,
+    }
 
 
 def generate_all(payload: Json, evaluator: Evaluator) -> Json:
@@ -94,9 +76,9 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
     function = load_function(program)
     answers: list[Json] = []
     taken = 0
-    for data in payload["calls"]:
-        given = _answer(function, program, payload["label"], GeneratorCall.from_json(data))
-        answers.append(given.to_json())
+    for call in convert(payload["calls"], list[GeneratorCall]):
+        given = _answer(function, program, payload["label"], call)
+        answers.append(to_builtins(given))
         taken += len(given.data)
         if taken > MOST_ANSWERED:
             break
@@ -107,23 +89,24 @@ def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
 ) -> GeneratedValues:
     """Call the function twice; return the values, or an error if it failed or the values differ."""
+    name = call[1].name
     try:
         names = _names(function)
         first, second = (_called(function, call, names) for _ in range(2))
     except OpError as error:
         failed = error.error
-        text = f"{call.name}: {label}: {failed.message}"
+        text = f"{name}: {label}: {failed.message}"
         return GeneratedValues(slug=failed.slug, message=text, hint=failed.hint)
     except BaseException as error:  # functions of the user's may raise anything
         failed = explain(error, program)
-        text = f"{call.name}: {label}: {failed.message}"
+        text = f"{name}: {label}: {failed.message}"
         return GeneratedValues(
             "", GENERATE_FAILED_SLUG, text, failed.hint, failed.file, failed.line
         )
-    if not (_fits(first, call) and first.nbytes <= MOST_BYTES):
-        return _refused(label, call, first)
-    if not _fits(second, call) or first.tobytes() != second.tobytes():
-        text = f"{call.name}: {label} returned different values for equal arguments"
+    if not (_fits(first, call[1]) and first.nbytes <= MOST_BYTES):
+        return _refused(label, call[1], first)
+    if not _fits(second, call[1]) or first.tobytes() != second.tobytes():
+        text = f"{name}: {label} returned different values for equal arguments"
         hint = "draw from `rng` or `seed` alone, and keep nothing between calls"
         return GeneratedValues(slug=GENERATE_DIFFERS_SLUG, message=text, hint=hint)
     return encode_values(first)
@@ -155,26 +138,26 @@ def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
     """Call the function, and return a copy of its result; raise OpError if that is no array."""
-    given = call.arguments()
+    given, spec = _arguments(call), call[1]
     returned = function(**{name: given[name] for name in names})
     try:
-        return np.array(as_plain_array(returned, call.name))
+        return np.array(as_plain_array(returned, spec.name))
     except OpError:
         kind = type(returned).__name__
-        message = f"it returned a {kind}; an array of {call.dtype} {list(call.shape)} is asked for"
+        message = f"it returned a {kind}; an array of {spec.dtype} {list(spec.shape)} is asked for"
         raise _fault(GENERATE_RESULT_SLUG, message) from None
 
 
-def _fits(array: np.ndarray, call: GeneratorCall) -> bool:
-    return array.shape == call.shape and element_name(array.dtype) == call.dtype
+def _fits(array: np.ndarray, spec: InputSpec) -> bool:
+    return array.shape == spec.shape and element_name(array.dtype) == spec.dtype
 
 
-def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GeneratedValues:
-    asked = f"{call.dtype} {list(call.shape)}"
-    if _fits(array, call):
-        text = f"{call.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
+def _refused(label: str, spec: InputSpec, array: np.ndarray) -> GeneratedValues:
+    asked = f"{spec.dtype} {list(spec.shape)}"
+    if _fits(array, spec):
+        text = f"{spec.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
         hint = "smaller dims in the schema, or a kind of values in place of a function"
         return GeneratedValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
-    text = f"{call.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
+    text = f"{spec.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
     hint = "return an array of the `shape` and `dtype` that it is given"
     return GeneratedValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)

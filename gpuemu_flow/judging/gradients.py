@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.gradients import (
     Excused,
@@ -17,7 +18,6 @@ from gpuemu_flow.numerics.gradients import (
     is_gradient,
     is_of_parameter,
 )
-from gpuemu_flow.numerics.variants import WITH_GRADIENTS
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]

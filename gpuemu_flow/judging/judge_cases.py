@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.judging.compare_functions import CompareError
 from gpuemu_flow.judging.judge import Judge, refused
 from gpuemu_flow.judging.verdicts import comparison_failed
-from gpuemu_flow.numerics.compare_batch import (
+from gpuemu_flow.numerics.compare import (
     MOST_CASES,
     MOST_ELEMENTS,
     Form,

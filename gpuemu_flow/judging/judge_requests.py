@@ -117,7 +117,7 @@ class Evaluation:
         self._setup = setup
         self._inputs = inputs
         self._shadow = shadow
-        self._rounding = None if rounding is None else vars(rounding)
+        self._rounding = None if rounding is None else msgspec.to_builtins(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send the request to the worker; see `Work.begin`."""

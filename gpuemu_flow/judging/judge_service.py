@@ -25,7 +25,6 @@ from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.reference_dtypes import expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judging.traits import OpTraits
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError, Slot, end_of
@@ -35,7 +34,7 @@ from gpuemu_flow.runners.blobs import BlobError
 from gpuemu_flow.runners.execute import converted
 from gpuemu_flow.runners.jobs import ServiceContext
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.types import Case, CheckResult, Json, failure_to_json
+from gpuemu_flow.types import Case, CheckResult, Json, dtypes_to_try, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
 

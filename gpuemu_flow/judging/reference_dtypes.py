@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuemu_flow.numerics.reference_order import WIDE
 from gpuemu_flow.runners.api import Outcome
-from gpuemu_flow.types import COMPLEX, DTYPES, Case
+from gpuemu_flow.types import COMPLEX, DTYPES, WIDE, Case
 
 
 def widens(dtype: str, asked: str | None) -> bool:

@@ -311,6 +311,6 @@ def coverage(found: CoverageReport, form: str) -> dict[str, Json]:
             {"op": r.op, "dtype": r.dtype, "cases": r.cases, "unjudged": r.unjudged, "seen": r.seen}
             for r in found.rows
         ],
-        "gaps": [gap.to_json() for gap in found.gaps],
+        "gaps": to_builtins(found.gaps),
         "cells": found.coverage.to_json(),
     }  # fmt: skip

@@ -44,7 +44,7 @@ MOST_UNTRIED = 3
 """Maximum number of ops that are named, or listed on separate lines, for a common reason."""
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
-_NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.ulp` for NaN and Inf
+_NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.dtypes` for NaN and Inf
 
 
 class Style(Struct, frozen=True):

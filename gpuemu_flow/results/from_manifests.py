@@ -101,8 +101,7 @@ class ReportBuilder(Struct):
 
         Only sizes that the op's schema lists are named.
         """
-        from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
-        from gpuemu_flow.cases.op_schema import schema_from_json  # noqa: PLC0415
+        from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes  # noqa: PLC0415
 
         tasks = [self.tasks[i.task] for i in compare.inputs if i.task in self.tasks]
         made = next((spec for spec in tasks if spec.stage == stages.GENERATE), None)
@@ -110,7 +109,7 @@ class ReportBuilder(Struct):
             return ()
         judged = [i for i in items if i["result"]["verdict"] != Verdict.SKIPPED.value]
         sizes = [dict(item["case"]["dims"]) for item in judged]
-        return untried_sizes(schema_from_json(made.settings["schema"]), sizes)
+        return untried_sizes(convert(made.settings["schema"], OpSchema), sizes)
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems; None if the lint did not finish."""

@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.numerics.tensor_bytes import (
+from gpuemu_flow.numerics.dtypes import (
     ImpossibleShapeError,
     TensorBytesError,
     bytes_of,

@@ -11,9 +11,8 @@ import numpy as np
 
 from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.numerics.contract import PARAMETERS, Mask, names_parameter
-from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, mask_of, variant_name
 from gpuemu_flow.numerics.gradients import gradient_name
-from gpuemu_flow.numerics.variants import WITH_GRADIENTS, variant_name
 from gpuemu_flow.runners.api import Gradients, OpError, Program, RunError
 from gpuemu_flow.runners.arguments import (
     ArgumentRecord,

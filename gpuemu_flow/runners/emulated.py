@@ -27,8 +27,8 @@ from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.kernel_findings import CodePlace
+from gpuemu_flow.numerics.contract_views import variant_name
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.variants import variant_name
 from gpuemu_flow.runners.api import MOST_PRINTED, OpError, Program, RunError, op_error
 from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.tensors import name_outputs

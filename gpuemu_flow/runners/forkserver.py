@@ -30,7 +30,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gpuemu_flow.let_through import user_cache_of
-from gpuemu_flow.numerics.rng_jump import prefix_table
+from gpuemu_flow.numerics.rng_arrays import prefix_table
 from gpuemu_flow.runners import channel, imports, jobs, limits, listener, notices, worker
 from gpuemu_flow.runners.sandbox import enter, listings, spec
 
@@ -39,8 +39,7 @@ _FOR_JOBS = (
     "gpuemu_flow.judging.judge",
     "gpuemu_flow.judging.judge_service",
     "gpuemu_flow.judging.stored_batch",
-    "gpuemu_flow.numerics.rng_draws",
-    "gpuemu_flow.numerics.rng_normal",
+    "gpuemu_flow.numerics.rng_arrays",
     "gpuemu_flow.numerics.shadow",
 )
 """Modules of this package that sessions need for judging.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuemu_flow.numerics.tensor_bytes import (
+from gpuemu_flow.numerics.dtypes import (
     ImpossibleShapeError,
     TensorBytesError,
     bytes_of,

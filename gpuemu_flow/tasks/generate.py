@@ -11,11 +11,11 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import convert
 
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.generated import usable, with_generated
 from gpuemu_flow.observed import Observation
@@ -41,7 +41,7 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Plan the cases of one op and dtype."""
     params = params_of(GenerateParams, spec.params)
-    cases, samples = _planned(schema_from_json(spec.settings["schema"]), spec.dtype, params)
+    cases, samples = _planned(convert(spec.settings["schema"], OpSchema), spec.dtype, params)
     used = Discovered()
     executed = True
     generators = generators_of(spec.settings)

@@ -21,7 +21,6 @@ from gpuemu_flow.judging.reference_dtypes import (
     probe_case,
     widens,
 )
-from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request, was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
@@ -29,7 +28,7 @@ from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
 from gpuemu_flow.tasks.parts.planned import read_planned
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import WIDE, Json, dtypes_to_try
 
 STAGE = stages.REFERENCE
 VERSION = stages.VERSIONS[STAGE]

@@ -44,7 +44,7 @@ def test_a_finding_reads_as_the_issue_asks_and_survives_json() -> None:
     assert again == failure
     whole = json.loads(SCHEMA.read_text())
     schema = {"$ref": "#/definitions/finding", "definitions": whole["definitions"]}
-    jsonschema.validate(FINDING.to_json(), schema)
+    jsonschema.validate(json.loads(json.dumps(FINDING.to_json())), schema)
 
 
 def test_both_places_move() -> None:
@@ -52,9 +52,9 @@ def test_both_places_move() -> None:
     assert str(moved) == TEXT.replace(":31", ":33").replace(":28", ":30")
 
 
-@pytest.mark.parametrize("damage", [{"count": "many"}, {"place": 3}, {"there": {"file": "x"}}])
+@pytest.mark.parametrize("damage", [{"count": "many"}, {"place": 3}, {"there": {"file": 1}}])
 def test_a_damaged_finding_is_refused(damage: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
+    with pytest.raises(ValueError):
         KernelFinding.from_json({**FINDING.to_json(), **damage})
 
 

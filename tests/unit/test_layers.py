@@ -69,7 +69,7 @@ BESIDE = {
         "gpuemu_flow.emulator.variants",
     ),
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
-    "fuzzing": ("gpuemu_flow.cases.fuzz_config", "gpuemu_flow.cases.protocol_v1"),
+    "fuzzing": ("gpuemu_flow.cases.protocol_v1", "gpuemu_flow.cases.protocol_v1"),
     "frameworks": (
         "gpuemu_flow.runners.triton_interpreter",
         "gpuemu_flow.runners.triton_runner",
