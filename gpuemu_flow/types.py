@@ -140,6 +140,13 @@ class FailureKind(str, enum.Enum):
     OUTPUT_NAMES = "OutputNamesMismatch"
 
 
+def listed(value: Json) -> Json:
+    """Return plain JSON with lists in place of tuples, as it is read back after it was stored."""
+    if isinstance(value, dict):
+        return {key: listed(each) for key, each in value.items()}
+    return [listed(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 class Case(Struct, frozen=True):
     """One test case: everything that determines its input tensors, not the tensors themselves."""
 

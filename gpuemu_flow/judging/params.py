@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import PRECISIONS, Json
+from gpuemu_flow.types import PRECISIONS, Json, listed
 
 CONFIGURED = "gpuemu.toml"
 
@@ -35,7 +35,7 @@ class CompareParams:
         """Return the settings as plain JSON; `from_json` is the inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
-        outputs = [contract.to_json() for contract in self.outputs]
+        outputs = [listed(contract.to_json()) for contract in self.outputs]
         data = {**vars(self), **lists, "tolerances": tolerances, "outputs": outputs}
         gradients = list(data.pop("gradients"))
         if self.tolerances_from == CONFIGURED:

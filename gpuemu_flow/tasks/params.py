@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Json, listed
 
 
 class StageParams(Protocol):
@@ -30,7 +30,7 @@ class _Plain:
 
     def to_json(self) -> dict[str, Json]:
         """Return the fields that are not None; see `StageParams`."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return {name: listed(value) for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
