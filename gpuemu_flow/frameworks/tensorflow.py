@@ -20,6 +20,7 @@ from gpuemu_flow.frameworks.base import (
     agree,
     caller,
     named,
+    outcome_of,
     outputs_of,
 )
 from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, validating
@@ -89,7 +90,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
         """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
-        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        tensors = self.tensors(arrays)
         with tf.GradientTape(persistent=True) as tape:
             for name in names:
                 tape.watch(tensors[name])
@@ -107,7 +108,7 @@ class TensorFlowAdapter(FrameworkAdapter):
                 for name, gradient in zip(names, found, strict=True)
             }
 
-        return [self.to_numpy(output) for output in outputs], pull
+        return self.returned(outputs), pull
 
 
 ADAPTER = TensorFlowAdapter()
@@ -118,23 +119,20 @@ def _tensors(inputs: Inputs) -> dict[str, Any]:
     return {name: tf.convert_to_tensor(value) for name, value in named(inputs).items()}
 
 
-def _arrays_of(returned: Any) -> list[Array]:
-    return [ADAPTER.to_numpy(output) for output in outputs_of(returned)]
-
-
 def _compiled(
     what: str, op: Callable[..., Any], inputs: Inputs, atol: float, rtol: float, **options: Any
 ) -> CheckOutcome:
     tf = ADAPTER.module
     tensors = _tensors(inputs)
     run = caller(op, inputs)
-    try:
-        expected = _arrays_of(run(tensors))
+
+    def check() -> CheckOutcome:
+        expected = ADAPTER.returned(run(tensors))
         compiled = tf.function(lambda **chosen: outputs_of(run(chosen)), **options)
         compiled(**tensors)
-        return agree(_arrays_of(compiled(**tensors)), expected, atol, rtol, what)
-    except Exception as error:
-        return CheckOutcome(False, f"{what}: {type(error).__name__}: {error}", float("inf"))
+        return agree(ADAPTER.returned(compiled(**tensors)), expected, atol, rtol, what)
+
+    return outcome_of(what, check)
 
 
 def check_tf_function_safe(
@@ -178,7 +176,7 @@ def validate_custom_gradient(
         outputs, pull = ADAPTER.pullback(caller(func, inputs), arrays, names)
         ones = [np.ones(output.shape, output.dtype) for output in outputs]
         given = [ADAPTER.from_numpy(a) for a in (*ones, *arrays.values())]
-        own = _arrays_of(gradient_func(*given))
+        own = ADAPTER.returned(gradient_func(*given))
         tape = pull(ones)
         found = agree(own, [tape[name] for name in names], atol, rtol, "gradient_func")
     return CheckOutcome(found.passed, found.message, found.max_diff, {"gradient_ok": found.passed})
@@ -252,7 +250,9 @@ def check_keras_layer(
     if "training" in inspect.signature(layer.call).parameters:
         modes = [{"training": False}, {"training": True}][: 1 + check_training_mode]
     for mode in modes:
-        if not all(np.isfinite(o).all() for o in _arrays_of(layer(tf.constant(array), **mode))):
+        if not all(
+            np.isfinite(o).all() for o in ADAPTER.returned(layer(tf.constant(array), **mode))
+        ):
             return CheckOutcome(False, f"the outputs with {mode} are not finite")
     if client is None:
         return _layer_gradients(layer, array)
@@ -300,7 +300,7 @@ def fuzz_tensorflow_op(
 
     def gradient(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
         checker = GradientChecker(ADAPTER, max_elements=max_elements)
-        return checker.check(op, {n: ADAPTER.from_numpy(a) for n, a in arrays.items()})
+        return checker.check(op, ADAPTER.tensors(arrays))
 
     asked: dict[str, tuple[bool, Callable[..., CheckOutcome]]] = {
         "gradient": (check_gradient, gradient),
