@@ -18,6 +18,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 import pynng
+from msgspec import Struct
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.load import environment
@@ -43,7 +44,6 @@ from gpuemu_flow.daemon.service import CLOSE_SECONDS, References, Reloading, Ser
 from gpuemu_flow.engine.signals import handled
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.errors import FlowError, Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import PROTOCOL_VERSION
@@ -332,8 +332,7 @@ def pool_sizes(references: int) -> dict[str, int]:
 Handler = Callable[[Service, Fields, Job], dict[str, Json]]
 
 
-@dataclass(frozen=True)
-class RequestKind:
+class RequestKind(Struct, frozen=True):
     """A type of request."""
 
     pool: str

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.daemon.fields import Fields
-from gpuemu_flow.daemon.issuing import wire_strides
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Issued, Service
@@ -72,7 +71,6 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json
 def _read_all(
     reader: Reader, common: CommonFields, cases: Sequence[Fields], job: Job
 ) -> Iterator[Submission]:
-    """Yield the submissions of a request."""
     for number, fields in enumerate(cases):
         job.check()
         try:
@@ -272,8 +270,7 @@ def _shapes(one: Submission) -> dict[str, Shape]:
 def _repro_info(issued: Issued | None) -> Json:
     if issued is None:
         return None
-    strides = wire_strides(issued.shape, issued.case.layout)
-    return reproduction_info(issued.case, issued.shape, strides, issued.fuzz_config)
+    return reproduction_info(issued.case, issued.shape, issued.fuzz_config)
 
 
 # Record failures that the daemon found, so that all commands can use them.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.debug.tensors import (
@@ -31,7 +31,6 @@ from gpuemu_flow.fuzz import failures
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.failures import Reproduction
 from gpuemu_flow.fuzz.minimizing import minimise_failure
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.failure_text import outcome_of
 from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, share
@@ -114,8 +113,7 @@ def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
 _TELL = {"generate": _generate, "op": _op, "reference": _reference, "compare": _compare}
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Struct, frozen=True):
     """A command of the debugger."""
 
     name: str
@@ -167,8 +165,7 @@ class Quit(Exception):  # noqa: N818 - not an error
     """Raised by the command that ends the session."""
 
 
-@dataclass
-class DebugSession:
+class DebugSession(Struct, dict=True):
     """One debugging session in one workspace."""
 
     # The op to whose failures the commands are limited; None for all ops.
