@@ -233,15 +233,7 @@ class FrameworkAdapter(ABC):
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
         """Call a function on tensors made from arrays; return its outputs as arrays."""
-        return self.returned(function(self.tensors(arrays)))
-
-    def tensors(self, arrays: Arrays) -> dict[str, Any]:
-        """Copy arrays to tensors of this framework."""
-        return {name: self.from_numpy(array) for name, array in arrays.items()}
-
-    def returned(self, outputs: Any) -> list[Array]:
-        """Convert what an op returned (one tensor, a sequence or a mapping) to arrays."""
-        return [self.to_numpy(output) for output in outputs_of(outputs)]
+        return to_arrays(self, function(to_tensors(self, arrays)))
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
         """Convert the tensors among the inputs to arrays, by name; leave out other inputs."""
@@ -250,6 +242,16 @@ class FrameworkAdapter(ABC):
             for name, value in named(inputs).items()
             if not isinstance(value, PLAIN)
         }
+
+
+def to_tensors(adapter: FrameworkAdapter, arrays: Arrays) -> dict[str, Any]:
+    """Copy arrays to tensors of a framework."""
+    return {name: adapter.from_numpy(array) for name, array in arrays.items()}
+
+
+def to_arrays(adapter: FrameworkAdapter, returned: Any) -> list[Array]:
+    """Convert what an op returned (one tensor, a sequence or a mapping) to arrays."""
+    return [adapter.to_numpy(output) for output in outputs_of(returned)]
 
 
 def outcome_of(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:

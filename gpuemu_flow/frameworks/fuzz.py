@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.frameworks.base import CheckOutcome, FrameworkAdapter, caller
+from gpuemu_flow.frameworks.base import CheckOutcome, FrameworkAdapter, caller, to_tensors
 from gpuemu_flow.frameworks.local import outputs_by_name
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.fuzzing import DTYPES, FuzzConfig, SeededFuzzer
@@ -103,7 +103,7 @@ class _Tried(Struct):
             low = numpy_dtype(dtype)
             arrays = {n: a.astype(low) if a.dtype == wide else a for n, a in arrays.items()}
         run = caller(self.op, arrays)
-        tensors = self.adapter.tensors(arrays)
+        tensors = to_tensors(self.adapter, arrays)
         output = run(dict(tensors))
         judgeable = any(array.size for array in arrays.values())
         for name, check in self.checks.items() if judgeable else ():

@@ -21,6 +21,8 @@ from gpuemu_flow.frameworks.base import (
     named,
     outcome_of,
     outputs_of,
+    to_arrays,
+    to_tensors,
 )
 from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, plain_context
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
@@ -106,7 +108,7 @@ class JAXAdapter(FrameworkAdapter):
         """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         jax = self.module
         with self.wide():
-            tensors = self.tensors(arrays)
+            tensors = to_tensors(self, arrays)
             outputs, back = jax.vjp(
                 lambda chosen: outputs_of(function({**tensors, **chosen})),
                 {name: tensors[name] for name in names},
@@ -121,7 +123,7 @@ class JAXAdapter(FrameworkAdapter):
                 (found,) = back(given)
                 return {name: self.to_numpy(found[name]) for name in names}
 
-        return self.returned(outputs), pull
+        return to_arrays(self, outputs), pull
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
         """Return the outputs of a function as arrays; see `FrameworkAdapter.evaluate`."""
@@ -206,7 +208,7 @@ def fuzz_jax_op(
         def run(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
             loose = any(a.dtype.itemsize < 4 for a in arrays.values())
             wider = {"rtol": 2e-2, "atol": 2e-2} if loose and not more else {}
-            return check(op, ADAPTER.tensors(arrays), **wider, **more)
+            return check(op, to_tensors(ADAPTER, arrays), **wider, **more)
 
         return run
 
@@ -247,12 +249,12 @@ def check_jit_safe(
     run = caller(op, inputs)
 
     def check() -> CheckOutcome:
-        expected = ADAPTER.returned(run(tensors))
+        expected = to_arrays(ADAPTER, run(tensors))
         order = list(tensors)
         compiled = jax.jit(
             lambda chosen: outputs_of(run({n: {**static, **chosen}[n] for n in order}))
         )
-        return agree(ADAPTER.returned(compiled(traced)), expected, atol, rtol, "jit")
+        return agree(to_arrays(ADAPTER, compiled(traced)), expected, atol, rtol, "jit")
 
     return outcome_of("jit", check)
 
@@ -283,10 +285,10 @@ def check_vmap_compatible(
 
     def check() -> CheckOutcome:
         axes = dict.fromkeys(mapped, batch_axis)
-        together = ADAPTER.returned(jax.vmap(one, in_axes=(axes,))(mapped))
+        together = to_arrays(ADAPTER, jax.vmap(one, in_axes=(axes,))(mapped))
         single = [
-            ADAPTER.returned(
-                one({n: jax.numpy.take(v, i, axis=batch_axis) for n, v in mapped.items()})
+            to_arrays(
+                ADAPTER, one({n: jax.numpy.take(v, i, axis=batch_axis) for n, v in mapped.items()})
             )
             for i in range(size)
         ]
@@ -316,13 +318,13 @@ def check_pmap_compatible(
     count = min(num_devices or jax.local_device_count(), jax.local_device_count())
 
     def check() -> CheckOutcome:
-        expected = ADAPTER.returned(run(tensors))
+        expected = to_arrays(ADAPTER, run(tensors))
         copies = {n: jax.numpy.stack([jax.numpy.asarray(v)] * count) for n, v in tensors.items()}
         spread = jax.pmap(
             lambda chosen: outputs_of(run(chosen)), axis_name=axis_name,
             devices=jax.local_devices()[:count],
         )  # fmt: skip
-        outputs = ADAPTER.returned(spread(copies))
+        outputs = to_arrays(ADAPTER, spread(copies))
         for device in range(count):
             found = agree([o[device] for o in outputs], expected, atol, rtol, "pmap")
             if not found.passed:
@@ -402,8 +404,8 @@ def validate_jax_primitive(
         outcome_of(
             "forward",
             lambda: agree(
-                ADAPTER.returned(run(tensors)),
-                ADAPTER.returned(expected_output),
+                to_arrays(ADAPTER, run(tensors)),
+                to_arrays(ADAPTER, expected_output),
                 atol,
                 rtol,
                 "forward",

@@ -22,6 +22,8 @@ from gpuemu_flow.frameworks.base import (
     named,
     outcome_of,
     outputs_of,
+    to_arrays,
+    to_tensors,
 )
 from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, validating
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
@@ -90,7 +92,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
         """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
-        tensors = self.tensors(arrays)
+        tensors = to_tensors(self, arrays)
         with tf.GradientTape(persistent=True) as tape:
             for name in names:
                 tape.watch(tensors[name])
@@ -108,7 +110,7 @@ class TensorFlowAdapter(FrameworkAdapter):
                 for name, gradient in zip(names, found, strict=True)
             }
 
-        return self.returned(outputs), pull
+        return to_arrays(self, outputs), pull
 
 
 ADAPTER = TensorFlowAdapter()
@@ -127,10 +129,10 @@ def _compiled(
     run = caller(op, inputs)
 
     def check() -> CheckOutcome:
-        expected = ADAPTER.returned(run(tensors))
+        expected = to_arrays(ADAPTER, run(tensors))
         compiled = tf.function(lambda **chosen: outputs_of(run(chosen)), **options)
         compiled(**tensors)
-        return agree(ADAPTER.returned(compiled(**tensors)), expected, atol, rtol, what)
+        return agree(to_arrays(ADAPTER, compiled(**tensors)), expected, atol, rtol, what)
 
     return outcome_of(what, check)
 
@@ -176,7 +178,7 @@ def validate_custom_gradient(
         outputs, pull = ADAPTER.pullback(caller(func, inputs), arrays, names)
         ones = [np.ones(output.shape, output.dtype) for output in outputs]
         given = [ADAPTER.from_numpy(a) for a in (*ones, *arrays.values())]
-        own = ADAPTER.returned(gradient_func(*given))
+        own = to_arrays(ADAPTER, gradient_func(*given))
         tape = pull(ones)
         found = agree(own, [tape[name] for name in names], atol, rtol, "gradient_func")
     return CheckOutcome(found.passed, found.message, found.max_diff, {"gradient_ok": found.passed})
@@ -251,7 +253,7 @@ def check_keras_layer(
         modes = [{"training": False}, {"training": True}][: 1 + check_training_mode]
     for mode in modes:
         if not all(
-            np.isfinite(o).all() for o in ADAPTER.returned(layer(tf.constant(array), **mode))
+            np.isfinite(o).all() for o in to_arrays(ADAPTER, layer(tf.constant(array), **mode))
         ):
             return CheckOutcome(False, f"the outputs with {mode} are not finite")
     if client is None:
@@ -300,7 +302,7 @@ def fuzz_tensorflow_op(
 
     def gradient(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
         checker = GradientChecker(ADAPTER, max_elements=max_elements)
-        return checker.check(op, ADAPTER.tensors(arrays))
+        return checker.check(op, to_tensors(ADAPTER, arrays))
 
     asked: dict[str, tuple[bool, Callable[..., CheckOutcome]]] = {
         "gradient": (check_gradient, gradient),
