@@ -24,7 +24,6 @@ from gpuemu_flow import __version__
 from gpuemu_flow.config.load import environment
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.daemon import artifacts, ci, failing, fuzzing, issuing, validating
-from gpuemu_flow.daemon import failing as records
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.files import (
     PRIVATE_FILE,
@@ -347,10 +346,10 @@ def _shutdown(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
 REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
     "Shutdown": RequestKind(QUICK, _shutdown),
     "ValidateOp": RequestKind(REFERENCE, validating.validate_op),
-    "GetResult": RequestKind(QUICK, records.get_result),
-    "ListResults": RequestKind(QUICK, records.list_results),
-    "StoreBaseline": RequestKind(QUICK, records.store_baseline),
-    "CompareBaseline": RequestKind(QUICK, records.compare_baseline),
+    "GetResult": RequestKind(QUICK, failing.get_result),
+    "ListResults": RequestKind(QUICK, failing.list_results),
+    "StoreBaseline": RequestKind(QUICK, failing.store_baseline),
+    "CompareBaseline": RequestKind(QUICK, failing.compare_baseline),
     "FuzzOp": RequestKind(LONG, fuzzing.fuzz_op),
     "Reproduce": RequestKind(TENSORS, failing.reproduce_failure),
     "Minimize": RequestKind(LONG, failing.minimize),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -117,17 +116,7 @@ STATISTICS = (
 )  # fmt: skip
 
 
-_read_statistics = attrgetter(*STATISTICS)
-
-
 def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json]:
-    count, exceeding, *errors = _read_statistics(stats)
-    if math.isfinite(sum(errors)):  # the usual case
-        found = dict(
-            zip(STATISTICS, (int(count), int(exceeding), *map(float, errors)), strict=True)
-        )
-        found["max_ulp"] = min(round(stats.max_ulp), MAX_U64)
-        return found
     return {name: _statistic(name, getattr(stats, name), nonfinite) for name in STATISTICS}
 
 

@@ -10,12 +10,10 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
@@ -227,17 +225,11 @@ class Issued(Struct, frozen=True):
     digest: str
 
 
-@lru_cache(maxsize=64)
-def _numpy_name(dtype: np.dtype[Any]) -> str:
-    """Return numpy's name of a dtype, cached because numpy computes the name at each access."""
-    return str(dtype.name)
-
-
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
     """Return the sha256 of tensors: their names, dtypes, shapes, and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
-        found.update(repr((name, _numpy_name(array.dtype), array.shape)).encode())
+        found.update(repr((name, array.dtype.name, array.shape)).encode())
         found.update(bytes_of(array).data)
     return found.hexdigest()
 

@@ -244,23 +244,20 @@ class JudgedReplies:
                 judged_by[id(subject)] = subject.judged_by
             new.judged_by = judged_by[id(subject)]
         for one, result, new in self._bad:
-            failure_id = self._record(one, result)
+            failure_id = record_failure(
+                self._service,
+                one.subject,
+                one.given.case,
+                result,
+                one.given.inputs,
+                output_shapes=_shapes(one),
+                fuzz_config=None if one.issued is None else one.issued.fuzz_config,
+            )
             new.result = {**new.result, "failure_id": failure_id}
             new.judged = replace(new.judged, failure_id=failure_id)
         self._service.results.add_many([new for _, _, new in self._judged])
         self._service.prune_results()
         return {number: new.result for number, _, new in self._judged}
-
-    def _record(self, one: Submission, result: CheckResult) -> str:
-        return record_failure(
-            self._service,
-            one.subject,
-            one.given.case,
-            result,
-            one.given.inputs,
-            output_shapes=_shapes(one),
-            fuzz_config=None if one.issued is None else one.issued.fuzz_config,
-        )
 
 
 def _shapes(one: Submission) -> dict[str, Shape]:

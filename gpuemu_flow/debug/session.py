@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -165,7 +165,7 @@ class Quit(Exception):  # noqa: N818 - not an error
     """Raised by the command that ends the session."""
 
 
-class DebugSession(Struct, dict=True):
+class DebugSession(Struct):
     """One debugging session in one workspace."""
 
     # The op to whose failures the commands are limited; None for all ops.
@@ -176,15 +176,6 @@ class DebugSession(Struct, dict=True):
     _inputs: Mapping[str, NDArray[Any]] | None = None
     _found: failures.Reproduction | None = None
     _stage: int = 0
-
-    def __post_init__(self) -> None:
-        self._actions: dict[str, Callable[[str], Iterator[str]]] = {
-            "list": self._list, "show": self._show, "reproduce": self._reproduce,
-            "step": self._step, "tensor": self._tensor, "diff": self._diff,
-            "minimize": self._minimize, "export": self._export, "status": self._status,
-            "refresh": self._refresh, "clear": self._clear, "help": self._help,
-            "quit": self._quit,
-        }  # fmt: skip
 
     @property
     def prompt(self) -> str:
@@ -215,7 +206,7 @@ class DebugSession(Struct, dict=True):
         command = BY_WORD.get(word)
         if command is None:
             raise unknown_command(word, tuple(BY_WORD))
-        yield from self._actions[command.name](rest.strip())
+        yield from getattr(self, f"_{command.name}")(rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
         """Return the possible completions of the word `begun` at the end of `line`, sorted."""
