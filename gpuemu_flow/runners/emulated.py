@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx.source import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
