@@ -34,6 +34,9 @@ CASES = {
         "half", "wmma", "structs", "atomic", "warp", "async", "math", "zero_copy", "timing",
         "variables", "volumes", "warp_sync",
     ), ""),
+    "features2": dict.fromkeys((
+        "barrier", "pipeline", "branches", "functors", "queues", "pairs", "launches",
+    ), ""),
 }  # fmt: skip
 ALL = [(file, case) for file, cases in CASES.items() for case in cases]
 OUTSIDE = {"unwritten": ("common.h", "cudaMemcpy(x.data()")}
