@@ -23,7 +23,8 @@
 #include <vector>
 
 namespace {
-std::recursive_mutex lock_;
+// What is global is never destroyed: programs free memory after the end of main, and we say goodbye later.
+std::recursive_mutex& lock_ = *new std::recursive_mutex;
 #define GUARD std::lock_guard<std::recursive_mutex> guard_(lock_)
 
 constexpr uint8_t kPattern = 0xA5;                // PATTERN of gpuemu_flow/emulator/memory.py
@@ -40,7 +41,7 @@ int memfd_ = -1, socket_ = -1;
 pid_t owner_ = 0;
 bool lost_ = false;
 uint64_t changes_ = 0;                            // of memory, by calls of the host
-std::string notes_;                               // messages without a reply, sent before the next request
+std::string& notes_ = *new std::string;                               // messages without a reply, sent before the next request
 
 void frame(std::string& to, const std::string& text) {
   uint64_t n = text.size();
@@ -66,11 +67,12 @@ bool read_all(char* p, size_t n) {
   return true;
 }
 void note(const std::string& text) {
+  if (lost_ || getpid() != owner_) return;
   frame(notes_, text);
   if (notes_.size() > 1 << 16 && !lost_) { lost_ = !send_all(notes_.data(), notes_.size()); notes_.clear(); }
 }
 std::string ask(const std::string& text) {
-  if (lost_) return "";
+  if (lost_ || getpid() != owner_) return "";
   frame(notes_, text);
   bool sent = send_all(notes_.data(), notes_.size());
   notes_.clear();
@@ -89,7 +91,8 @@ std::string sites() {  // return addresses of the callers, from which the other 
   return text.str();
 }
 
-struct Printed { std::string text; } printed_;
+struct Printed { std::string text; };
+Printed& printed_ = *new Printed;
 void show() {
   if (printed_.text.empty()) return;
   fwrite(printed_.text.data(), 1, printed_.text.size(), stdout);
@@ -110,6 +113,7 @@ void* map_at(uint64_t at, uint64_t offset) {
   if (p != (void*)at) die("the addresses of the emulated device are taken, or address space is limited (ulimit -v)");
   return p;
 }
+bool forked() { return owner_ && getpid() != owner_; }  // a child shares the memory, and must leave it alone
 bool open_device() {
   if (owner_) return getpid() == owner_;  // a forked child has no device, as with CUDA
   const char* path = getenv("GPUEMU_SOCKET");
@@ -133,15 +137,15 @@ bool open_device() {
   c->cmsg_level = SOL_SOCKET; c->cmsg_type = SCM_RIGHTS; c->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(c), &memfd_, sizeof(int));
   char ready;
-  if (sendmsg(socket_, &message, MSG_NOSIGNAL) < 0 || !read_all(&ready, 1)) die("gpuemu-flow exec does not answer");
   owner_ = getpid();
+  if (sendmsg(socket_, &message, MSG_NOSIGNAL) < 0 || !read_all(&ready, 1)) die("gpuemu-flow exec does not answer");
   return true;
 }
 
 // ------------------------------------------------------------------ allocations
-std::map<uint64_t, GpuBlock> live_;               // by start
-std::multimap<uint64_t, uint64_t> gaps_;          // freed room between others: size, start
-std::deque<std::pair<uint64_t, uint64_t>> late_;  // freed lately, and not yet used again: an access to it shows
+std::map<uint64_t, GpuBlock>& live_ = *new std::map<uint64_t, GpuBlock>;               // by start
+std::multimap<uint64_t, uint64_t>& gaps_ = *new std::multimap<uint64_t, uint64_t>;          // freed room between others: size, start
+std::deque<std::pair<uint64_t, uint64_t>>& late_ = *new std::deque<std::pair<uint64_t, uint64_t>>;  // freed lately, and not yet used again: an access to it shows
 uint64_t late_room_ = 0;
 constexpr uint64_t kLate = 256ull << 20;
 uint64_t top_ = 1 << 16, used_ = 0;
@@ -209,6 +213,7 @@ void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what) 
 int gpuemu_free(void* p, const char* what) {
   GUARD;
   if (!p) return kDone;
+  if (forked()) return kNotInitialised;
   auto it = inside(p) ? live_.find((uint64_t)p - kBase) : live_.end();
   if (it == live_.end() || it->second.flags & kVariable) {
     GpuBlock* b = inside(p) ? find(p) : nullptr;
@@ -243,7 +248,7 @@ int gpuemu_find(const void* p, GpuBlock* out) {
   if (b && out) *out = *b;
   return b ? 0 : 1;
 }
-void gpuemu_mark(void* p, size_t n, int state) { changes_++; if (inside(p)) memset(shadow(p), state, n); }
+void gpuemu_mark(void* p, size_t n, int state) { changes_++; if (inside(p) && !forked()) memset(shadow(p), state, n); }
 size_t gpuemu_unwritten(const void* p, size_t n, size_t* first) {
   if (!inside(p)) return 0;
   uint8_t* at = shadow(p);
@@ -337,12 +342,12 @@ void gpuemu_finding_at(const char* check, const char* rule, const char* place, c
 }
 void gpuemu_unsupported(const char* name) {
   GUARD;
-  static std::set<std::string> said;
+  static std::set<std::string>& said = *new std::set<std::string>;
   if (said.insert(name).second && open_device()) note(std::string("unsupported ") + name + sites() + "\n");
 }
 int gpuemu_handle(void* handle, int action) {
   GUARD;
-  static std::set<void*> known;
+  static std::set<void*>& known = *new std::set<void*>;
   if (action > 0) return known.insert(handle).second;
   return action ? known.erase(handle) : known.count(handle);
 }
@@ -462,7 +467,7 @@ int gpuemu_launch(GpuKernel* k, const uint32_t grid[3], const uint32_t block[3],
   return code;
 }
 GpuVariable* gpuemu_variables(GpuModule* m, size_t* count) {  // the first ones, until another kernel is loaded
-  static std::vector<GpuVariable> copy;
+  static std::vector<GpuVariable>& copy = *new std::vector<GpuVariable>;
   copy.assign(m->variables.begin(), m->variables.end());
   *count = copy.size();
   return copy.data();

@@ -11,12 +11,11 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 namespace {
-std::recursive_mutex lock_;
+std::recursive_mutex& lock_ = *new std::recursive_mutex;  // what is global is never destroyed: see core.cpp
 #define GUARD std::lock_guard<std::recursive_mutex> guard_(lock_)
 typedef cudaError_t Error;
 thread_local Error last_ = cudaSuccess;
@@ -32,9 +31,8 @@ struct Binary {
 };
 struct Variable { Binary* binary; std::string name; size_t size; void** managed; GpuVariable* found; };
 struct Entry { Binary* binary; std::string name; GpuKernel* kernel; bool known; };
-std::map<const void*, Variable> variables_;
-std::map<const void*, Entry> entries_;
-std::set<Binary*> binaries_;
+std::map<const void*, Variable>& variables_ = *new std::map<const void*, Variable>;
+std::map<const void*, Entry>& entries_ = *new std::map<const void*, Entry>;
 
 void add_image(Binary* b, const void* data) {  // a fat binary says how large it is
   b->images.push_back(data);
@@ -173,7 +171,6 @@ void** __cudaRegisterFatBinary(void* wrapper) {
   if (w->version == 2 && w->linked)  // nvcc -rdc=true: what was linked lies beside the linked machine code
     for (const void* const* one = w->linked; *one; one++) add_image(b, *one);
   else add_image(b, w->data);
-  binaries_.insert(b);
   return (void**)b;
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
