@@ -38,6 +38,9 @@ _INVALID_CONFIGURATION, _TIMEOUT, _ASSERT, _FAILED, _NOT_SUPPORTED = 9, 702, 710
 SLOW = 500_000_000
 """Work of a launch, in thread instructions, from which on numpy only describes findings."""
 
+LAUNCH_WORK = LARGE // 150
+"""What a launch by numpy costs beyond its work: after 150 small launches, C pays, too."""
+
 NEAR = 16
 """Blocks before and after the one with a mistake whose findings numpy describes."""
 
@@ -359,7 +362,7 @@ class Session:
         launch, native = fresh(), kernel._native
         ids = np.arange(launch.blocks)
         work = launch.threads * launch.blocks * native._weighted_steps()
-        self._work[key] = self._work.get(key, 0) + work
+        self._work[key] = self._work.get(key, 0) + work + LAUNCH_WORK
         wished = self._options.backend
         if wished == "auto":
             worth = self._work[key] >= LARGE and self._vain.get(key, 0) < 3
