@@ -116,17 +116,22 @@ void* map_at(uint64_t at, uint64_t offset) {
 bool forked() { return owner_ && getpid() != owner_; }  // a child shares the memory, and must leave it alone
 bool open_device() {
   if (owner_) return getpid() == owner_;  // a forked child has no device, as with CUDA
-  const char* path = getenv("GPUEMU_SOCKET");
-  if (!path) die("this program's libcudart is gpuemu-flow's; start it by: gpuemu-flow exec PROGRAM");
+  const char *path = getenv("GPUEMU_SOCKET"), *given = getenv("GPUEMU_FD");
+  if (!path && !given) die("this program's libcudart is gpuemu-flow's; start it by: gpuemu-flow exec PROGRAM");
   memfd_ = memfd_create("gpuemu-device", MFD_CLOEXEC);
   if (memfd_ < 0 || ftruncate(memfd_, 2 * kData)) die("the device's memory cannot be made");
   map_at(kBase, 0);
   map_at(kShadowAt, kData);
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
-  socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(socket_, (sockaddr*)&to, sizeof to)) die("gpuemu-flow exec does not answer");
+  if (given) {  // a connection that was made before, for a process that may open none
+    socket_ = atoi(given);
+    fcntl(socket_, F_SETFD, FD_CLOEXEC);
+  } else {
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+    socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(socket_, (sockaddr*)&to, sizeof to)) die("gpuemu-flow exec does not answer");
+  }
   std::string hello = "hello " + std::to_string(getpid()) + " " + std::to_string(kData);
   char space[CMSG_SPACE(sizeof(int))] = {};
   iovec part{&hello[0], hello.size()};
@@ -150,6 +155,11 @@ uint64_t late_room_ = 0;
 constexpr uint64_t kLate = 256ull << 20;
 uint64_t top_ = 1 << 16, used_ = 0;
 
+// Memory of the device costs this machine twice its size, data and shadow.
+uint64_t capacity() {
+  static uint64_t found = std::min<uint64_t>(kData / 2, (uint64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4);
+  return found;
+}
 uint64_t aligned(uint64_t n) { return (n + kAlign - 1) & ~(kAlign - 1); }
 uint64_t guard_of(uint64_t size) { return aligned(std::min<uint64_t>(std::max<uint64_t>(size, 1 << 16), 1 << 20)); }
 uint64_t room_of(uint64_t size) { return aligned(size) + 2 * guard_of(size); }
@@ -190,7 +200,7 @@ void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what) 
   GUARD;
   if (!open_device()) return nullptr;
   uint64_t room = room_of(size), at;
-  if (room < size || used_ + size > kData) return nullptr;
+  if (room < size || used_ + size > capacity()) return nullptr;
   auto gap = gaps_.lower_bound(room);
   if (gap != gaps_.end() && gap->first <= 2 * room) {
     at = gap->second;
@@ -259,7 +269,7 @@ size_t gpuemu_unwritten(const void* p, size_t n, size_t* first) {
   if (first) *first = from;
   return count;
 }
-void gpuemu_room(size_t* left, size_t* total) { GUARD; *total = kData; *left = kData - used_; }
+void gpuemu_room(size_t* left, size_t* total) { GUARD; *total = capacity(); *left = capacity() - used_; }
 
 int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t to_pitch, size_t from_pitch, int kind, const char* what) {
   GUARD;
