@@ -1,6 +1,7 @@
 // Memory of the device, checks of the host's own calls, and the way to the process that runs kernels.
 #include "gpuemu.h"
 
+#include <csignal>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -108,10 +109,24 @@ __attribute__((destructor)) void farewell() {  // after the program's own destru
   socket_ = -1; lost_ = true;
 }
 
-void* map_at(uint64_t at, uint64_t offset) {
-  void* p = mmap((void*)at, kData, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, memfd_, offset);
-  if (p != (void*)at) die("the addresses of the emulated device are taken, or address space is limited (ulimit -v)");
+char* alias_ = nullptr;  // the same memory again, for us: at its own address only shared memory is the host's
+bool protect_ = true;
+void* map(void* at, uint64_t offset, int rights, int fixed) {
+  void* p = mmap(at, kData, rights, MAP_SHARED | MAP_NORESERVE | fixed, memfd_, offset);
+  if (p == MAP_FAILED || (at && p != at)) die("the addresses of the emulated device are taken, or address space is limited (ulimit -v)");
   return p;
+}
+bool host_uses_device(uint64_t address, bool writes, uint64_t pc);
+void on_fault(int number, siginfo_t* info, void* context) {
+  bool writes = false;
+  uint64_t pc = 0;
+#if defined(__x86_64__)
+  auto& registers = ((ucontext_t*)context)->uc_mcontext.gregs;
+  writes = registers[REG_ERR] & 2;
+  pc = registers[REG_RIP];
+#endif
+  host_uses_device((uint64_t)info->si_addr, writes, pc);
+  signal(number, SIG_DFL);  // it happens again, and ends the program as with a GPU
 }
 bool forked() { return owner_ && getpid() != owner_; }  // a child shares the memory, and must leave it alone
 bool open_device() {
@@ -120,8 +135,13 @@ bool open_device() {
   if (!path && !given) die("this program's libcudart is gpuemu-flow's; start it by: gpuemu-flow exec PROGRAM");
   memfd_ = memfd_create("gpuemu-device", MFD_CLOEXEC);
   if (memfd_ < 0 || ftruncate(memfd_, 2 * kData)) die("the device's memory cannot be made");
-  map_at(kBase, 0);
-  map_at(kShadowAt, kData);
+  map((void*)kBase, 0, PROT_NONE, MAP_FIXED_NOREPLACE);
+  map((void*)kShadowAt, kData, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE);
+  alias_ = (char*)map(nullptr, 0, PROT_READ | PROT_WRITE, 0);
+  struct sigaction now{}, ours{};
+  ours.sa_sigaction = on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  if (!sigaction(SIGSEGV, nullptr, &now) && now.sa_handler == SIG_DFL) sigaction(SIGSEGV, &ours, nullptr);
   if (given) {  // a connection that was made before, for a process that may open none
     socket_ = atoi(given);
     fcntl(socket_, F_SETFD, FD_CLOEXEC);
@@ -164,6 +184,12 @@ uint64_t aligned(uint64_t n) { return (n + kAlign - 1) & ~(kAlign - 1); }
 uint64_t guard_of(uint64_t size) { return aligned(std::min<uint64_t>(std::max<uint64_t>(size, 1 << 16), 1 << 20)); }
 uint64_t room_of(uint64_t size) { return aligned(size) + 2 * guard_of(size); }
 bool inside(const void* p) { return (uint64_t)p - kBase < kData; }
+char* in(const void* p) { return inside(p) ? alias_ + ((uint64_t)p - kBase) : (char*)p; }
+void allow(const GpuBlock& b, int rights) {
+  if (!protect_) return;
+  uint64_t from = b.start & ~4095ull, to = (b.start + b.size + 4095) & ~4095ull;  // guard zones keep others' pages away
+  if (mprotect((void*)(kBase + from), to - from, rights)) gpuemu_share_all();     // too many pieces for the system
+}
 uint8_t* shadow(const void* p) { return (uint8_t*)p - kBase + kShadowAt; }
 GpuBlock* find(const void* p) {
   uint64_t at = (uint64_t)p - kBase;
@@ -184,6 +210,14 @@ std::string named(const GpuBlock* b) { return "{" + std::to_string(b->start) + "
 
 void report(const char* check, const char* rule, const std::string& words) {
   note(std::string("finding ") + check + " " + rule + sites() + "\n" + words);
+}
+bool host_uses_device(uint64_t address, bool writes, uint64_t pc) {
+  if (address - kBase >= kData || getpid() != owner_) return false;
+  GpuBlock* b = find((void*)address);
+  std::string what = b ? named(b) + ", which is memory of the device" : "memory of the device that is not allocated";
+  note("finding mem host-access " + std::to_string(pc + 1) + sites() + "\nthe host " + (writes ? "writes " : "reads ") + what);
+  ask("sync\n");  // the other process reads where our code is, as long as we are there
+  return true;
 }
 std::string format(const char* form, ...) {
   char text[512];
@@ -215,7 +249,8 @@ void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what) 
   uint64_t start = at + guard_of(size);
   live_[start] = {start, size, flags};
   used_ += size;
-  if (state == kUnwritten && size < kFilled) memset((void*)(kBase + start), kPattern, size);
+  if (flags & kHostVisible) allow(live_[start], PROT_READ | PROT_WRITE);
+  if (state == kUnwritten && size < kFilled) memset(alias_ + start, kPattern, size);
   memset((void*)(kShadowAt + start), state, size);
   note("allocate " + std::to_string(start) + " " + std::to_string(size) + " " + std::to_string(flags) + " " + what + sites() + "\n");
   return (void*)(kBase + start);
@@ -237,9 +272,10 @@ int gpuemu_free(void* p, const char* what) {
   memset(shadow(p), kFree, b.size);
   if (b.size >= 1 << 16) {  // give whole pages back
     uint64_t from = (b.start + 4095) & ~4095ull, to = (b.start + b.size) & ~4095ull;
-    madvise((void*)(kBase + from), to - from, MADV_REMOVE);
+    madvise(alias_ + from, to - from, MADV_REMOVE);
     madvise((void*)(kShadowAt + from), to - from, MADV_REMOVE);
   }
+  if (b.flags & kHostVisible) allow(b, PROT_NONE);
   live_.erase(it);
   used_ -= b.size;
   late_.push_back({room_of(b.size), b.start - guard_of(b.size)});
@@ -252,6 +288,20 @@ int gpuemu_free(void* p, const char* what) {
   note("free " + std::to_string(b.start) + sites() + "\n");
   return kDone;
 }
+void gpuemu_share(void* p) {
+  GUARD;
+  GpuBlock* b = inside(p) ? find(p) : nullptr;
+  if (!b || b->flags & kHostVisible) return;
+  b->flags |= kHostVisible;
+  allow(*b, PROT_READ | PROT_WRITE);
+  note("share " + std::to_string(b->start) + "\n");
+}
+void gpuemu_share_all(void) {
+  GUARD;
+  if (open_device() && protect_) mprotect((void*)kBase, kData, PROT_READ | PROT_WRITE);
+  protect_ = false;
+}
+void* gpuemu_host(const void* p) { return in(p); }
 int gpuemu_find(const void* p, GpuBlock* out) {
   GUARD;
   GpuBlock* b = inside(p) ? find(p) : nullptr;
@@ -310,7 +360,7 @@ int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t 
       if (n && !bad) where = (uint64_t)f - kBase - b->start + first;
       bad += n;
     }
-    memmove(t, f, width);
+    memmove(in(t), in(f), width);
     if (a && b) memmove(shadow(t), shadow(f), width);
     if (a && (!b || a->flags & kConstant || b->flags & kConstant)) memset(shadow(t), a->flags & kConstant ? kReadOnly : kWritten, width);
   }
@@ -333,8 +383,8 @@ int gpuemu_fill(void* to, const void* item, size_t item_size, size_t width, size
   changes_++;
   for (size_t row = 0; row < height; row++) {
     char* t = (char*)to + row * pitch;
-    if (item_size == 1) memset(t, *(const uint8_t*)item, width);
-    else for (size_t i = 0; i + item_size <= width; i += item_size) memcpy(t + i, item, item_size);
+    if (item_size == 1) memset(in(t), *(const uint8_t*)item, width);
+    else for (size_t i = 0; i + item_size <= width; i += item_size) memcpy(in(t) + i, item, item_size);
     memset(shadow(t), a->flags & kConstant ? kReadOnly : kWritten, width);
   }
   return kDone;
@@ -388,7 +438,7 @@ void bind(GpuModule* m, std::istringstream& lines) {
     lines >> name >> size >> constant;
     void* at = gpuemu_allocate(size, kWritten, kVariable | (constant ? kConstant : 0), "variable");
     if (!at) die("the device has no room for the variable " + name);
-    memset(at, 0, size);
+    memset(in(at), 0, size);
     m->variables.push_back({strdup(name.c_str()), at, (size_t)size, constant});
     told << name << " " << (uint64_t)at << "\n";
     any = true;

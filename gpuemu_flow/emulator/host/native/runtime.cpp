@@ -45,8 +45,7 @@ void load(Binary* b) {
   for (auto& [_, v] : variables_)
     if (b->module && v.binary == b && (v.found = gpuemu_variable(b->module, v.name.c_str())) && v.managed) {
       *v.managed = v.found->address;
-      GpuBlock block;
-      gpuemu_find(v.found->address, &block);
+      gpuemu_share(v.found->address);
     }
 }
 GpuVariable* variable(const void* host) {

@@ -24,7 +24,8 @@ namespace {
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t n) override {
     c10::Device cuda(c10::kCUDA, 0);
-    if (!n) return {nullptr, nullptr, &drop, cuda};
+    static bool shared = (gpuemu_share_all(), true);  // the CPU's kernels use it
+    if (!n || !shared) return {nullptr, nullptr, &drop, cuda};
     void* p = gpuemu_allocate(n, kUnwritten, 0, "tensor");
     TORCH_CHECK_WITH(OutOfMemoryError, p, "CUDA out of memory: the emulated device has no room for ", n, " bytes");
     return {p, p, &drop, cuda};
