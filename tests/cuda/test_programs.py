@@ -40,6 +40,7 @@ CASES = {
     ), ""),
     "features2": dict.fromkeys((
         "barrier", "pipeline", "branches", "functors", "queues", "pairs", "launches",
+        "pointers",
     ), ""),
 }  # fmt: skip
 ALL = [(file, case) for file, cases in CASES.items() for case in cases]

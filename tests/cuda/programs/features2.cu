@@ -193,8 +193,43 @@ bool launches(bool) {
   return download(d, 256)[200] == 3;
 }
 
+typedef float (*Op)(float, float);
+__device__ float plus_(float a, float b) { return a + b; }
+__device__ float times(float a, float b) { return a * b; }
+__device__ Op table[2] = {plus_, times};
+__global__ void apply_(const float* x, float* y, int which, Op given) {
+  float v = table[(which + threadIdx.x) % 2](x[threadIdx.x], 3.0f);
+  y[threadIdx.x] = given ? given(v, 1.0f) : v;
+}
+struct Shape { __device__ virtual float area(float s) const = 0; };
+struct Square : Shape { __device__ float area(float s) const override { return s * s; } };
+struct Circle : Shape { __device__ float area(float s) const override { return 3 * s * s; } };
+__global__ void virtuals(const float* x, float* y) {
+  Square a; Circle b;
+  const Shape* s = threadIdx.x % 2 ? (const Shape*)&a : &b;
+  y[threadIdx.x] = s->area(x[threadIdx.x]);
+}
+bool pointers(bool) {
+  auto x = numbers(32);
+  float *d_x = upload(x), *d_y;
+  CHECK(cudaMalloc(&d_y, 128));
+  Op op;
+  Op host[2];
+  CHECK(cudaMemcpyFromSymbol(host, table, sizeof host));
+  op = host[0];
+  apply_<<<1, 32>>>(d_x, d_y, 0, op);
+  CHECK(cudaDeviceSynchronize());
+  auto y = download(d_y, 32);
+  for (int i = 0; i < 32; i++) if (y[i] != (i % 2 ? x[i] * 3 : x[i] + 3) + 1) return false;
+  virtuals<<<1, 32>>>(d_x, d_y);
+  CHECK(cudaDeviceSynchronize());
+  y = download(d_y, 32);
+  for (int i = 0; i < 32; i++) if (y[i] != (i % 2 ? 1 : 3) * x[i] * x[i]) return false;
+  return true;
+}
+
 int main(int argc, char** argv) {
   const Case cases[] = {{"barrier", barrier}, {"pipeline", pipeline}, {"branches", branches}, {"functors", functors},
-                        {"queues", queues}, {"pairs", pairs}, {"launches", launches}};
+                        {"queues", queues}, {"pairs", pairs}, {"launches", launches}, {"pointers", pointers}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }
