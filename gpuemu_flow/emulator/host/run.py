@@ -52,7 +52,8 @@ class Device:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._folder = Path(tempfile.mkdtemp(prefix="gpuemu-"))
+        short = None if len(tempfile.gettempdir()) < 60 else "/tmp"  # noqa: S108 - a socket's name
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=short))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self._folder / "device"))
         self._socket.listen(16)
