@@ -252,7 +252,7 @@ void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what) 
   if (flags & kHostVisible) allow(live_[start], PROT_READ | PROT_WRITE);
   if (state == kUnwritten && size < kFilled) memset(alias_ + start, kPattern, size);
   memset((void*)(kShadowAt + start), state, size);
-  note("allocate " + std::to_string(start) + " " + std::to_string(size) + " " + std::to_string(flags) + " " + what + sites() + "\n");
+  note("allocate " + std::to_string(start) + " " + std::to_string(size) + " " + std::to_string(flags) + " " + what + (strcmp(what, "tensor") ? sites() : "") + "\n");
   return (void*)(kBase + start);
 }
 int gpuemu_free(void* p, const char* what) {
@@ -285,7 +285,7 @@ int gpuemu_free(void* p, const char* what) {
     gaps_.insert(late_.front());
     late_.pop_front();
   }
-  note("free " + std::to_string(b.start) + sites() + "\n");
+  note("free " + std::to_string(b.start) + (strcmp(what, "tensor") ? sites() : "") + "\n");  // tensors: too many to trace
   return kDone;
 }
 void gpuemu_share(void* p) {
