@@ -11,6 +11,7 @@ from gpuemu_flow.emulator.errors import UnsupportedError, unsupported
 from gpuemu_flow.emulator.ir import (
     STACK,
     GlobalVariable,
+    Immediate,
     KernelProgram,
     MemoryRegion,
     Operand,
@@ -21,9 +22,11 @@ from gpuemu_flow.emulator.ir import (
 from gpuemu_flow.emulator.layout import (
     align_up,
     check_size,
+    function_addresses,
     header_lists,
     initial_value,
     lay_out_parameters,
+    taken_addresses,
 )
 from gpuemu_flow.emulator.missing import fix_of
 from gpuemu_flow.emulator.operands import decode_operand
@@ -116,6 +119,7 @@ class _Decoder:
         self._function = function
         self._module = function.module
         self._functions = {f.name: f for f in self._module.functions if not f.is_entry}
+        self._addresses = function_addresses(self._module)
         self._program = KernelProgram(function.name, self._module)
         self._module_symbols: dict[str, Symbol] = {}
         self._shared_names: dict[str, Symbol] = {}
@@ -344,6 +348,8 @@ class _Decoder:
             return self._lookup(name, instruction.scope, frame)
 
         operand = decode_operand(text, lookup)
+        if operand is None and text.strip() in self._addresses:
+            operand = Immediate(self._addresses[text.strip()], "int")
         if operand is None:
             raise self._declined(
                 f"{instruction.opcode.text}: the operand {' '.join(text.split())[:60]!r} cannot "
@@ -397,13 +403,52 @@ class _Decoder:
             self._emit(instruction, frame, opcode, tuple(symbols), guard, negated)
             return
         function = self._functions.get(name)
+        pointer = None if function else self._lookup(name, instruction.scope, frame)
+        if isinstance(pointer, Register):
+            shape = (len(results), len(arguments))
+            self._call_through(instruction, frame, pointer, symbols, shape, guard, negated)
+            return
         if function is None:
             raise self._declined(
                 f"call of {name[:60]!r}, which has no body in this file",
-                "calls through pointers and functions of the device runtime cannot be run",
+                "functions of the device runtime, such as malloc, cannot be run",
                 instruction.offset,
             )
         self._inline(instruction, frame, function, symbols, guard, negated)
+
+    def _call_through(
+        self,
+        instruction: Instruction,
+        frame: _Frame,
+        pointer: Register,
+        symbols: list[Symbol],
+        shape: tuple[int, int],
+        guard: Register | None,
+        negated: bool,
+    ) -> None:
+        """Call the function that a register points to: compare with each that it may be."""
+        program, steps = self._program, self._program.steps
+        skips, ends = [], []
+        if guard is not None:
+            ends.append(self._emit(instruction, frame, Opcode("bra"), (), guard, not negated))
+        flag = Register(len(program.register_types), "pred")
+        program.register_types.append("pred")
+        program.register_names.append("%callee")
+        for name in sorted(taken_addresses(self._module)):
+            function = self._functions[name]
+            taken = tuple(map(len, header_lists(function)))
+            if taken != shape or name in self._stack:
+                continue
+            address = Immediate(self._addresses[name], "int")
+            compare = (flag, pointer, address)
+            self._emit(instruction, frame, Opcode("setp.eq.u64"), compare, None, False)
+            skips.append(self._emit(instruction, frame, Opcode("bra"), (), flag, True))
+            self._inline(instruction, frame, function, symbols, None, False)
+            ends.append(self._emit(instruction, frame, Opcode("bra"), (), None, False))
+            steps[skips[-1]] = replace(steps[skips[-1]], targets=(len(steps),))
+        self._emit(instruction, frame, Opcode("trap"), (), None, False)
+        for index in ends:
+            steps[index] = replace(steps[index], targets=(len(steps),))
 
     def _inline(
         self,

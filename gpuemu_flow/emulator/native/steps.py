@@ -399,6 +399,11 @@ def _stackrestore(writer: SegmentWriter, step: Step) -> None:
     writer.do(f"{f'if ({guard}) ' if guard else ''}s->stack[t] = {value};")
 
 
+def _system_call(writer: SegmentWriter, step: Step) -> None:
+    """Leave a launch that prints, or whose assertion fails, to numpy."""
+    writer.do(f"if ({writer.guard(step) or '1'}) s->err |= 2;")
+
+
 def _nothing(writer: SegmentWriter, step: Step) -> None:
     """Write nothing, since the step changes no value in this back end."""
 
@@ -410,6 +415,6 @@ _STEPS: dict[str, StepWriter] = {
     "prefetch": _nothing, "prefetchu": _nothing, "applypriority": _nothing,
     "nanosleep": _nothing, "pmevent": _nothing, "membar": _nothing, "fence": _nothing,
     "mbarrier": write_object, "griddepcontrol": _nothing, "setmaxnreg": _nothing,
-    "discard": _nothing,
+    "discard": _nothing, "call": _system_call,
     "alloca": _alloca, "stacksave": _stacksave, "stackrestore": _stackrestore, UNDEFINED: _watched,
 }  # fmt: skip
