@@ -482,7 +482,7 @@ def _full_name(block: DeviceBlock) -> str:
 
 
 def _plain(name: str) -> str:
-    from gpuemu_flow.emulator.names import plain_function  # noqa: PLC0415
+    from gpuemu_flow.emulator.findings import plain_function  # noqa: PLC0415
 
     return plain_function(name) or name
 
