@@ -7,8 +7,7 @@ from functools import cache
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx import Opcode
-from gpuemu_flow.emulator import forms_arithmetic, forms_bits
-from gpuemu_flow.emulator import forms_bits as forms_convert
+from gpuemu_flow.emulator import forms_bits
 from gpuemu_flow.emulator.registry import (
     BUILDERS,
     INTEGERS,
@@ -306,8 +305,8 @@ def _testp(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm 
 # Find the function that computes a lane-wise opcode.
 
 
-FAMILIES = (forms_arithmetic, forms_bits, forms_convert)
-"""Modules that register forms when they are imported."""
+FAMILIES = (forms_bits,)
+"""Other modules that register forms when they are imported."""
 
 
 def find_form(opcode: Opcode) -> OpcodeForm | None:

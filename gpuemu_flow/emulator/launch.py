@@ -124,7 +124,7 @@ class LaunchResult(Struct, frozen=True):
     note: str = ""
 
 
-class Kernel(Struct):
+class Kernel(Struct, dict=True):
     """A kernel ready to be launched any number of times."""
 
     program: KernelProgram
