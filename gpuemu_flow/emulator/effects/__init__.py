@@ -7,36 +7,13 @@ from gpuemu_flow.emulator.effects import (
     asynchronous,
     atomics,
     barriers,
+    checking,
     loads,
     matrices,
     moves,
     stack,
     tensors,
     warps,
-)
-from gpuemu_flow.emulator.effects import (
-    barriers as mbarriers,
-)
-from gpuemu_flow.emulator.effects import (
-    checking as perturb,
-)
-from gpuemu_flow.emulator.effects import (
-    checking as watch,
-)
-from gpuemu_flow.emulator.effects import (
-    matrices as wgmma,
-)
-from gpuemu_flow.emulator.effects import (
-    matrices as wmma,
-)
-from gpuemu_flow.emulator.effects import (
-    moves as carries,
-)
-from gpuemu_flow.emulator.effects import (
-    moves as clusters,
-)
-from gpuemu_flow.emulator.effects import (
-    stack as calls,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 
@@ -48,16 +25,16 @@ _EFFECTS: dict[str, Effect] = {
     **atomics.EFFECTS,
     **asynchronous.EFFECTS,
     **matrices.EFFECTS,
-    **wmma.EFFECTS,
-    **watch.EFFECTS,
-    **perturb.EFFECTS,
-    **wgmma.EFFECTS,
-    **mbarriers.EFFECTS,
+    **matrices.EFFECTS_WMMA,
+    **checking.EFFECTS,
+    **checking.EFFECTS_PERTURB,
+    **matrices.EFFECTS_WGMMA,
+    **barriers.EFFECTS_MBARRIERS,
     **stack.EFFECTS,
     **tensors.EFFECTS,
-    **calls.EFFECTS,
-    **carries.EFFECTS,
-    **clusters.EFFECTS,
+    **stack.EFFECTS_CALLS,
+    **moves.EFFECTS_CARRIES,
+    **moves.EFFECTS_CLUSTERS,
 }
 
 
