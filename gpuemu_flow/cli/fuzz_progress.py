@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuemu_flow.cli.progress import live_display
-from gpuemu_flow.fuzz.judged import Judged
+from gpuemu_flow.fuzz.outcome import Judged
 from gpuemu_flow.types import Verdict
 
 REDRAWS_PER_SECOND = 10

@@ -23,8 +23,7 @@ from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.fuzz.case_queue import QueuedCase
-from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
-from gpuemu_flow.fuzz.remote_run import differs
+from gpuemu_flow.fuzz.remote_run import BatchReply, CaseBatch, Farm, differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import printable

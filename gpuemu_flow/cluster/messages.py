@@ -9,7 +9,7 @@ from dataclasses import field
 
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.case_queue import QueuedCase
-from gpuemu_flow.fuzz.farm import RemoteVerdict
+from gpuemu_flow.fuzz.remote_run import RemoteVerdict
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered

@@ -18,7 +18,7 @@ from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.fuzz.verdict_cache import checks_for
+from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks

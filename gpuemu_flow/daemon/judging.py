@@ -15,7 +15,7 @@ from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validati
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.daemon.submissions import Submission
 from gpuemu_flow.fuzz.wire_ops import WireSubject
-from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.judging.judge_requests import GivenCase
 from gpuemu_flow.judging.verdicts import with_violations
 from gpuemu_flow.numerics.weakness import note_of_tolerance, note_of_zeros
 from gpuemu_flow.store.result_records import CountedResult, NewResult

@@ -16,7 +16,7 @@ from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.errors import FlowError, UsageError
-from gpuemu_flow.fuzz.planned import PlannedCases
+from gpuemu_flow.fuzz.case_source import PlannedCases
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.artifacts import ArtifactStore

@@ -22,7 +22,7 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
-from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.judging.judge_requests import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.numerics.tensor_bytes import bytes_of

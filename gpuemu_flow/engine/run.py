@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from doit.action import BaseAction
 from doit.control import TaskControl
 from doit.dependency import Dependency, DependencyStatus
@@ -20,6 +21,7 @@ from doit.exceptions import BaseFail, TaskError, TaskFailed, UnmetDependency
 from doit.reporter import ZeroReporter
 from doit.runner import MThreadRunner
 from doit.task import Stream, Task
+from msgspec.structs import asdict
 
 from gpuemu_flow.engine.durations import known_durations, longest_first, with_real_duration
 from gpuemu_flow.engine.events import Listener, TaskEvent
@@ -380,7 +382,7 @@ class Executor:
             and result.values.get("verdict") in (Verdict.FAILED.value, Verdict.ERROR.value)
         ):
             self._runner.stop()
-        return dict(vars(result))
+        return asdict(result)
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
         """Run the op of the comparison `judging` again if it could read files of the reference.
@@ -407,7 +409,7 @@ class Executor:
             begun = self._context.inputs.now()
             parts = self._states.static_parts(spec)
             unchanged = functools.partial(self._unchanged, spec, parts, begun)
-            context = replace(
+            context = msgspec.structs.replace(
                 self._context,
                 unchanged=unchanged,
                 packages=self._states.packages(spec),
@@ -416,7 +418,7 @@ class Executor:
             task = spec
             if spec.judge:
                 settings = without_hidden(spec.stage, spec.settings, parts, context.root)
-                task = replace(spec, settings=settings)
+                task = msgspec.structs.replace(spec, settings=settings)
             result = act(task, context, parts)
             if not unchanged():
                 continue
@@ -425,7 +427,9 @@ class Executor:
                 self._wait_until_after(begun)
                 continue
             if moved:  # the program itself probably wrote them, since the sources are unchanged
-                result = replace(result, discovered=_written_meanwhile(result.discovered, moved))
+                result = msgspec.structs.replace(
+                    result, discovered=_written_meanwhile(result.discovered, moved)
+                )
             self._dependency.parts[spec.name] = replace(
                 parts, observed=self._context.inputs.parts(result.discovered)
             )

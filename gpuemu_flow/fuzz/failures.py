@@ -7,6 +7,8 @@ from dataclasses import replace
 from threading import Event
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.cause import case_id
@@ -36,7 +38,6 @@ from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.pool import Pool
@@ -66,8 +67,7 @@ MOST_NAMED = 8
 """Largest number of failures that an error lists."""
 
 
-@dataclass(frozen=True)
-class Reproduction:
+class Reproduction(Struct, frozen=True):
     """A recorded failure, run again."""
 
     record: FailureRecord
@@ -304,7 +304,9 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         message = f"the record of failure {record.id} does not say how {record.op} was run"
         hint = "run or fuzz the op again: that records its failures anew"
         raise UsageError(Problem("failure-not-runnable", message, hint)) from None
-    now = replace(recorded, op=resolved(recorded.op), reference=resolved(recorded.reference))
+    now = msgspec.structs.replace(
+        recorded, op=resolved(recorded.op), reference=resolved(recorded.reference)
+    )
     return now, schema
 
 
@@ -374,12 +376,15 @@ class _Rerun:
             told = told_by_setting(setting, self._fails)
             differs = told == DIFFERS
             notes = (told, *shown.result.notes) if told else shown.result.notes
-            shown = replace(shown, result=replace(shown.result, notes=notes))
+            shown = msgspec.structs.replace(shown, result=replace(shown.result, notes=notes))
         elif passed and (not self._changed or self._is_unsteady()):
             again = next((r for r in self._more_runs() if r.still_fails), None)
             if again is not None:
                 notes = (DIFFERS, *again.result.notes)
-                shown, differs = replace(again, result=replace(again.result, notes=notes)), True
+                shown, differs = (
+                    msgspec.structs.replace(again, result=replace(again.result, notes=notes)),
+                    True,
+                )
         known = self._record.id in {record.id for record in self._store.find(self._record.seed)}
         passed = shown.result.verdict is Verdict.PASSED
         unseen = known and passed and not self._changed
@@ -388,7 +393,9 @@ class _Rerun:
         )
         case, schema = Case.from_json(self._record.case), self._schema
         disallowed = disallowed_sizes(schema, case) if schema and not known else ""
-        return replace(shown, did_not_show=unseen, known=known, disallowed=disallowed)
+        return msgspec.structs.replace(
+            shown, did_not_show=unseen, known=known, disallowed=disallowed
+        )
 
     def _first_that_shows(self) -> tuple[FailureSetting, Reproduction]:
         shown: tuple[FailureSetting, Reproduction] | None = None

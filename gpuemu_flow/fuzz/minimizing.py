@@ -7,6 +7,9 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
@@ -30,7 +33,6 @@ from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
@@ -40,8 +42,7 @@ HANG_SECONDS = 2.0
 """Time limit, in seconds, of each smaller case while a hang is shrunk."""
 
 
-@dataclass(frozen=True)
-class Minimization:
+class Minimization(Struct, frozen=True):
     """A failure, and the smallest case found that fails in the same way."""
 
     original: FailureRecord
@@ -148,7 +149,7 @@ class _Shrinker:
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
             quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
-            self._subject = replace(subject, op=quick)
+            self._subject = msgspec.structs.replace(subject, op=quick)
         self._record = record
         self._cancel = cancel
         self._case = Case.from_json(record.case)

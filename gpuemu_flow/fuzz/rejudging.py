@@ -10,8 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.case_evaluator import CaseEvaluator
-from gpuemu_flow.judging.checks import FULL_CHECKS
 from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.subject import FULL_CHECKS
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.failures import FailureRecord

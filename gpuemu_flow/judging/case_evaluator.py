@@ -17,15 +17,14 @@ from typing import Any
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made
-from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import fit_together
-from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import JudgeRequest, PreparedBatch
 from gpuemu_flow.judging.reference_evaluator import Arrays, ReferenceEvaluator, only_result
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.subject import PLAIN, Subject
 from gpuemu_flow.judging.verdicts import (
+    input_error,
     run_error_result,
     with_printed,
     with_violations,

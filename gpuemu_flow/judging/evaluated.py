@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Case, CheckResult
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class EvaluatedCase:
+class EvaluatedCase(Struct, frozen=True, dict=True):
     """A judged case with its tensors."""
 
     case: Case
@@ -38,8 +36,7 @@ class EvaluatedCase:
         return self.bring_expected()
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A case with its expected outputs."""
 
     case: Case

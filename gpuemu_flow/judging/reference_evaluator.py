@@ -16,13 +16,22 @@ from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.evaluated import Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import usable, with_generated
-from gpuemu_flow.judging.input_errors import input_error
-from gpuemu_flow.judging.judge_given import GivenBatch, GivenCase
-from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
-from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
+from gpuemu_flow.judging.judge_requests import (
+    Evaluation,
+    GivenBatch,
+    GivenCase,
+    JudgeRequest,
+    PreparedBatch,
+    Setup,
+)
 from gpuemu_flow.judging.reference_dtypes import widens
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import with_violations, without_outputs
+from gpuemu_flow.judging.verdicts import (
+    comparison_failed,
+    input_error,
+    with_violations,
+    without_outputs,
+)
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.answers import MALFORMED
@@ -35,6 +44,7 @@ from gpuemu_flow.types import Case, CheckResult, Failure
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
+
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -284,3 +294,63 @@ def only_result(results: Sequence[CheckResult | None]) -> CheckResult:
     if result is None:
         raise RuntimeError("the judge has to have a verdict on an only case")
     return result
+
+
+# Judge a case step by step, after judging it in one request ended the reference's process.
+
+
+def ask_expected(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    """Run the reference on a case in float64, or in the case's dtype if float64 ends the process.
+
+    If the reference only raises an exception in float64, the judge service itself runs it again in
+    the case's dtype.
+    """
+    attempt, request = _ask(reference, setup, about, bring=bring)
+    if not attempt.ended:
+        return attempt, request
+    attempt, request = _ask(reference, setup, about, bring=False)
+    if attempt.ended and setup.widens and about.widens:
+        about.widens = False
+        attempt, request = _ask(reference, setup, about, bring=False)
+    if not bring or not attempt.outcome.ok:
+        return attempt, request
+    request.bring = True
+    return _with_probe_or_without(reference, setup, request), request
+
+
+def _ask(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    request = JudgeRequest(setup, about, method="expected")
+    request.bring = bring
+    return reference.ask(request), request
+
+
+def _with_probe_or_without(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest
+) -> Attempt:
+    """Make a request; if the process ends, repeat the request without probing output dtypes."""
+    attempt = reference.ask(request)
+    if attempt.ended and setup.probes:
+        setup.probes = False
+        attempt = reference.ask(request)
+        setup.probes = attempt.ended  # if so, the probe was not the reason
+    return attempt
+
+
+def judge_in_steps(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
+) -> CheckResult | None:
+    """Judge a case step by step; the reference's process may end in any of the steps."""
+    attempt, _ = ask_expected(reference, setup, request.about, bring=False)
+    early = without_outputs(attempt.outcome.error, op)
+    if early is not None:
+        return early
+    attempt = _with_probe_or_without(reference, setup, request)
+    error = attempt.outcome.error
+    if error is not None:
+        request.results, request.facts = [comparison_failed(error)], setup.facts
+        request.changed = request.find_changes()
+    return None

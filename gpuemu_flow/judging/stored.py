@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
-from gpuemu_flow.judging.params import CompareParams
+from msgspec import Struct
+
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.judging.verdicts import (
     comparison_failed,
     with_printed,
@@ -14,7 +16,6 @@ from gpuemu_flow.judging.verdicts import (
     without_outputs,
 )
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.pool import Pool
@@ -25,8 +26,7 @@ EVALUATIONS = 20
 OVERHEAD_SECONDS = 300.0
 
 
-@dataclass(frozen=True)
-class StoredCase:
+class StoredCase(Struct, frozen=True):
     """One case, and the recorded outcomes of op and reference on it."""
 
     case: Case
@@ -52,8 +52,7 @@ def _error_of(record: Mapping[str, Json]) -> RunError | None:
     return None if record["ok"] else error_from_json(record["error"])
 
 
-@dataclass(frozen=True)
-class StoredJudge:
+class StoredJudge(Struct, frozen=True):
     """Judges the cases of one op and dtype, in workers that have loaded the reference.
 
     If a worker has been used before, its results count only if all cases of the batch passed.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.judge_cases import judge_case
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.judge_service import judge_case
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.types import Case, Json

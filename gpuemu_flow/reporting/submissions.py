@@ -12,7 +12,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
-from gpuemu_flow.judging.summary import WORST, tallied
+from gpuemu_flow.judging.verdicts import WORST, tallied
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult

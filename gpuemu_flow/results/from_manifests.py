@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.judging.summary import WORST
+from gpuemu_flow.judging.verdicts import WORST
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult

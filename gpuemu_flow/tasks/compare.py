@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.stored import StoredCase, StoredJudge
-from gpuemu_flow.judging.summary import summarise
+from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judging.verdicts import summarise
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.discovered import SeenInputs
@@ -30,11 +30,11 @@ from gpuemu_flow.tasks.base import (
     TaskSpec,
     program_of,
     read_manifest,
+    read_planned,
     write_manifest,
 )
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
-from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import (
     Case,
     CheckResult,

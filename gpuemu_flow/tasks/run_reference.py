@@ -14,22 +14,28 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.reference_dtypes import (
     expected_dtypes,
     own_dtypes,
     probe_case,
     widens,
 )
+from gpuemu_flow.judging.subject import PLAIN
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.runners.timeouts import was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    program_of,
+    read_planned,
+    write_manifest,
+)
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
-from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE

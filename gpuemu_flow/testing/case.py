@@ -51,7 +51,7 @@ class GpuemuCase(Mapping[str, Any]):
 
     def turn_to(self, index: int) -> None:
         """Switch to another case of the same op."""
-        from gpuemu_flow.fuzz.planned import CaseSequence  # noqa: PLC0415
+        from gpuemu_flow.fuzz.case_source import CaseSequence  # noqa: PLC0415
 
         marked = self._item.marked
         sequence = CaseSequence(self.dtype, self.master_seed, marked.strategies, marked.layouts)

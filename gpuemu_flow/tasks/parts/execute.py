@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
 
-from gpuemu_flow.judging.input_errors import input_error
+from msgspec import Struct, field, to_builtins
+
+from gpuemu_flow.judging.verdicts import input_error
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
@@ -16,8 +16,7 @@ from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
 from gpuemu_flow.types import Json
 
 
-@dataclass(frozen=True)
-class BatchOutcomes:
+class BatchOutcomes(Struct, frozen=True):
     """The outcomes of a batch of requests."""
 
     requests: list[Request]
@@ -62,7 +61,7 @@ def execute(
         "code": dict(code),
         "params": spec.params.to_json(),
         "env": {**context.environment, **context.packages},
-        "checks": asdict(checks),
+        "checks": to_builtins(checks),
     }
     known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
     batch = _Batch(spec, context, program, requests, known)

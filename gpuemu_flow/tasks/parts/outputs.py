@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
+from msgspec.structs import replace
+
 from gpuemu_flow.judging.stored import StoredCase
+from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.parts.execute import outcome_record
@@ -21,10 +22,7 @@ def heal_missing(
     A missing or damaged blob is fetched from a shared cache, or else made again by running the
     program on the case. If the program then gives other bytes, the record names the new output.
 
-    Raises
-    ------
-    Interrupted
-        The run was cancelled.
+    Raises Interrupted: The run was cancelled.
     """
     healed = {stored.case.index: stored for stored in batch}
     for role in ("op", "reference"):
