@@ -66,7 +66,7 @@ class CaseEvaluator(ReferenceEvaluator):
 
     def observed(self) -> dict[str, Observation]:
         """Return everything that ``op``, ``reference`` and ``generator`` have used so far."""
-        found = {"reference": self._reference.observed()}
+        found = super().observed()
         if self._opened_op is not None:
             found["op"] = self._opened_op.observed()
         if self.subject.generators:

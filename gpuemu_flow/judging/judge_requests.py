@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.subject import PLAIN, CompareParams
-from gpuemu_flow.judging.verdicts import input_error, run_error_result, with_violations
+from gpuemu_flow.judging.verdicts import StoredCase, input_error, run_error_result, with_violations
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
 from gpuemu_flow.runners.answers import MALFORMED
@@ -99,7 +100,7 @@ def post(
         arrays=arrays,
         fds=fds,
         calls=EVALUATIONS * cases,
-        idle=message["method"] in ("prepare", "given"),
+        idle=message["method"] in ("prepare", "given", "stored"),
         made=made,
     )
 
@@ -374,6 +375,49 @@ def _as_plain(one: GivenCase) -> GivenCase:
         for name, array in one.outputs.items()
     }
     return replace(one, outputs=outputs)
+
+
+class StoredRequest:
+    """A request to judge outputs of op and reference in blob files; see `runners.work.Work`."""
+
+    def __init__(
+        self, setup: Setup, stored: Sequence[StoredCase], locate: Callable[[str], Path]
+    ) -> None:
+        self.results: list[CheckResult] = []
+        self.facts: dict[str, Json] = {}
+        self._setup = setup
+        self._cases = [one.case for one in stored]
+        self._files = [
+            [str(locate(record["blob"])) for record in (one.op, one.reference)] for one in stored
+        ]
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send all cases to the worker; see `Work.begin`."""
+        forget_prepared(worker_client)
+        message = {
+            "method": "stored",
+            "index": self._cases[0].index,
+            "cases": [case.to_json() for case in self._cases],
+            "files": self._files,
+        }
+        made = max(case.nbytes for case in self._cases)
+        return post(worker_client, message, self._setup, {}, cases=len(self._cases), made=made)
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the verdicts; see `Work.finish`."""
+        index = self._cases[0].index
+        attempt, answer = worker_client.collect(index)
+        if attempt.outcome.ok:
+            try:
+                found, facts = answer["result"]["results"], answer["result"]["facts"]
+                self.facts = {key: facts[key] for key in self._setup.facts}
+                self.results = [
+                    CheckResult.from_json(result)
+                    for _, result in zip(self._cases, found, strict=True)
+                ]
+            except MALFORMED:
+                return worker_client.broken(index)
+        return attempt
 
 
 class GivenRequest:

@@ -29,6 +29,7 @@ from gpuemu_flow.numerics.compare_batch import MOST_CASES, MOST_ELEMENTS, Form, 
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single
+from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.blobs import BlobError
@@ -36,6 +37,7 @@ from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.execute import converted
 from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.jobs import ServiceContext
+from gpuemu_flow.runners.limits import lift_memory_limit
 from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict, failure_to_json
@@ -76,7 +78,8 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given`` or ``evaluate``.
+        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given``, ``stored`` or
+        ``evaluate``.
 
         ``judge`` and ``expected`` concern the cases of the last ``prepare``.
 
@@ -88,6 +91,8 @@ class JudgeService:
             return self._evaluate(payload, context)
         if method == "given":
             return self._judge_given(payload, context)
+        if method == "stored":
+            return self._judge_stored(payload, context)
         if method == "expected":
             return self._give_expected(context, bring=bool(payload["bring"]))
         return self._judge_all(payload, context)
@@ -267,6 +272,22 @@ class JudgeService:
             found.append(verdicts.finish())
         self._items = []
         return {"groups": found, "facts": self._found_out()}
+
+    def _judge_stored(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Judge cases whose outputs, those of the op and of the reference, are blob files.
+
+        The reference only serves the comparison, so its memory limit does not apply.
+        """
+        lift_memory_limit()
+        np.random.seed(0)  # so that a verdict does not depend on the cases before
+        cases = [Case.from_json(case) for case in payload["cases"]]
+        verdicts = self._verdicts(context, explain=True)
+        for case, inputs, files in zip(
+            cases, materialise_each(cases), payload["files"], strict=True
+        ):
+            actual, expected = (blobs.read(Path(file)) for file in files)
+            verdicts.add(Ran(case, actual, expected, inputs))
+        return {"results": verdicts.finish(), "facts": self._found_out()}
 
     def _judge_gradients(self, ran: Ran, context: ServiceContext) -> CheckResult:
         """Judge outputs that a client sent, which may lack gradients."""

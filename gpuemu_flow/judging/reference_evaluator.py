@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,12 @@ from gpuemu_flow.judging.judge_requests import (
     JudgeRequest,
     PreparedBatch,
     Setup,
+    StoredRequest,
 )
 from gpuemu_flow.judging.reference_dtypes import widens
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import (
+    StoredCase,
     comparison_failed,
     input_error,
     with_violations,
@@ -60,7 +63,9 @@ class ReferenceEvaluator:
         cancel: Event | None,
         *,
         expected_cache: ExpectedStore | None = None,
+        allowed: Mapping[str, list[str]] | None = None,
     ) -> None:
+        """Start no worker yet; `allowed` are the outputs' dtypes, if they are known."""
         self.subject = subject
         self._pool = pool
         self._stack = stack
@@ -73,9 +78,14 @@ class ReferenceEvaluator:
             compare=subject.compare,
             samples=[case.to_json() for case in self._samples()],
         )
+        self._setup.facts["allowed"] = allowed
         self._expected_cache = expected_cache
         if expected_cache is not None:
             self._setup.facts.update(expected_cache.fact("facts") or {})
+
+    def observed(self) -> dict[str, Observation]:
+        """Return everything that each program was seen to use so far."""
+        return {"reference": self._reference.observed()}
 
     @property
     def has_source(self) -> bool:
@@ -221,6 +231,23 @@ class ReferenceEvaluator:
         if early is not None:
             return early
         return with_violations(only_result(again.results), one.violations)
+
+    def judge_stored(
+        self, stored: Sequence[StoredCase], locate: Callable[[str], Path]
+    ) -> list[CheckResult]:
+        """Judge cases with the stored outputs of both programs; `locate` finds the files of blobs.
+
+        If the worker fails on a batch, each of its cases is judged separately.
+        """
+        request = StoredRequest(self._setup, stored, locate)
+        error = self._reference.ask(request).outcome.error
+        if error is None:
+            self._setup.facts = request.facts
+            pairs = zip(stored, request.results, strict=True)
+            return [one.verdict(result) for one, result in pairs]
+        if len(stored) > 1:
+            return [result for one in stored for result in self.judge_stored([one], locate)]
+        return [stored[0].verdict(comparison_failed(error))]
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which the op, run elsewhere, gave no outputs."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.runners.api import RunError, error_from_json
 from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
-from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Json, Verdict, number_to_json
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Json,
+    Verdict,
+    failure_from_json,
+    number_to_json,
+)
 from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 from gpuemu_flow.verdicts import Tally
 
@@ -149,3 +160,25 @@ def input_error(case: Case) -> RunError | None:
     if fault is None:
         return None
     return RunError(fault.slug, fault.message, fault.hint, file=fault.file, line=fault.line)
+
+
+class StoredCase(Struct, frozen=True):
+    """One case, and the recorded outcomes of op and reference, whose outputs are blobs."""
+
+    case: Case
+    op: Mapping[str, Json]
+    reference: Mapping[str, Json]
+
+    def without_outputs(self) -> CheckResult | None:
+        """Return the verdict if a program gave no outputs; see `without_outputs`."""
+        reference, op = (
+            None if record["ok"] else error_from_json(record["error"])
+            for record in (self.reference, self.op)
+        )
+        return without_outputs(reference, op)
+
+    def verdict(self, compared: CheckResult) -> CheckResult:
+        """Return the result of the comparison, completed by the runner's findings about the op."""
+        violations = [failure_from_json(violation) for violation in self.op["violations"]]
+        result = with_violations(compared, violations)
+        return with_printed(result, str(self.op.get("printed", "")))
