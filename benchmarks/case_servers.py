@@ -30,8 +30,7 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.fuzz.case_queue import checks_for
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.judging.evaluated import input_bytes
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, input_bytes, open_evaluator
 from gpuemu_flow.judging.subject import PLAIN, CompareParams, Subject
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng

@@ -11,8 +11,12 @@ from functools import cached_property
 from msgspec import Struct
 
 from gpuemu_flow.fuzz.subjects import OpSubject, outputs_key
-from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
-from gpuemu_flow.judging.evaluated import EvaluatedCase, input_bytes
+from gpuemu_flow.judging.case_evaluator import (
+    CaseEvaluator,
+    EvaluatedCase,
+    input_bytes,
+    open_evaluator,
+)
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.observed import Observation

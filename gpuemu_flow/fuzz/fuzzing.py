@@ -18,8 +18,7 @@ from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.pool import Pool

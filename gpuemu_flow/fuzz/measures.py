@@ -26,7 +26,7 @@ from gpuemu_flow.fuzz.subjects import (
     select_ops,
 )
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
-from gpuemu_flow.judging.evaluated import Prepared
+from gpuemu_flow.judging.reference_evaluator import Prepared
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.calibrate import (
     Calibration,

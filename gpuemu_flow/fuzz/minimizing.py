@@ -30,8 +30,7 @@ from gpuemu_flow.fuzz.rejudging import (
     told_by_setting,
 )
 from gpuemu_flow.fuzz.subjects import open_ordered
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.timeouts import TIMEOUT

@@ -9,8 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.case_evaluator import CaseEvaluator
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judging.subject import FULL_CHECKS
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.runners.api import Checks

@@ -17,7 +17,7 @@ from gpuemu_flow.fuzz.case_queue import QueuedCase, VerdictCache, case_key
 from gpuemu_flow.fuzz.case_source import CaseSource
 from gpuemu_flow.fuzz.outcome import Judged
 from gpuemu_flow.fuzz.subjects import OpSubject
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import EvaluatedCase
 from gpuemu_flow.judging.verdicts import input_error, run_error_result
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.runners.api import RunError

@@ -21,7 +21,7 @@ from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS

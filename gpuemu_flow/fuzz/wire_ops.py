@@ -281,7 +281,8 @@ class Subjects:
         # The time is part of the key: programs that were loaded before an edit are not used again,
         # even if the edit is undone.
         loaded = digest_json([repr(key), base, compiled.seen.begun])
-        return WireSubject(replace(subject, samples=samples), loaded, base, compiled.seen)
+        subject = msgspec.structs.replace(subject, samples=samples)
+        return WireSubject(subject, loaded, base, compiled.seen)
 
     def _current(self, name: str, dtype: str) -> _Compiled:
         with self._lock:

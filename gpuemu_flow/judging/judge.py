@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
-from gpuemu_flow.judging.reference_overflow import overflow_notes
 from gpuemu_flow.judging.subject import CompareParams
-from gpuemu_flow.judging.traits import OpTraits, blamed, find_traits, unsteady_output
+from gpuemu_flow.judging.traits import (
+    OpTraits,
+    blamed,
+    find_traits,
+    overflow_notes,
+    unsteady_output,
+)
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract

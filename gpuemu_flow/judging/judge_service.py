@@ -21,8 +21,7 @@ from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
 from gpuemu_flow.judging.judge import Judge, refused
-from gpuemu_flow.judging.reference_dtypes import expected_dtypes, own_dtypes, probe_case
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judging.subject import CompareParams, expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judging.traits import OpTraits
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.compare_batch import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of

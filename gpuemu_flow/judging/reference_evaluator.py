@@ -9,12 +9,12 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made, unmade
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.judging.evaluated import Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import usable, with_generated
 from gpuemu_flow.judging.judge_requests import (
@@ -26,8 +26,7 @@ from gpuemu_flow.judging.judge_requests import (
     Setup,
     StoredRequest,
 )
-from gpuemu_flow.judging.reference_dtypes import widens
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.subject import Subject, widens
 from gpuemu_flow.judging.verdicts import (
     StoredCase,
     comparison_failed,
@@ -50,6 +49,21 @@ if TYPE_CHECKING:
 
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+class Prepared(Struct, frozen=True):
+    """A case with its expected outputs."""
+
+    case: Case
+    inputs: Arrays
+    expected: Arrays
+    allowed: Mapping[str, list[str]]
+    check: Callable[[Arrays], CheckResult]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Return the likeliest dtype of each output."""
+        return {name: names[0] for name, names in self.allowed.items()}
 
 
 class ReferenceEvaluator:

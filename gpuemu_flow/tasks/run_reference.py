@@ -4,7 +4,7 @@ Reads the cases, and the reference's script with all its imports. Float inputs a
 float64, so that a low-precision op is compared with an accurate result. If the reference fails on a
 case in float64, it is run again in the dtype of the case. If this fails, too, its error is
 recorded. One more run shows the dtypes that outputs should have: it takes the smallest of the
-sample cases, and does not convert its inputs to float64. `judging.reference_dtypes` implements
+sample cases, and does not convert its inputs to float64. `judging.subject` implements
 these rules; this stage stores the results.
 """
 
@@ -14,13 +14,13 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.judging.reference_dtypes import (
+from gpuemu_flow.judging.subject import (
+    PLAIN,
     expected_dtypes,
     own_dtypes,
     probe_case,
     widens,
 )
-from gpuemu_flow.judging.subject import PLAIN
 from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.runners.timeouts import was_given_up

@@ -17,8 +17,7 @@ from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase, open_evaluator
 from gpuemu_flow.judging.subject import FULL_CHECKS
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Verdict
