@@ -21,12 +21,14 @@ from gpuemu_flow.cases.minimize import (
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.fuzz.failures import FailureLog, stored_inputs, subject_for
-from gpuemu_flow.fuzz.rejudging import (
+from gpuemu_flow.fuzz.failures import (
+    FailureLog,
     FailureSetting,
     fails_alike,
     judge_in,
     recorded_reason,
+    stored_inputs,
+    subject_for,
     told_by_setting,
 )
 from gpuemu_flow.fuzz.subjects import open_ordered

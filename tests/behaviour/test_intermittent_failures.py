@@ -12,7 +12,7 @@ from mini_workspace import DOUBLES, Mini, make_doubling
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.code_state import CODE, code_key, fixed_ids
-from gpuemu_flow.fuzz.rejudging import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
+from gpuemu_flow.fuzz.failures import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
 from gpuemu_flow.store.failures import FailureStore
 
 pytestmark = pytest.mark.ci
