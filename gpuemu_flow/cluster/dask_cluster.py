@@ -154,7 +154,7 @@ class DaskCluster:
 
 
 class DaskFarm:
-    """The workers of a cluster, for the cases of one op; see `fuzz.farm.Farm`."""
+    """The workers of a cluster, for the cases of one op; see `fuzz.remote_run.Farm`."""
 
     def __init__(self, tasks: ClusterTasks[CaseBatch], setup: RunSetup) -> None:
         self._tasks = tasks

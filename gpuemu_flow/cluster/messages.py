@@ -102,7 +102,7 @@ class BatchAnswer:
     # The worker's name; see `worker.own_name`.
     worker: str
     verdicts: tuple[RemoteVerdict, ...] = ()
-    # See `fuzz.farm.BatchReply`.
+    # See `fuzz.remote_run.BatchReply`.
     key: str = ""
     names: Discovered = field(default_factory=Discovered)
     parts: Mapping[str, str] = field(default_factory=dict)

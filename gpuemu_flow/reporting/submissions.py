@@ -298,7 +298,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
     """Return the counts per verdict and the worst errors of the valid submissions in `one`.
 
     `one` holds the submissions for one op and dtype. The keys of the result are those of
-    `judging.summary.summarise`.
+    `judging.verdicts.summarise`.
     """
     tally = Tally()
     for stored in one.valid:
