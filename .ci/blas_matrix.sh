@@ -21,17 +21,5 @@ try() { # kernel, threads, features of numpy that are off
 }
 
 try Haswell 1
-try Haswell 2
-try Haswell 1 "$all"
+try Haswell 2 "$all"
 try Prescott 1
-if grep -qw avx512f /proc/cpuinfo; then
-  try SkylakeX 2
-else
-  echo "no AVX-512 here: SkylakeX is left out"
-fi
-zen=$(OPENBLAS_CORETYPE=Zen OPENBLAS_VERBOSE=2 "$python" -c 'import numpy' 2>&1)
-if [ "$zen" = "Core: Haswell" ]; then
-  echo "this OpenBLAS takes Haswell's kernels for Zen: they have been tried"
-else
-  try Zen 1
-fi

@@ -29,9 +29,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 from cluster import Scheduler, below_of, started  # noqa: E402
 from mini_workspace import Mini, make_mini  # noqa: E402
 
-from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: E402
+from gpuemu_flow.cluster.dask_cluster import (  # noqa: E402
+    PER_THREAD,
+    open_cluster,
+)
 from gpuemu_flow.cluster.messages import BatchRequest  # noqa: E402
-from gpuemu_flow.cluster.tasks import PER_THREAD  # noqa: E402
 from gpuemu_flow.engine.workspace import Workspace  # noqa: E402
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions  # noqa: E402
 from gpuemu_flow.fuzz.outcome import Judged  # noqa: E402

@@ -80,13 +80,13 @@ def alone(folder: Path, count: int) -> None:
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.case_source import case_stream  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import op_subject  # noqa: PLC0415
-    from gpuemu_flow.runners import malloc  # noqa: PLC0415
+    from gpuemu_flow.runners import limits  # noqa: PLC0415
 
     os.chdir(folder)
     op, reference = (load_function(folder / f"{name}.py") for name in workspaces.SMALL_PROGRAMS)
     subject = op_subject(Workspace(), workspaces.SMALL_OP, "float32")
     cases = list(islice(case_stream(subject, seed=workspaces.SEED), count))
-    malloc.tune()
+    limits.tune()
     begin = time.process_time()
     with np.errstate(over="ignore"):
         for case in cases:

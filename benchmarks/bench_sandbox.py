@@ -21,15 +21,16 @@ import struct
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 import workspaces
 from processes import Cost, plain_environment, timed
 
 from gpuemu_flow.runners.process import ServerHandle
 from gpuemu_flow.runners.sandbox.enter import enter, make_scratch, move_in
-from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.fence import system_level
 from gpuemu_flow.runners.sandbox.spec import Sandbox, lacks
 
 MAX_MS = 50.0
@@ -133,7 +134,7 @@ def measure(root: Path, rounds: int, fuzz_rounds: int) -> Figures:
     scripts, many, cache = write_files(root)
     sandbox = Sandbox(system_level(), str(root), hidden=(f"{scripts}/op_1.py", cache))
     wide = tuple(f"{many}/op_{number}.py" for number in range(MANY))
-    hiding = replace(sandbox, hidden=(*wide, cache))
+    hiding = msgspec.structs.replace(sandbox, hidden=(*wide, cache))
     server = ServerHandle({})
     entered, entered_many, fenced, plain = [], [], [], []
     try:

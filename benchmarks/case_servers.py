@@ -27,17 +27,16 @@ from processes import plain_environment, tree_cpu_s
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import sample_cases
+from gpuemu_flow.cases.plan import plan_cases, sample_cases
 from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, input_bytes, open_evaluator
 from gpuemu_flow.judging.subject import PLAIN, CompareParams, Subject
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.runners.script import decode_response, encode_request
 from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
 
 TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)
@@ -130,7 +129,7 @@ def one_by_one(judge_one: Callable[[int], None]) -> Judge:
 @contextmanager
 def alone(setting: Setting) -> Iterator[Judge]:
     """The numerical work alone, as plainly as it can be written."""
-    malloc.tune()
+    limits.tune()
     op, reference = (load_function(setting.folder / f"{name}.py") for name in (OP, REFERENCE))
 
     def judge_one(n: int) -> None:
@@ -156,7 +155,7 @@ def run_script(path: Path, request: bytes) -> bytes:
 @contextmanager
 def interpreters(setting: Setting) -> Iterator[Judge]:
     """A fresh interpreter per case for op and reference each; everything else as in `alone`."""
-    malloc.tune()
+    limits.tune()
 
     def call(name: str, inputs: Arrays) -> dict[str, np.ndarray]:
         path = setting.folder / f"{name}_script.py"

@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
-from gpuemu_flow.config.keys import Key, Section, Tables
-from gpuemu_flow.config.tables import FILE
-from gpuemu_flow.config.values import ListOf
+from gpuemu_flow.config.fields import Key, Table, describe, keys_of, rows_of, table_of
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.types import (
     DTYPE_ALIASES,
     DTYPES,
@@ -171,7 +170,7 @@ is described in [selecting](selecting.md#targets-with-options).
 def config_page() -> str:
     """Return the page as Markdown."""
     parts = [INTRODUCTION.strip()]
-    for key in FILE.keys:
+    for key in keys_of(File).values():
         parts.append(_section(key))
     parts.append(_words())
     parts.append(CONCEPTS.strip().replace("BUILTIN_SCHEMAS", _listed(BUILTIN_SCHEMAS)))
@@ -204,29 +203,24 @@ def _words() -> str:
 
 
 def _section(key: Key) -> str:
-    kind = key.type
-    if isinstance(kind, Tables):
-        heading, keys = f"[[{key.name}]]", list(_flat(kind.table, ""))
-    elif isinstance(kind, Section):
-        heading, keys = f"[{key.name}]", list(_flat(kind, ""))
-    elif isinstance(kind, ListOf):
-        heading, keys = key.name, []
-    else:
-        heading, keys = f"[{key.name}]", []
-    lines = [f"## `{heading}`", "", key.doc, ""]
-    if keys:
+    array, table = rows_of(key.type), table_of(key.type)
+    inner = array or table
+    heading = f"[[{key.name}]]" if array else f"[{key.name}]"
+    lines = [f"## `{key.name if key.name == 'include' else heading}`", "", key.doc, ""]
+    if inner:
         lines += ["| Key | Value | Default | Meaning |", "|---|---|---|---|"]
-        lines += [_row(name, k) for name, k in keys]
+        lines += [_row(name, k) for name, k in _flat(inner, "")]
     else:
-        lines.append(f"{_sentence(kind.describe())} ({'ours' if key.ours else 'documented'}).")
+        lines.append(f"{_sentence(describe(key.type))} ({'ours' if key.ours else 'documented'}).")
     return "\n".join(lines).rstrip()
 
 
-def _flat(section: Section, prefix: str) -> Iterator[tuple[str, Key]]:
-    """Yield the keys of a section with those of the tables in it, under their dotted names."""
-    for key in section.keys:
-        if isinstance(key.type, Section):
-            yield from _flat(key.type, f"{prefix}{key.name}.")
+def _flat(table: type[Table], prefix: str) -> Iterator[tuple[str, Key]]:
+    """Yield the keys of a table with those of the tables in it, under their dotted names."""
+    for key in keys_of(table).values():
+        inner = table_of(key.type)
+        if inner:
+            yield from _flat(inner, f"{prefix}{key.name}.")
         else:
             yield prefix + key.name, key
 
@@ -248,7 +242,7 @@ def _row(name: str, key: Key) -> str:
         default = "none"
     else:
         default = f"`{_toml(key.default)}`"
-    cells = (names, key.type.describe(), default, _meaning(key))
+    cells = (names, describe(key.type), default, _meaning(key))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -22,7 +22,8 @@ from types import ModuleType
 import click
 
 from gpuemu_flow.cli.main import cli
-from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.fields import table_schema
+from gpuemu_flow.config.tables import File
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAM = "gpuemu-flow"
@@ -150,7 +151,7 @@ def config_schema() -> str:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "gpuemu.toml",
         "description": "Configuration of a gpuemu-flow workspace.",
-        **FILE.schema(),
+        **table_schema(File),
     }
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.rules import RULES
-from gpuemu_flow.artifacts.rules.base import explain
+from gpuemu_flow.artifacts.rules import RULES, explain
 
 _INTRODUCTION = """\
 # Lint rules
@@ -42,6 +41,6 @@ A rule that has nothing to look at (no PTX, no cubin) is listed as unchecked, ne
 
 def reference_page() -> str:
     """Return the whole page ``docs/lint-rules.md``."""
-    rows = [f"| {r.number} | [{r.id}](#{r.id}) | {r.severity} |" for r in RULES]
+    rows = [f"| {n} | [{r.id}](#{r.id}) | {r.severity} |" for n, r in enumerate(RULES, 1)]
     table = "\n".join(["| # | rule | severity |", "|---|---|---|", *rows])
     return "\n".join([_INTRODUCTION, table, "", *(explain(rule) for rule in RULES)])

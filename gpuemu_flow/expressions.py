@@ -27,9 +27,7 @@ class ExpressionError(ValueError):
 def check_expression(text: str | int) -> None:
     """Check the syntax of an expression, but not whether its names exist.
 
-    Raises
-    ------
-    ExpressionError
+    Raises ExpressionError.
     """
     _Parser(str(text), None, {}).whole()
 
@@ -37,9 +35,7 @@ def check_expression(text: str | int) -> None:
 def names_in(text: str | int) -> frozenset[str]:
     """Return the names of dims that an expression uses.
 
-    Raises
-    ------
-    ExpressionError
+    Raises ExpressionError.
     """
     parser = _Parser(str(text), None, {})
     parser.whole()
@@ -49,18 +45,7 @@ def names_in(text: str | int) -> frozenset[str]:
 def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
     """Compute an expression.
 
-    Parameters
-    ----------
-    text : str or int
-    names : mapping of str to int
-        Values of the dims.
-    shapes : mapping
-        Shapes of the tensors, for ``size(x)`` and ``dim(x, 0)``.
-
-    Raises
-    ------
-    ExpressionError
-        A name is unknown, a divisor is zero, or a value exceeds 63 bits.
+    Raises ExpressionError: A name is unknown, a divisor is zero, or a value exceeds 63 bits.
     """
     return _Parser(str(text), names, shapes).whole()
 

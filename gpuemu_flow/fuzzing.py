@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases import fuzz_config, protocol_v1
+from gpuemu_flow.cases import protocol_v1
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
-from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.numerics.rng_many import fill_uniform
 from gpuemu_flow.types import Case, InputSpec, Json, Shape
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -187,8 +188,7 @@ def generate_random_tensor(
     return values
 
 
-@dataclass
-class FuzzConfig:
+class FuzzConfig(Struct):
     """Settings that decide a sequence of cases: sizes per dim, or limits of random shapes.
 
     The class can also be called with limits in place of the lists of sizes:
@@ -252,9 +252,9 @@ class FuzzConfig:
         given = {name: getattr(self, name) for name in _RANGES}
         return _limits(given) if any(v is not None for v in given.values()) else None
 
-    def as_request(self) -> fuzz_config.SequenceConfig:
-        """Convert to the daemon's class, or raise the errors of `fuzz_config.SequenceConfig`."""
-        return fuzz_config.SequenceConfig.from_json(self.to_dict())
+    def as_request(self) -> protocol_v1.SequenceConfig:
+        """Convert to the daemon's class, or raise the errors of `protocol_v1.SequenceConfig`."""
+        return protocol_v1.SequenceConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
         """Return the settings in the form of a request's ``fuzz_config``."""
@@ -271,8 +271,7 @@ class FuzzConfig:
         }
 
 
-@dataclass(frozen=True)
-class TestCase:
+class TestCase(Struct, frozen=True):
     """One case.
 
     Attributes
@@ -331,7 +330,7 @@ class SeededFuzzer:
         if isinstance(config, FuzzConfig):
             self.config = config
         else:
-            self.config = FuzzConfig(**{**vars(options or FuzzConfig(0)), "seed": config})
+            self.config = replace(options or FuzzConfig(0), seed=config)
         self._request = self.config.as_request()
         self._limits = self.config.limits
         self._next = 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import replace
 
 THERE = "{there}"
 """Placeholder, in a finding's `words`, for the second place of the finding."""
@@ -24,12 +24,13 @@ TITLES = {
 """Names of the checks as compute-sanitizer has them."""
 
 
-@dataclass(frozen=True)
-class CodePlace:
+class CodePlace(Struct, frozen=True):
     """The place of an instruction."""
 
-    file: str = ""
-    line: int = 0
+    file: str = ""  # Source file, relative to the workspace if inside; empty if unknown
+    line: int = 0  # line in `file`, 1-based; 0 if unknown
+    # Line (1-based) in the PTX without comments and line information; 0 if unknown. Unlike `line`,
+    # it does not change when a comment is added to the source.
     code: int = 0
 
     @property
@@ -43,20 +44,21 @@ class CodePlace:
         return f"PTX line {self.code}"
 
 
-@dataclass(frozen=True)
-class KernelFinding:
+class KernelFinding(Struct, frozen=True):
     """One error that a check found at one place."""
 
+    # ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``
     check: str
-    rule: str
-    kernel: str
-    instruction: str
-    words: str
+    rule: str  # Kind of mistake, kebab-case
+    kernel: str  # name of the entry
+    instruction: str  # Short name of the instruction, such as ``ld.shared``
+    words: str  # Message, in which `THERE` stands for the line of `there`
     place: CodePlace
-    there: CodePlace | None
+    there: CodePlace | None  # for a race, the other access; for a barrier, the other barrier
+    # Indices (x, y, z) of the first block and thread with the error
     block: tuple[int, ...]
     thread: tuple[int, ...]
-    count: int
+    count: int  # number of occurrences, over all threads
 
     @property
     def message(self) -> str:
@@ -76,21 +78,10 @@ class KernelFinding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {**asdict(self), "block": list(self.block), "thread": list(self.thread)}
+        plain: dict[str, Any] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        texts = ("check", "rule", "kernel", "instruction", "words")
-        return cls(
-            **{name: str(data[name]) for name in texts},
-            place=_place(data["place"]),
-            there=None if data["there"] is None else _place(data["there"]),
-            block=tuple(int(n) for n in data["block"]),
-            thread=tuple(int(n) for n in data["thread"]),
-            count=int(data["count"]),
-        )
-
-
-def _place(data: Mapping[str, Any]) -> CodePlace:
-    return CodePlace(str(data["file"]), int(data["line"]), int(data["code"]))
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)

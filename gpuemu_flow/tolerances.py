@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
@@ -45,8 +45,7 @@ _CROSS_FACTOR = 1.5
 _PROFILES = ("testing", "production")
 
 
-@dataclass(frozen=True)
-class ToleranceConfig:
+class ToleranceConfig(Struct, frozen=True):
     """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, usable as a mapping.
 
     Raises

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
+import msgspec
+from msgspec import Struct, convert, field, to_builtins
+
 from gpuemu_flow.kernel_findings import KernelFinding
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.value_rules import CORE_STRATEGIES as CORE_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRATEGIES as STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import STRESS_STRATEGIES as STRESS_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.value_rules import InputSpec as InputSpec  # noqa: PLC0414 - others import it here
+from gpuemu_flow.value_rules import always as always  # noqa: PLC0414
 
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class DType:
-    """Name, size and family of an element type.
+class DType(Struct, frozen=True):
+    """Name, size and family of an element type."""
 
-    Attributes
-    ----------
-    name : str
-        Canonical lower-case name, as in the wire protocol.
-    itemsize : int
-        Bytes per element.
-    kind : str
-        ``float``, ``int``, ``uint`` or ``bool``; for outputs also ``complex``.
-    """
-
-    name: str
-    itemsize: int
-    kind: str
+    name: str  # canonical lower-case name, as in the wire protocol
+    itemsize: int  # Bytes per element
+    kind: str  # ``float``, ``int``, ``uint`` or ``bool``; for outputs also ``complex``
 
 
 DTYPES: dict[str, DType] = {
@@ -148,36 +140,21 @@ class FailureKind(str, enum.Enum):
     OUTPUT_NAMES = "OutputNamesMismatch"
 
 
-@dataclass(frozen=True)
-class Case:
-    """One test case: everything that determines its input tensors, but not the tensors themselves.
+class Case(Struct, frozen=True):
+    """One test case: everything that determines its input tensors, not the tensors themselves."""
 
-    Attributes
-    ----------
-    index : int
-        Index in the op's sequence of cases. It is not part of the case's identity.
-    seed : int
-        Seed of the case, an unsigned 64-bit integer that is shown to users.
-    dtype, layout, strategy : str
-        Dtype, layout and strategy of the case as a whole; single inputs may differ.
-    target : str or None
-        Input to which `layout` and `strategy` apply; None for all inputs.
-    shape_class : str
-        Class of shapes that this case represents (``tail``, ``pow2_plus_1``, ``equal``, ...).
-    dims : tuple of (str, int)
-        Symbolic dims in schema order.
-    inputs : tuple of InputSpec
-    """
-
+    # Index in the op's sequence of cases. It is not part of the case's identity.
     index: int
-    seed: int
+    seed: int  # seed of the case, an unsigned 64-bit integer that is shown to users
+    # Dtype, layout and strategy of the case as a whole; single inputs may differ
     dtype: str
     layout: str
     strategy: str
     inputs: tuple[InputSpec, ...]
-    target: str | None = None
+    target: str | None = None  # input to which `layout` and `strategy` apply; None for all inputs
+    # Class of shapes that this case represents (``tail``, ``pow2_plus_1``, ``equal``, ...)
     shape_class: str = ""
-    dims: tuple[tuple[str, int], ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()  # Symbolic dims in schema order
 
     @property
     def numel(self) -> int:
@@ -197,18 +174,13 @@ class Case:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {
-            **vars(self),
-            "dims": [list(d) for d in self.dims],
-            "inputs": [spec.to_json() for spec in self.inputs],
-        }
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Undo `to_json`; raise KeyError or TypeError for other data."""
-        inputs = tuple(InputSpec.from_json(spec) for spec in data["inputs"])
-        dims = tuple((str(n), int(v)) for n, v in data["dims"])
-        return cls(**{**data, "inputs": inputs, "dims": dims})
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)
 
     def to_text(self) -> str:
         """Return the case as one word for a command line; only the op and the seed are not in it.
@@ -233,8 +205,7 @@ class Case:
         return out
 
 
-@dataclass(frozen=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """The tolerance ``|actual - expected| <= atol + rtol * |expected|``, and its origin."""
 
     atol: float
@@ -242,37 +213,21 @@ class Tolerance:
     origin: str = "table"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """One reason why a case failed.
-
-    Attributes
-    ----------
-    kind : FailureKind
-    message : str
-    output : str
-        Name of the output tensor; empty if the failure concerns all outputs.
-    index : tuple of int or None
-        Multi-index of the worst (or first) element.
-    expected, actual : float or None
-        Values at `index`. In JSON, NaN and infinities are strings.
-    why : str
-        If a program gave no outputs: the name of its exception, else the error's slug.
-    place : str
-        ``file:line`` where the program failed; empty if unknown.
-    finding : KernelFinding or None
-        For a compiled kernel, the finding with its source line; `message` is the finding's text.
-    """
+class Failure(Struct, frozen=True, omit_defaults=True):
+    """One reason why a case failed."""
 
     kind: FailureKind
     message: str
-    output: str = ""
-    index: Shape | None = None
-    expected: float | None = None
-    actual: float | None = None
+    output: str = always("")  # name of the output tensor; empty if the failure concerns all outputs
+    index: Shape | None = always(None)  # Multi-index of the worst (or first) element
+    # Values at `index`. In JSON, NaN and infinities are strings.
+    expected: float | None = always(None)
+    actual: float | None = always(None)
+    # For a compiled kernel, the finding with its source line; `message` is the finding's text
     finding: KernelFinding | None = None
-    why: str = ""
-    place: str = ""
+    # If a program gave no outputs: the name of its exception, else the error's slug
+    why: str = always("")
+    place: str = always("")  # ``file:line`` where the program failed; empty if unknown
 
     @classmethod
     def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
@@ -280,8 +235,7 @@ class Failure:
         return cls(kind, str(finding), finding=finding)
 
 
-@dataclass(frozen=True)
-class ErrorStats:
+class ErrorStats(Struct, frozen=True):
     """The errors of one comparison; all are zero for empty tensors.
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is the largest ratio of a
@@ -313,67 +267,34 @@ class ErrorStats:
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
-@dataclass(frozen=True)
-class WeakOutput:
-    """Facts that weaken the evidence of the comparison of one output in one case.
-
-    Attributes
-    ----------
-    name : str
-    value : float or None
-        The only value that the finite elements are expected to have; None if there are several.
-    zeros : bool
-        True if zeros would pass because of an explicit tolerance.
-    """
+class WeakOutput(Struct, frozen=True):
+    """Facts that weaken the evidence of the comparison of one output in one case."""
 
     name: str
+    # The only value that the finite elements are expected to have; None if there are several
     value: float | None = None
-    zeros: bool = False
+    zeros: bool = False  # true if zeros would pass because of an explicit tolerance
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, omit_defaults=True):
     """Verdict on one case's outputs.
 
-    Attributes
-    ----------
-    verdict : Verdict
-    failures : tuple of Failure
-    stats : ErrorStats
-    notes : tuple of str
-        Our own remarks, as sentences.
-    empty : tuple of str
-        Names of outputs without elements.
-    weak : tuple of WeakOutput
-        Outputs that are expected to have a single value, or for which zeros would pass.
-    stderr : str
-        The end of a program's standard error.
-    stdout : str
-        The end of the standard output of a program that gave no outputs.
-    printed : str
-        Text that an emulated kernel printed.
-    blank : bool
-        True if all elements of all inputs are 0 or NaN.
-    size_only : bool
-        True if only sizes were compared because all outputs are empty for these inputs.
-
-    Raises
-    ------
-    ValueError
-        The verdict is a pass although no element was compared.
+    Raises ValueError: The verdict is a pass although no element was compared.
     """
 
     verdict: Verdict
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[Failure, ...] = always(())
     stats: ErrorStats = field(default_factory=ErrorStats)
-    notes: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()
-    weak: tuple[WeakOutput, ...] = ()
-    stderr: str = ""
-    printed: str = ""
-    blank: bool = False
+    notes: tuple[str, ...] = always(())  # Our own remarks, as sentences
+    empty: tuple[str, ...] = always(())  # names of outputs without elements
+    # Outputs that are expected to have a single value, or for which zeros would pass
+    weak: tuple[WeakOutput, ...] = always(())
+    stderr: str = ""  # the end of a program's standard error
+    stdout: str = ""  # the end of the standard output of a program that gave no outputs
+    printed: str = ""  # text that an emulated kernel printed
+    blank: bool = False  # true if all elements of all inputs are 0 or NaN
+    # True if only sizes were compared because all outputs are empty for these inputs
     size_only: bool = False
-    stdout: str = ""
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -390,58 +311,24 @@ class CheckResult:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON, with numbers in the form of `number_to_json`."""
-        return {
-            "verdict": self.verdict.value,
-            "failures": [failure_to_json(f) for f in self.failures],
-            "stats": _numbers_to_json(vars(self.stats)),
-            "notes": list(self.all_notes),
-            "empty": list(self.empty),
-            "weak": [weak_to_json(output) for output in self.weak],
-            **({"stderr": self.stderr} if self.stderr else {}),
-            **({"stdout": self.stdout} if self.stdout else {}),
-            **({"printed": self.printed} if self.printed else {}),
-            **({"blank": True} if self.blank else {}),
-            **({"size_only": True} if self.size_only else {}),
-        }
+        plain: dict[str, Json] = to_builtins(self, enc_hook=_number)
+        plain["failures"] = [_numbers_to_json(failure) for failure in plain["failures"]]
+        plain["stats"] = _numbers_to_json(plain["stats"])
+        plain["notes"] = self.all_notes
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
         """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        stats = data["stats"]
-        if str in map(type, stats.values()):
-            stats = {name: number_from_json(value) for name, value in stats.items()}
-        if stats.get("worst_index") is not None:
-            stats = {**stats, "worst_index": tuple(stats["worst_index"])}
-        stderr, stdout, printed = [str(data.get(n, "")) for n in ("stderr", "stdout", "printed")]
         # The last notes are these; see `all_notes`.
-        written = bool(stderr) + bool(stdout) + bool(printed)
+        written = sum(bool(data.get(name)) for name in ("stderr", "stdout", "printed"))
         own = data["notes"][: len(data["notes"]) - written]
-        return cls(
-            Verdict(data["verdict"]),
-            tuple(map(failure_from_json, data["failures"])),
-            ErrorStats(**stats),
-            tuple(own),
-            tuple(data.get("empty", ())),
-            tuple(map(weak_from_json, data.get("weak", ()))),
-            stderr,
-            printed,
-            blank=bool(data.get("blank", False)),
-            size_only=bool(data.get("size_only", False)),
-            stdout=stdout,
-        )
+        return convert({**data, "notes": own}, cls, strict=False)  # which reads "NaN" as a float
 
 
-def weak_to_json(output: WeakOutput) -> dict[str, Json]:
-    """Return a `WeakOutput` as plain JSON."""
-    return {"name": output.name, "value": output.value, "zeros": output.zeros}
-
-
-def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Undo `weak_to_json`; raise KeyError, TypeError or ValueError for other data."""
-    value = data["value"]
-    return WeakOutput(
-        str(data["name"]), None if value is None else float(value), bool(data["zeros"])
-    )
+def _number(value: Json) -> Json:
+    """Return the Python number of one of numpy's."""
+    return value.item()
 
 
 def number_to_json(value: Json) -> Json:
@@ -470,31 +357,61 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 def failure_to_json(failure: Failure) -> dict[str, Json]:
     """Return a failure as plain JSON."""
-    return {
-        "kind": failure.kind.value,
-        "message": failure.message,
-        "output": failure.output,
-        "index": None if failure.index is None else list(failure.index),
-        "expected": number_to_json(failure.expected),
-        "actual": number_to_json(failure.actual),
-        **({} if failure.finding is None else {"finding": failure.finding.to_json()}),
-        "why": failure.why,
-        "place": failure.place,
-    }
+    return _numbers_to_json(to_builtins(failure, enc_hook=_number))
 
 
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
-    """Undo `failure_to_json`."""
-    index = data["index"]
-    finding = data.get("finding")
-    return Failure(
-        FailureKind(data["kind"]),
-        str(data["message"]),
-        str(data["output"]),
-        None if index is None else tuple(index),
-        number_from_json(data["expected"]),
-        number_from_json(data["actual"]),
-        None if finding is None else KernelFinding.from_json(finding),
-        str(data.get("why", "")),  # an older version wrote neither `why` nor `place`
-        str(data.get("place", "")),
-    )
+    """Undo `failure_to_json`; raise ValueError for other data."""
+    return convert(data, Failure, strict=False)
+
+
+LEAST_RANKS = {"padded": 2, "permuted": 3}
+"""Number of dims that a tensor needs for some layouts; with fewer dims, it gets another layout."""
+
+
+def effective_layout(layout: str, shape: Shape) -> str:
+    """Return the layout that a tensor of `shape` really has when `layout` is asked for.
+
+    Raises ValueError when there is no such layout.
+    """
+    if layout == "transposed" and (len(shape) < 2 or min(shape[-2:]) < 2):
+        layout = "strided"
+    if layout == "permuted" and (len(shape) < 3 or min(shape[-3:-1]) < 2):
+        layout = "padded"
+    if layout == "padded" and not any(size > 1 for size in shape[:-1]):
+        layout = "strided"
+    if layout == "strided":
+        return "strided" if any(size > 1 for size in shape) else "contiguous"
+    if layout == "expanded":
+        return "expanded" if any(size > 1 for size in shape) else "contiguous"
+    if layout not in ("contiguous", "transposed", "offset", "padded", "permuted"):
+        raise ValueError(f"there is no layout {layout!r}")
+    return layout
+
+
+WIDE, SINGLE, OWN = "float64", "float32", None
+"""Dtypes of float inputs; `OWN` stands for each input's own dtype."""
+
+
+def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, ...]:
+    """List the dtypes in which to give a reference its float inputs, until it returns outputs.
+
+    A reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
+    dtype; None stands for the inputs' own dtypes. If it refuses all dtypes, the error for the last
+    dtype is reported.
+    """
+    wider = (WIDE, SINGLE) if single else (WIDE,)
+    return (*wider, OWN) if widened else (OWN,)
+
+
+class _StructFields:
+    """Lets `dataclasses.replace` take structs, too, until the last dataclass is a struct."""
+
+    def __get__(self, instance: object, cls: Any) -> dict[str, dataclasses.Field[Any]]:
+        made = {name: dataclasses.field() for name in cls.__struct_fields__}
+        for name, one in made.items():
+            one.name, one._field_type = name, dataclasses._FIELD  # type: ignore[attr-defined]
+        return made
+
+
+msgspec.Struct.__dataclass_fields__ = _StructFields()  # type: ignore[attr-defined]

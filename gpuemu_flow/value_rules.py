@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
 
 Bound = int | float | str
 """A number, or an expression of dims such as ``V-1``."""
 
 Number = int | float
+T = TypeVar("T")
 
 
 Shape = tuple[int, ...]
@@ -21,65 +20,34 @@ STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
 STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 
 
-@dataclass(frozen=True)
-class ValueRule:
-    """Rules for the values of one input, which hold under every strategy.
+class ValueRule(Struct, frozen=True, omit_defaults=True):
+    """Rules for the values of one input, which hold under every strategy."""
 
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`; empty for values that only have bounds.
-    low, high : int, float, str or None
-        Bounds, both included; expressions of dims are computed for each case.
-    values : tuple of int or float
-        Values to insert among the others; if there is no other rule, the only values.
-    share : float or None
-        Fraction of elements taken from `values`; for a mask, fraction of true elements.
-    nonfinite : bool or None
-        True to draw NaN and Inf, too; False to draw none; None if the range decides.
-    to : int, str or None
-        For offsets, the last value; for lengths, the largest length.
-    of : str
-        The input into which indices point, or which has the scale of a quantized input.
-    axis : int
-        The axis of `of`.
-    bits : int
-        Number of bits of a quantized value.
-    descending : bool
-        True if sorted values decrease.
-    allow_empty_rows : bool
-        True if a row of a mask may be all false.
-    total : int, str or None
-        Sum of the values.
-    relation, other : str
-        Relation of each element to the corresponding element of another input: ``<=``, ``<``,
-        ``>=``, ``>``, ``==``, ``!=``, or ``cumsum``: the offsets of the other input's lengths.
-    optional : bool
-        True if None replaces the input in some cases.
-    choices : tuple
-        For a scalar that is not a number, the possible values; the input is an index into them.
-    generate : str
-        The user's function that returns the values, as ``file.py:function``.
-    """
-
-    kind: str = ""
+    kind: str = ""  # one of `KINDS`; empty for values that only have bounds
+    # Bounds, both included; expressions of dims are computed for each case
     low: Bound | None = None
     high: Bound | None = None
-    values: tuple[Number, ...] = ()
+    # Values to insert among the others; if there is no other rule, the only values
+    values: tuple[bool | Number, ...] = ()
+    # Fraction of elements taken from `values`; for a mask, fraction of true elements
     share: float | None = None
+    # True to draw NaN and Inf, too; False to draw none; None if the range decides
     nonfinite: bool | None = None
-    to: int | str | None = None
-    of: str = ""
-    axis: int = 0
-    bits: int = 0
-    descending: bool = False
-    allow_empty_rows: bool = False
-    total: int | str | None = None
+    to: int | str | None = None  # for offsets, the last value; for lengths, the largest length
+    of: str = ""  # the input into which indices point, or which has the scale of a quantized input
+    axis: int = 0  # the axis of `of`
+    bits: int = 0  # number of bits of a quantized value
+    descending: bool = False  # true if sorted values decrease
+    allow_empty_rows: bool = False  # true if a row of a mask may be all false
+    total: int | str | None = None  # sum of the values
+    # Relation of each element to the corresponding element of another input: ``<=``, ``<``, ``>=``,
+    # ``>``, ``==``, ``!=``, or ``cumsum``: the offsets of the other input's lengths
     relation: str = ""
     other: str = ""
-    optional: bool = False
+    optional: bool = False  # true if None replaces the input in some cases
+    # For a scalar that is not a number, the possible values; the input is an index into them
     choices: tuple[Any, ...] = ()
-    generate: str = ""
+    generate: str = ""  # the user's function that returns the values, as ``file.py:function``
 
     @property
     def concerns_whole(self) -> bool:
@@ -88,20 +56,6 @@ class ValueRule:
             self.relation or self.total is not None or self.generate
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
-        said = {f.name: getattr(self, f.name) for f in fields(self)}
-        out = {name: v for name, v in said.items() if v != _DEFAULTS[name]}
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in out.items()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ValueRule:
-        """Undo `to_json`; raise TypeError for other data."""
-        lists = {name: tuple(data.get(name, ())) for name in ("values", "choices")}
-        return cls(**{**data, **lists})
-
-
-_DEFAULTS = {f.name: f.default for f in fields(ValueRule)}
 
 PATTERNS: dict[str, tuple[str, ...]] = {
     "permutation": ("random", "identity", "reversed", "rotated", "swapped_ends"),
@@ -139,16 +93,7 @@ ELEMENTWISE = ("positive", "indices", "packed")
 def is_kept_finite(
     kind: str, low: Bound | None, high: Bound | None, rule: ValueRule | None
 ) -> bool:
-    """Tell whether an input's range is the only reason why it gets no NaN or Inf.
-
-    Parameters
-    ----------
-    kind : str
-        Family of the dtype; the result is False for all families but ``float``.
-    low, high : int, float, str or None
-        Range of the input; a range of the rule replaces it.
-    rule : ValueRule or None
-    """
+    """Tell whether an input's range is the only reason why it gets no NaN or Inf."""
     if kind != "float":
         return False
     if rule is not None:
@@ -175,81 +120,47 @@ GENERATOR_SLUGS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class GeneratedValues:
-    """Values that the user's function returned for one input, or the reason why there are none.
+class GeneratedValues(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Values that the user's function returned for one input, or the reason why there are none."""
 
-    Attributes
-    ----------
-    data : str
-        The array's bytes in C order, compressed, in base 64.
-    slug, message, hint : str
-        The error of the function; empty if there was none.
-    file : str
-        File of the function, relative to the workspace.
-    line : int
-        Line of the error in `file`; 0 if unknown.
-    """
-
-    data: str = ""
+    data: str = ""  # the array's bytes in C order, compressed, in base 64
+    # The error of the function; empty if there was none
     slug: str = ""
     message: str = ""
     hint: str = ""
-    file: str = ""
-    line: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON without empty fields; `from_json` is its inverse."""
-        return {name: value for name, value in vars(self).items() if value}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> GeneratedValues:
-        """Undo `to_json`; raise TypeError for other data."""
-        return cls(**data)
+    file: str = ""  # file of the function, relative to the workspace
+    line: int = 0  # line of the error in `file`; 0 if unknown
 
 
-@dataclass(frozen=True)
-class InputSpec:
-    """Recipe of one input tensor of a case.
+def always(value: T) -> T:
+    """Return a field's default that JSON states all the same, in a struct that omits defaults."""
+    return field(default_factory=lambda: value)
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-    dtype : str
-        Canonical dtype name.
-    layout : str
-        One of `types.LAYOUTS`: the real layout of the tensor in memory.
-    strategy : str
-        The way in which the values are drawn: one of `types.STRATEGIES` or, if the rule has a kind,
-        one of the strategies that `PATTERNS` has for this kind.
-    position : int
-        Index in the op's ``input_names``; it names the random stream (``input_<position>``).
-    low, high : float or None
-        Range of the values from the op's schema, both ends included.
-    ends : int
-        If above 0, both ends of the range are inserted among the values. Only the first cases of a
-        run in which the input has this range get the ends; `ends` numbers these cases from 1.
-    turn : int
-        Number of the variety of values that the input shows, counted from 1; 0 leaves the variety
-        to chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.
-    rule : ValueRule or None
-        Further rules of the schema for the values.
-    given : GeneratedValues or None
-        The values, if the rule names a function that returns them and the function was called.
-    """
+
+class InputSpec(Struct, frozen=True, omit_defaults=True):
+    """Recipe of one input tensor of a case."""
 
     name: str
     shape: Shape
-    dtype: str
-    layout: str = "contiguous"
-    strategy: str = "uniform"
-    position: int = 0
-    low: float | None = None
-    high: float | None = None
+    dtype: str  # canonical dtype name
+    # One of `types.LAYOUTS`: the real layout of the tensor in memory
+    layout: str = always("contiguous")
+    # The way in which the values are drawn: one of `types.STRATEGIES` or, if the rule has a kind,
+    # one of the strategies that `PATTERNS` has for this kind
+    strategy: str = always("uniform")
+    # Index in the op's ``input_names``; it names the random stream (``input_<position>``)
+    position: int = always(0)
+    # Range of the values from the op's schema, both ends included
+    low: Number | None = always(None)
+    high: Number | None = always(None)
+    # If above 0, both ends of the range are inserted among the values. Only the first cases of a
+    # run in which the input has this range get the ends; `ends` numbers these cases from 1.
     ends: int = 0
+    # Number of the variety of values that the input shows, counted from 1; 0 leaves the variety to
+    # chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.
     turn: int = 0
-    rule: ValueRule | None = None
+    rule: ValueRule | None = None  # further rules of the schema for the values
+    # The values, if the rule names a function that returns them and the function was called
     given: GeneratedValues | None = None
 
     @property
@@ -270,26 +181,3 @@ class InputSpec:
         """Return `ends` and `turn` as a word, such as ``ends1turn2``; empty if both are 0."""
         counted = {"ends": self.ends, "turn": self.turn}
         return "".join(f"{name}{count}" for name, count in counted.items() if count)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; leave out `ends`, `turn`, `rule` and `given` if they are not set."""
-        out: dict[str, Any] = {**vars(self), "shape": list(self.shape)}
-        del out["ends"], out["turn"], out["rule"], out["given"]
-        if self.given is not None:
-            out["given"] = self.given.to_json()
-        if self.ends:
-            out["ends"] = self.ends
-        if self.turn:
-            out["turn"] = self.turn
-        if self.rule is not None:
-            out["rule"] = self.rule.to_json()
-        return out
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> InputSpec:
-        """Undo `to_json`; raise KeyError or TypeError for other data."""
-        rule = data.get("rule")
-        read = None if rule is None else ValueRule.from_json(rule)
-        given = data.get("given")
-        values = None if given is None else GeneratedValues.from_json(given)
-        return cls(**{**data, "shape": tuple(data["shape"]), "rule": read, "given": values})

@@ -8,16 +8,15 @@ explains these rules to users.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, convert, field, to_builtins
+
 from gpuemu_flow.types import (
     CheckResult,
     Json,
     Verdict,
     WeakOutput,
-    weak_from_json,
-    weak_to_json,
+    always,
 )
 
 MOST_UNJUDGED = 0.10
@@ -49,31 +48,18 @@ def decide(failed: bool, compared: int) -> Verdict:
     return Verdict.PASSED if compared > 0 else Verdict.INCONCLUSIVE
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The extent to which one output of a case was compared.
-
-    Attributes
-    ----------
-    name : str
-    count : int
-        Number of elements of the output.
-    no_verdict : int
-        Number of elements that the tolerance, or an ``ignore`` policy, excludes from judgement.
-    nan : int
-        Number of judged elements for which NaN is both expected and returned.
-    finite_inputs : bool
-        True if the inputs contain neither NaN nor Inf. Has a meaning only if `nan` is above 0.
-    nan_unjudged : int
-        Number of the elements in `no_verdict` for which the op returned NaN in place of a finite
-        value.
-    """
+class Compared(Struct, frozen=True):
+    """The extent to which one output of a case was compared."""
 
     name: str
-    count: int
+    count: int  # number of elements of the output
+    # Number of elements that the tolerance, or an ``ignore`` policy, excludes from judgement
     no_verdict: int = 0
-    nan: int = 0
+    nan: int = 0  # number of judged elements for which NaN is both expected and returned
+    # True if the inputs contain neither NaN nor Inf. Has a meaning only if `nan` is above 0.
     finite_inputs: bool = True
+    # Number of the elements in `no_verdict` for which the op returned NaN in place of a finite
+    # value
     nan_unjudged: int = 0
 
     @property
@@ -112,15 +98,14 @@ def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tupl
     return verdict, reasons if verdict is Verdict.INCONCLUSIVE else ()
 
 
-@dataclass(frozen=True)
-class Elements:
+class Elements(Struct, frozen=True, omit_defaults=True):
     """The facts about a case's compared elements that `Tally` needs."""
 
-    count: int = 0
-    no_verdict: int = 0
-    finite: int = 0
-    empty: tuple[str, ...] = ()
-    weak: tuple[WeakOutput, ...] = ()
+    count: int = always(0)
+    no_verdict: int = always(0)
+    finite: int = always(0)
+    empty: tuple[str, ...] = always(())
+    weak: tuple[WeakOutput, ...] = always(())
     blank: bool = False
     size_only: bool = False
 
@@ -133,68 +118,39 @@ class Elements:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
-        out: dict[str, Json] = {
-            "count": self.count,
-            "no_verdict": self.no_verdict,
-            "finite": self.finite,
-            "empty": list(self.empty),
-            "weak": [weak_to_json(output) for output in self.weak],
-        }
-        if self.blank:
-            out["blank"] = True
-        if self.size_only:
-            out["size_only"] = True
-        return out
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
-        empty = tuple(str(name) for name in data["empty"])
-        weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
-        blank, size_only = (bool(data.get(name, False)) for name in ("blank", "size_only"))
-        return cls(count, no_verdict, finite, empty, weak, blank, size_only)
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)
 
 
-@dataclass
-class Tally:
-    """The cases of one op, usually in one dtype, counted as they come.
+class Tally(Struct):
+    """The cases of one op, usually in one dtype, counted as they come."""
 
-    Attributes
-    ----------
-    counts : dict of Verdict to int
-        Number of cases with each verdict.
-    elements, no_verdict, finite : int
-        Numbers of output elements in all cases: all elements, elements without a verdict, and
-        elements judged by a finite expected value.
-    empty : set of str or None
-        Outputs that had no element in any case so far; None before the first case.
-    constant : dict of str to float or None
-        The outputs that were expected to have one and the same value in all cases so far, each with
-        this value. Cases in which an output has no elements do not count. None before the first
-        case.
-    loose : dict of str to bool or None
-        The outputs for which zeros would have passed in all cases so far. The value is True if any
-        of these cases expected an element other than zero. None before the first case.
-    blank : bool or None
-        True if all cases so far that had output elements had only zeros and NaN as inputs; None
-        before the first such case.
-    chosen : bool
-        True if the inputs of all cases so far were chosen by somebody instead of drawn.
-    sizes : int
-        Number of cases without a failure in which only the sizes of outputs were compared, because
-        all outputs are empty.
-    """
-
-    counts: dict[Verdict, int] = field(default_factory=dict)
+    counts: dict[Verdict, int] = field(default_factory=dict)  # number of cases with each verdict
+    # Numbers of output elements in all cases: all elements, elements without a verdict, and
+    # elements judged by a finite expected value
     elements: int = 0
     no_verdict: int = 0
     finite: int = 0
+    # Outputs that had no element in any case so far; None before the first case
     empty: set[str] | None = None
+    # The outputs that were expected to have one and the same value in all cases so far, each with
+    # this value. Cases in which an output has no elements do not count. None before the first case.
     constant: dict[str, float] | None = None
+    # The outputs for which zeros would have passed in all cases so far. The value is True if any of
+    # these cases expected an element other than zero. None before the first case.
     loose: dict[str, bool] | None = None
+    # True if all cases so far that had output elements had only zeros and NaN as inputs; None
+    # before the first such case
     blank: bool | None = None
+    # True if the inputs of all cases so far were chosen by somebody instead of drawn
     chosen: bool = True
+    # Number of cases without a failure in which only the sizes of outputs were compared, because
+    # all outputs are empty
     sizes: int = 0
     _unseen: set[str] = field(default_factory=set)
 
@@ -203,13 +159,7 @@ class Tally:
         self.count(result.verdict, Elements.of(result))
 
     def count(self, verdict: Verdict, elements: Elements, *, chosen: bool = False) -> None:
-        """Count one more case, given its verdict and the facts in `elements`.
-
-        Parameters
-        ----------
-        chosen : bool
-            True if somebody chose the case's inputs; False if they were drawn.
-        """
+        """Count one more case, given its verdict and the facts in `elements`."""
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         if verdict in (Verdict.ERROR, Verdict.SKIPPED):
             return  # it has no outputs that could be counted

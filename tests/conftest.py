@@ -19,8 +19,8 @@ import pytest
 import warm
 from mini_workspace import Mini, make_mini
 
-FOR_CI = {"exploits", "faults", "properties", "public_kernels", "quality"}
-"""Folders of tests that take long: kills, cheats, planted bugs, thousands of random inputs."""
+FOR_CI = {"cuda", "exploits", "faults", "properties", "public_kernels", "quality"}
+"""Folders of tests that take long: CUDA programs, kills, cheats, planted bugs, random inputs."""
 _FOLDERS_TOGETHER = 32
 _folder_numbers = itertools.count()
 

@@ -15,16 +15,14 @@ import numpy as np
 from report_samples import recorded
 
 from gpuemu_flow.artifacts.cubin import read_cubin
-from gpuemu_flow.artifacts.ptx.body import read_body
-from gpuemu_flow.artifacts.ptx.parser import read_ptx
-from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
-from gpuemu_flow.artifacts.sass import parse_nvdisasm_json
+from gpuemu_flow.artifacts.ptx.parser import read_body, read_ptx
+from gpuemu_flow.artifacts.tool_output import parse_nvdisasm_json, parse_ptxas_output
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.errors import FlowError
-from gpuemu_flow.problems.yaml_text import YamlError, read_yaml
-from gpuemu_flow.runners import blobs, codec
-from gpuemu_flow.runners.answers import MALFORMED, read_outcome
+from gpuemu_flow.problems.gpumode import YamlError, read_yaml
+from gpuemu_flow.runners import blobs, script
 from gpuemu_flow.runners.api import OpError
+from gpuemu_flow.runners.attempt import MALFORMED, read_outcome
 from gpuemu_flow.runners.channel import ChannelClosedError, ChannelJunkError, FrameReader
 from gpuemu_flow.store.baselines import Baseline, read_file
 from gpuemu_flow.store.failure_record import FailureRecord
@@ -200,7 +198,7 @@ TARGETS = {
     ),
     "answer": Target(_answer, (*MALFORMED, RecursionError), (json.dumps(_ANSWERED).encode(),)),
     "script": Target(
-        lambda data: codec.decode_response(data, ("y", "z")),
+        lambda data: script.decode_response(data, ("y", "z")),
         (OpError,),
         (json.dumps({"outputs": {"y": _TENSOR, "z": _TENSOR}}).encode(),),
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from gpuemu_flow.artifacts.diff import ChangeJudgement, KernelDiff, MetricChange
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelFigures, KernelRecord
+from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord, Violation
 from gpuemu_flow.artifacts.occupancy import Occupancy
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
-    CaseVerdict,
+    BaselineDiff,
     FileLine,
     HistoryPoint,
     KnownFailure,
@@ -20,8 +20,14 @@ from gpuemu_flow.results.document import (
     Report,
     TaskState,
 )
-from gpuemu_flow.results.model import KernelResult, OpResult, RunReport, TaskCounts
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import (
+    CaseVerdict,
+    KernelResult,
+    OpResult,
+    Regression,
+    RunReport,
+    TaskCounts,
+)
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import (
@@ -110,7 +116,7 @@ def results_of(cases: list[CaseVerdict]) -> tuple[OpResult, ...]:
                 tolerance_used=max(m.result.stats.tolerance_used for m in members),
                 duration_s=0.5,
                 sandbox="landlock 7, seccomp",
-                failures=tuple(m.failure for m in members if m.result.verdict != Verdict.PASSED),
+                failures=tuple(m for m in members if m.result.verdict != Verdict.PASSED),
                 passing=tuple(m.case for m in by[Verdict.PASSED]),
             )
         )  # fmt: skip
@@ -137,8 +143,8 @@ KERNEL = KernelResult(
     "softmax_kernel", "sm_80", Verdict.FAILED,
     entries=(
         KernelRecord(
-            "softmax_kernel", "scripts/softmax.ptx", "sm_80", "cubin",
-            KernelFigures(
+            name="softmax_kernel", file="scripts/softmax.ptx", arch="sm_80", metric_source="cubin",
+            metrics=KernelFigures(
                 registers=40, spill_instructions=2, spill_bytes=16, stack_bytes=0, local_bytes=16,
                 shared_bytes=1024, instructions=200, families={"fma": 10},
                 occupancy=Occupancy(8, 32, 0.5, ("registers",), 128),
@@ -194,10 +200,10 @@ def sample() -> Report:
         for n in range(4)
     )
     diff = KernelDiff(
-        "softmax_kernel", "sm_80", "changed",
+        "softmax_kernel", "sm_80", "changed", is_regression=True,
         changes=(
-            MetricChange("registers", 32, 40),
-            MetricChange("shared_bytes", 2048, 1024),
+            MetricChange("registers", 32, 40, 8, 25.0),
+            MetricChange("shared_bytes", 2048, 1024, -1024, -50.0),
         ),
         judgements=(ChangeJudgement("regression", "registers", "32 -> 40"),),
     )  # fmt: skip
@@ -245,9 +251,8 @@ def hostile() -> Report:
     report = report_of(cases, project=HOSTILE, mode=HOSTILE, regressions=(HOSTILE_REGRESSION,))
     (entry,) = KERNEL.entries
     (violation,) = entry.violations
-    entry = replace(
-        entry, name=HOSTILE, violations=(replace(violation, message=HOSTILE, file=HOSTILE),)
-    )
+    found = structs.replace(violation, message=HOSTILE, file=HOSTILE)
+    entry = structs.replace(entry, name=HOSTILE, violations=(found,))
     kernels = (
         KernelResult(HOSTILE, "sm_80", Verdict.FAILED, entries=(entry,)),
         KernelResult(HOSTILE, HOSTILE, Verdict.ERROR, reason=HOSTILE),

@@ -16,7 +16,7 @@ import pytest
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.fence import system_level
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, InputSpec
 

@@ -135,7 +135,7 @@ def load(module, lent):
         sys.path.insert(0, lent["tests"])
         importlib.import_module("warm_popen").lend(lent["controls"])
         del sys.path[0]
-    importlib.import_module("gpuemu_flow.numerics.rng").warm_up()
+    importlib.import_module("gpuemu_flow.numerics.rng").SeededRng(0).f64(10_000)
     if module != "gpuemu_flow.runners.forkserver":
         digest_what_all_need()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"

@@ -6,13 +6,11 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
-from gpuemu_flow.artifacts.findings import PtxLocation, RuleFinding
-from gpuemu_flow.artifacts.ptx.body import read_body
-from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph, build_cfg
-from gpuemu_flow.artifacts.ptx.dataflow import Dataflow, analyse_dataflow
+from gpuemu_flow.artifacts.kernel import Finding, PtxLocation
+from gpuemu_flow.artifacts.ptx.flow import ControlFlowGraph, Dataflow, analyse_dataflow, build_cfg
 from gpuemu_flow.artifacts.ptx.model import Function, Instruction
-from gpuemu_flow.artifacts.ptx.opcode import Opcode
-from gpuemu_flow.artifacts.ptx.operands import split_operands
+from gpuemu_flow.artifacts.ptx.opcode import Opcode, split_operands
+from gpuemu_flow.artifacts.ptx.parser import read_body
 
 MAX_FINDINGS = 20
 """Largest number of findings that one rule reports per kernel; the last one sums up the rest."""
@@ -21,13 +19,7 @@ _CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
 
 
 class KernelAnalysis:
-    """The body of a kernel and facts derived from it, each computed when first needed.
-
-    Attributes
-    ----------
-    function : Function
-    body : Body
-    """
+    """The body of a kernel and facts derived from it, each computed when first needed."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -35,12 +27,10 @@ class KernelAnalysis:
 
     @cached_property
     def graph(self) -> ControlFlowGraph:
-        """Return the control-flow graph."""
         return build_cfg(self.body)
 
     @cached_property
     def flow(self) -> Dataflow:
-        """Return the definitions and uses of registers."""
         return analyse_dataflow(self.body)
 
     @cached_property
@@ -81,15 +71,7 @@ class KernelAnalysis:
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
-        """Return the indices of the instructions with the given opcodes, in file order.
-
-        Parameters
-        ----------
-        *bases : str
-            First segments of the opcodes, such as ``ld``, each given once.
-        where : callable, optional
-            Tells whether to include an opcode; called once per distinct opcode.
-        """
+        """Return the indices of the instructions with the given opcodes, in file order."""
         found = [
             self.by_opcode[opcode]
             for base in bases
@@ -138,18 +120,10 @@ class KernelAnalysis:
         path = self.function.module.files.get(first.file, "")
         return PtxLocation(line, path, first.line)
 
-    def group(
-        self, indices: Iterable[int], describe: Callable[[int, int], str]
-    ) -> list[RuleFinding]:
+    def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
         """Return one finding for each source line of the given instructions.
 
         There are at most `MAX_FINDINGS`; the last one then covers all remaining instructions.
-
-        Parameters
-        ----------
-        indices : iterable of int
-        describe : callable
-            ``describe(first_index, count)`` returns the message for the instructions of a finding.
         """
         groups: dict[tuple[int, int], list[int]] = {}
         instructions, locations = self.body.instructions, self.body.locations
@@ -164,5 +138,5 @@ class KernelAnalysis:
             shown = [*shown[: MAX_FINDINGS - 1], rest]
         for members in shown:
             first, count = members[0], len(members)
-            findings.append(RuleFinding(describe(first, count), self.place(first), count))
+            findings.append(Finding(describe(first, count), self.place(first), actual=count))
         return findings

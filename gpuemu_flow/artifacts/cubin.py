@@ -10,12 +10,12 @@ oldest ptxas that records spills; 12.4 does not.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
-from dataclasses import field
 
-from gpuemu_flow.artifacts.elf import SHT_NOBITS, CorruptElfError, Elf, ElfSection, ElfSymbol
+from msgspec import Struct, field
+
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
 
 EM_CUDA = 190
 
@@ -29,9 +29,8 @@ _STT_FUNC = 2
 # EIATTR numbers of .nv.info records.
 _MAX_THREADS = 0x05
 _REQUIRED_THREADS = 0x10
-_FRAME_SIZE = 0x11
 _MIN_STACK_SIZE = 0x12
-_PARAMETER_BYTES = 0x19
+_FRAME_SIZE = 0x11
 _REGISTER_COUNT = 0x2F
 _TOOLKIT = 0x37
 _BARRIER_COUNT = 0x4C
@@ -54,31 +53,8 @@ _TOOL_VERSION = re.compile(rb"release (\d+\.\d+), V(\d+\.\d+\.\d+)")
 _TOOL_ARCH = re.compile(rb"-(?:-gpu-name|arch)[ =]+sm_(\d{2,3}[af]?)\b")
 
 
-@dataclass
-class CubinKernel:
-    """Resources of one function of a cubin.
-
-    Attributes
-    ----------
-    name : str
-        Mangled name.
-    is_entry : bool
-    registers : int
-        Registers per thread.
-    stack_bytes, frame_bytes : int
-        Bytes of stack per thread: of the whole call tree (0 if it is recursive), and of the
-        function alone.
-    shared_bytes : int
-        Static shared memory per block, without the driver's reserved part.
-    spill_stores, spill_loads : int or None
-        Numbers of instructions. None if unknown: the kernel has a stack, but was made by a ptxas
-        before 12.6, which records no spills.
-    spill_store_bytes, spill_load_bytes : int or None
-        As ``ptxas -v`` counts them; None when unknown.
-    barriers, parameter_bytes : int
-    max_threads : int
-        Threads per block that the launch bounds permit; 0 if there are no bounds.
-    """
+class CubinKernel(Struct):
+    """Resources of one function of a cubin."""
 
     name: str
     is_entry: bool = True
@@ -91,7 +67,6 @@ class CubinKernel:
     spill_store_bytes: int | None = 0
     spill_load_bytes: int | None = 0
     barriers: int = 0
-    parameter_bytes: int = 0
     max_threads: int = 0
 
     @property
@@ -105,8 +80,7 @@ class CubinKernel:
         return _plus(self.spill_store_bytes, self.spill_load_bytes)
 
 
-@dataclass
-class Cubin:
+class Cubin(Struct):
     """A cubin: its architecture, the version of its ptxas, and its kernels by name.
 
     ``arch`` keeps a suffix that the file records (``sm_90a``). ``tool_version`` is a version such
@@ -119,19 +93,7 @@ class Cubin:
 
 
 def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
-    """Read a cubin's resource records.
-
-    Parameters
-    ----------
-    data : bytes
-    file : str
-        Name for the diagnosis.
-
-    Returns
-    -------
-    Cubin or Problem
-        A problem if the data is not an intact cubin. Never raises.
-    """
+    """Read a cubin's resource records."""
     if not data.startswith(_ELF_MAGIC):
         what = "the file is empty" if not data else "no ELF file"
         return Problem("cubin-not-elf", f"{what}, so not a cubin", "", file)
@@ -240,8 +202,6 @@ class _Reader:
                 self._toolkit[name] = _u32(payload, 0)
             elif attribute == _BARRIER_COUNT and payload:
                 kernel.barriers = payload[0]
-            elif attribute == _PARAMETER_BYTES and len(payload) >= 2:
-                kernel.parameter_bytes = int.from_bytes(payload[:2], "little")
             elif attribute in (_MAX_THREADS, _REQUIRED_THREADS) and len(payload) >= 12:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 
@@ -328,3 +288,146 @@ def _plus(total: int | None, size: int | None) -> int | None:
 
 def _u32(content: memoryview, offset: int) -> int:
     return int.from_bytes(content[offset : offset + 4], "little")
+
+
+# ELF64 sections and symbols of a hostile file: every offset is checked, all work is bounded.
+
+
+SHT_SYMTAB = 2
+SHT_NOBITS = 8
+SHN_XINDEX = 0xFFFF
+
+_HEADER_BYTES = 64
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_MAX_NAME_BYTES = 1 << 15
+_ELFCLASS64 = 2
+_ELFDATA2LSB = 1
+
+
+class CorruptElfError(Exception):
+    """Raised for a file that is not ELF64, or whose tables are inconsistent."""
+
+
+class ElfSection(Struct, frozen=True):
+    """One entry of the section header table, with the section's name."""
+
+    name: str
+    type: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+
+
+class ElfSymbol(Struct, frozen=True):
+    """One entry of the symbol table; ``other`` contains the flag by which CUDA marks kernels."""
+
+    name: str
+    info: int
+    other: int
+    section: int
+    size: int
+
+
+class Elf:
+    """Header, sections and symbols of an ELF64 little-endian file.
+
+    All names and section bytes that are returned may together be a few times as large as the file;
+    beyond this, an error is raised. Therefore, a file whose tables all point at the same bytes does
+    not cost much more than a valid file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._budget = 8 * len(data) + (1 << 20)
+        if len(data) < _HEADER_BYTES:
+            raise CorruptElfError(f"{len(data)} bytes, shorter than an ELF header")
+        if data[4] != _ELFCLASS64 or data[5] != _ELFDATA2LSB:
+            raise CorruptElfError("not a 64-bit little-endian ELF file")
+        self.abi_version = data[8]
+        self.machine = self._u16(18)
+        self.flags = self._u32(48)
+        self.sections = self._read_sections()
+
+    def content(self, section: ElfSection) -> memoryview:
+        """Return the bytes of a section (none for a NOBITS section)."""
+        if section.type == SHT_NOBITS:
+            return memoryview(b"")
+        self._spend(section.size)
+        self._check(section.offset, section.size, f"section {section.name}")
+        return memoryview(self._data)[section.offset : section.offset + section.size]
+
+    def symbols(self) -> list[ElfSymbol]:
+        """Return the symbol table; empty when the file has none."""
+        table = next((s for s in self.sections if s.type == SHT_SYMTAB), None)
+        if table is None:
+            return []
+        if table.link >= len(self.sections):
+            raise CorruptElfError(f"symbol table links to section {table.link}")
+        strings = self.sections[table.link]
+        content = self.content(table)
+        symbols = []
+        for position in range(0, len(content) // _SYMBOL.size * _SYMBOL.size, _SYMBOL.size):
+            name, info, other, section, _, size = _SYMBOL.unpack_from(content, position)
+            symbols.append(ElfSymbol(self._name(strings, name), info, other, section, size))
+        return symbols
+
+    def _read_sections(self) -> list[ElfSection]:
+        table_offset = self._u64(40)
+        entry_size, count, names_index = self._u16(58), self._u16(60), self._u16(62)
+        if table_offset == 0:
+            raise CorruptElfError("no section table")
+        if entry_size != _SECTION.size:
+            raise CorruptElfError(
+                f"section headers of {entry_size} bytes, expected {_SECTION.size}"
+            )
+        if count == 0:  # the real count does not fit: it is in the first header
+            self._check(table_offset, entry_size, "section table")
+            count = self._u64(table_offset + 32)
+        self._check(table_offset, count * entry_size, "section table")
+        raw = [
+            _SECTION.unpack_from(self._data, table_offset + i * entry_size) for i in range(count)
+        ]
+        if names_index == SHN_XINDEX and raw:
+            names_index = raw[0][6]
+        if names_index >= len(raw):
+            raise CorruptElfError(f"section name table {names_index} of {len(raw)} sections")
+        header = raw[names_index]
+        names = ElfSection("", header[1], header[2], header[4], header[5], header[6], header[7])
+        return [
+            ElfSection(self._name(names, s[0]), s[1], s[2], s[4], s[5], s[6], s[7]) for s in raw
+        ]
+
+    def _name(self, strings: ElfSection, offset: int) -> str:
+        self._check(strings.offset, strings.size, "string table")
+        if offset >= strings.size:
+            raise CorruptElfError(f"name at {offset} of a string table of {strings.size} bytes")
+        start = strings.offset + offset
+        limit = min(strings.offset + strings.size, start + _MAX_NAME_BYTES)
+        end = self._data.find(b"\0", start, limit)
+        if end < 0:
+            raise CorruptElfError("a name is not terminated")
+        self._spend(end - start + 1)
+        return self._data[start:end].decode("utf-8", "backslashreplace")
+
+    def _check(self, offset: int, size: int, what: str) -> None:
+        if offset + size > len(self._data):
+            raise CorruptElfError(
+                f"{what} at {offset} with {size} bytes, the file has {len(self._data)}"
+            )
+
+    def _spend(self, amount: int) -> None:
+        self._budget -= amount
+        if self._budget < 0:
+            raise CorruptElfError("sections or names overlap many times over")
+
+    def _u16(self, offset: int) -> int:
+        return int.from_bytes(self._data[offset : offset + 2], "little")
+
+    def _u32(self, offset: int) -> int:
+        return int.from_bytes(self._data[offset : offset + 4], "little")
+
+    def _u64(self, offset: int) -> int:
+        return int.from_bytes(self._data[offset : offset + 8], "little")

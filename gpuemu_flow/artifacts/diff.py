@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from typing import Any
 
-from gpuemu_flow.artifacts.metrics import KernelMetrics
+from msgspec import Struct
+
+from gpuemu_flow.artifacts.kernel import KernelMetrics, Number
 from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
-from gpuemu_flow.artifacts.patterns import is_sass_pattern, matching_opcodes, matching_symbols
+from gpuemu_flow.artifacts.policy import is_sass_pattern, matching_opcodes, matching_symbols
 from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
-from gpuemu_flow.quick_dataclass import dataclass
 
 INSTRUCTION_TOLERANCE = 0.05
 """Relative growth of the instruction count up to which the growth is not reported."""
@@ -36,35 +35,20 @@ _OF_PTX = (
 _NEVER_NEW = ("f64", "generic")
 
 
-@dataclass(frozen=True)
-class MetricChange:
-    """One figure of a kernel before and after a change."""
+class MetricChange(Struct, frozen=True):
+    """One figure of a kernel before and after a change; None where a figure is unknown.
+
+    ``delta`` is their difference, and ``percent`` the same of the old figure, unless that is 0.
+    """
 
     metric: str
-    old: float | None
-    new: float | None
-
-    @property
-    def delta(self) -> float | None:
-        """Return the new figure minus the old figure; None when either figure is unknown."""
-        return None if self.old is None or self.new is None else self.new - self.old
-
-    @property
-    def percent(self) -> float | None:
-        """Return the change in percent of the old figure.
-
-        The result is None if either figure is unknown, or the old one is 0.
-        """
-        delta = self.delta
-        return None if delta is None or not self.old else 100.0 * delta / self.old
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON, which includes `delta` and `percent`."""
-        return {**asdict(self), "delta": self.delta, "percent": self.percent}
+    old: Number | None
+    new: Number | None
+    delta: Number | None = None
+    percent: float | None = None
 
 
-@dataclass(frozen=True)
-class ChangeJudgement:
+class ChangeJudgement(Struct, frozen=True):
     """The judgement of one change of a kernel: worse, better or only worth a note.
 
     ``kind`` is ``regression``, ``improvement``, ``warning`` or ``info``.
@@ -75,46 +59,25 @@ class ChangeJudgement:
     message: str
 
 
-@dataclass(frozen=True)
-class KernelDiff:
-    """One kernel for one architecture against its baseline.
+class KernelDiff(Struct, frozen=True):
+    """One kernel for one architecture against its baseline, as ``baseline diff`` prints it.
 
-    Attributes
-    ----------
-    name, arch : str
-    status : str
-        ``unchanged``, ``changed``, ``new``, ``missing`` or ``refused``.
-    reason : str
-        If ``refused``, the reason why the kernel was not compared with its baseline.
-    changes : tuple of MetricChange
-        Figures that differ.
-    families : tuple of MetricChange
-        Instruction families that differ, largest change first.
-    occupancy : tuple of str
-        What limits the occupancy before and after, such as ``("registers", "warps and blocks")``.
-    judgements : tuple of ChangeJudgement
+    A kernel can improve and regress at once. ``occupancy_limited_by`` is what limits occupancy
+    before and after the change.
     """
 
     name: str
     arch: str
     status: str
     reason: str = ""
+    is_regression: bool = False
+    is_improvement: bool = False
     changes: tuple[MetricChange, ...] = ()
     families: tuple[MetricChange, ...] = ()
-    occupancy: tuple[str, ...] = ()
+    occupancy_limited_by: tuple[str, ...] = ()
     judgements: tuple[ChangeJudgement, ...] = ()
 
-    @property
-    def is_regression(self) -> bool:
-        """Tell whether anything became worse."""
-        return any(j.kind == REGRESSION for j in self.judgements)
-
-    @property
-    def is_improvement(self) -> bool:
-        """Tell whether any figure became better; a kernel can improve and regress at once."""
-        return any(j.kind == IMPROVEMENT for j in self.judgements)
-
-    def figures(self, metric: str) -> tuple[float | None, float | None]:
+    def figures(self, metric: str) -> tuple[Number | None, Number | None]:
         """Return a figure before and after the change; a figure that is unknown is None.
 
         If the figure did not change, both are None.
@@ -122,44 +85,14 @@ class KernelDiff:
         found = (c for c in (*self.changes, *self.families) if c.metric == metric)
         return next(((change.old, change.new) for change in found), (None, None))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {
-            "name": self.name,
-            "arch": self.arch,
-            "status": self.status,
-            "reason": self.reason,
-            "is_regression": self.is_regression,
-            "is_improvement": self.is_improvement,
-            "changes": [change.to_json() for change in self.changes],
-            "families": [change.to_json() for change in self.families],
-            "occupancy_limited_by": list(self.occupancy),
-            "judgements": [asdict(judgement) for judgement in self.judgements],
-        }
-
 
 def diff_kernels(
     baseline: Iterable[KernelMetrics],
     current: Iterable[KernelMetrics],
     *,
     forbidden: tuple[str, ...] = (),
-    instruction_tolerance: float = INSTRUCTION_TOLERANCE,
 ) -> list[KernelDiff]:
-    """Compare two sets of metrics, matched by kernel name and architecture.
-
-    Parameters
-    ----------
-    baseline, current : iterable of KernelMetrics
-    forbidden : tuple of str
-        The policy's ``forbidden_instructions``, of which only new occurrences count.
-    instruction_tolerance : float
-        Relative growth of the instruction count above which the growth is reported.
-
-    Returns
-    -------
-    list of KernelDiff
-        In the order of `current`, then kernels that only the baseline has.
-    """
+    """Compare two sets of metrics, matched by kernel name and architecture."""
     old_by_key = {(m.name, m.arch): m for m in baseline}
     old_archs: dict[str, list[str]] = {}
     for name, arch in old_by_key:
@@ -171,7 +104,7 @@ def diff_kernels(
         seen.add(key)
         old = old_by_key.get(key)
         if old is not None:
-            result.append(_compare(old, new, forbidden, instruction_tolerance))
+            result.append(_compare(old, new, forbidden))
             continue
         others = old_archs.get(new.name, [])
         reason = (
@@ -186,9 +119,7 @@ def diff_kernels(
     return result
 
 
-def _compare(
-    old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...], tolerance: float
-) -> KernelDiff:
+def _compare(old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...]) -> KernelDiff:
     reason = _refusal(old, new)
     if reason:
         return KernelDiff(new.name, new.arch, REFUSED, reason)
@@ -198,7 +129,7 @@ def _compare(
         *_tool_drift(old, new),
         *_judge_resources(old, new),
         *_judge_occupancy(old, new),
-        *_judge_instructions(old, new, tolerance),
+        *_judge_instructions(old, new),
         *_judge_forbidden(old, new, forbidden),
     )
     limits = tuple(" and ".join(m.occupancy.limited_by) if m.occupancy else "" for m in (old, new))
@@ -206,9 +137,11 @@ def _compare(
         new.name,
         new.arch,
         CHANGED if changes or families else UNCHANGED,
+        is_regression=any(j.kind == REGRESSION for j in judgements),
+        is_improvement=any(j.kind == IMPROVEMENT for j in judgements),
         changes=changes,
         families=families,
-        occupancy=limits,
+        occupancy_limited_by=limits,
         judgements=judgements,
     )
 
@@ -238,20 +171,26 @@ def _changes(old: KernelMetrics, new: KernelMetrics) -> Iterator[MetricChange]:
     for name in (*_RESOURCES, *_OF_PTX):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield MetricChange(name, before, after)
+            yield _change(name, before, after)
     machine = (old.sass_instructions, new.sass_instructions)
     if old.sass_tool == new.sass_tool and machine[0] != machine[1]:
-        yield MetricChange("sass_instructions", *machine)
+        yield _change("sass_instructions", *machine)
     for name in ("blocks", "fraction"):
         before = getattr(old.occupancy, name, None)
         after = getattr(new.occupancy, name, None)
         if before != after:
-            yield MetricChange(f"occupancy.{name}", before, after)
+            yield _change(f"occupancy.{name}", before, after)
+
+
+def _change(metric: str, old: Number | None, new: Number | None) -> MetricChange:
+    if old is None or new is None:
+        return MetricChange(metric, old, new)
+    return MetricChange(metric, old, new, new - old, 100.0 * (new - old) / old if old else None)
 
 
 def _family_changes(old: KernelMetrics, new: KernelMetrics) -> list[MetricChange]:
     names = sorted({*old.families, *new.families})
-    changes = [MetricChange(n, old.families.get(n, 0), new.families.get(n, 0)) for n in names]
+    changes = [_change(n, old.families.get(n, 0), new.families.get(n, 0)) for n in names]
     changed = [change for change in changes if change.delta]
     return sorted(changed, key=lambda change: -abs(change.delta or 0))
 
@@ -300,9 +239,7 @@ def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[ChangeJ
             yield ChangeJudgement(IMPROVEMENT, "registers", message)
 
 
-def _judge_instructions(
-    old: KernelMetrics, new: KernelMetrics, tolerance: float
-) -> Iterator[ChangeJudgement]:
+def _judge_instructions(old: KernelMetrics, new: KernelMetrics) -> Iterator[ChangeJudgement]:
     if old.instructions is None or new.instructions is None:
         return
     for family in _NEVER_NEW:
@@ -322,7 +259,7 @@ def _judge_instructions(
     elif after and not before:
         yield ChangeJudgement(IMPROVEMENT, "tensor", f"{after} tensor-core instructions are new")
     growth = new.instructions - old.instructions
-    if abs(growth) > tolerance * old.instructions:
+    if abs(growth) > INSTRUCTION_TOLERANCE * old.instructions:
         message = f"{old.instructions} → {new.instructions} PTX instructions"
         yield ChangeJudgement(INFO, "instructions", message)
 

@@ -1,140 +1,182 @@
-"""Judge a kernel's figures and findings by a policy: rules, severities, allowances, verdict."""
+"""Judge a kernel's figures and findings by a policy: rules, severities, allowances, verdict.
+
+Violations are accepted, each for a stated reason, by the configuration or by comments
+``gpuemu: allow RULE reason`` in the source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import field, fields, replace
-from typing import Any
+import re
+from collections.abc import Callable, Collection
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import (
-    KernelFigures,
+from msgspec import Struct, field
+
+from gpuemu_flow.artifacts.kernel import (
+    Finding,
     KernelRecord,
-    MachineMix,
+    KernelView,
+    PtxLocation,
     UncheckedRule,
+    Violation,
 )
-from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
-from gpuemu_flow.artifacts.sass_families import count_sass_families
-from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowances
-from gpuemu_flow.artifacts.view import KernelView
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID, Rule
+from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.verdicts import decide
 
 LINT_VERSION = 1
 """Part of the cache key: raise it when a rule judges the same view differently."""
 
+ReadSource = Callable[[str], bytes | None]
+"""Callable that returns the bytes of a source file that PTX names; None if it is unreadable."""
 
-_FIGURES = tuple(item.name for item in fields(KernelFigures) if item.name != "sass")
-
-
-@dataclass(frozen=True)
-class LintResult:
-    """The result of linting one kernel for one architecture.
-
-    Attributes
-    ----------
-    kernel, file, arch : str
-    verdict : Verdict
-        ``failed`` if an error is not accepted, else ``inconclusive`` if no rule could judge the
-        kernel, else ``passed``.
-    violations : tuple of Violation
-        In rule order. Accepted violations carry the reason in ``allowed``.
-    unchecked : tuple of UncheckedRule
-        Rules that could not judge the kernel. They are listed so that nobody takes the absence of
-        violations for a pass.
-    problems : tuple of Problem
-        Problems in the comments ``gpuemu: allow``.
-    """
-
-    kernel: str
-    file: str
-    arch: str
-    verdict: Verdict
-    violations: tuple[Violation, ...] = ()
-    unchecked: tuple[UncheckedRule, ...] = ()
-    problems: tuple[Problem, ...] = ()
+_COMMENT = re.compile(rb"(?://|#)[ \t]*gpuemu:[ \t]*allow\b[ \t]*([\w-]*)[ \t]*([^\r\n]*)")
+_COMMENT_LINE = re.compile(rb"\s*(?://|#|/\*|\*)")
+MAX_COMMENTS = 10_000
+"""Largest number of comments that are read per file."""
 
 
-@dataclass
 class Linter:
-    """Applies one policy to kernel views.
+    """Checks kernels by one policy.
 
-    Attributes
-    ----------
-    policy : KernelPolicy
-    read_source : callable or None
-        Reads a source file, in which ``gpuemu: allow`` comments are then searched; None to ignore
-        such comments.
+    `read_source` reads a source file, in which comments that allow violations are then searched;
+    None to ignore such comments. Mistakes in such comments are added to `problems`.
     """
 
-    policy: KernelPolicy
-    read_source: ReadSource | None = None
-    _allowances: Allowances | None = field(default=None, init=False)
+    def __init__(self, policy: KernelPolicy, read_source: ReadSource | None = None) -> None:
+        self.policy = policy
+        self._allowances = Allowances(read_source or _no_source, RULES_BY_ID)
+        self.problems = self._allowances.problems
 
-    def __post_init__(self) -> None:
-        if self.read_source is not None:
-            self._allowances = Allowances(self.read_source, RULES_BY_ID)
-
-    def lint(self, view: KernelView) -> LintResult:
+    def lint(self, view: KernelView) -> KernelRecord:
         """Check one kernel by all rules that the policy does not switch off."""
         violations: list[Violation] = []
         unchecked: list[UncheckedRule] = []
         looked = 0
         for rule in RULES:
-            severity = self.policy.severities.get(rule.id, "")
-            if severity == "off":
+            if self.policy.severities.get(rule.id) == "off":
                 continue
             looked += 1
-            reason = rule.unchecked(view, self.policy) if rule.unchecked else ""
+            reason = rule.why_unchecked(view, self.policy)
             if reason:
                 unchecked.append(UncheckedRule(rule.id, reason))
-            found: Iterable[Violation] = rule.check(view, self.policy)
-            if severity:
-                found = (replace(violation, severity=severity) for violation in found)
-            violations.extend(found)
-        seen = len(self._allowances.problems) if self._allowances else 0
-        marked = apply_allowances(violations, self._allowances, self.policy.allow)
-        failed = any(v.severity == "error" and not v.allowed for v in marked)
-        problems = self._allowances.problems[seen:] if self._allowances else []
-        return LintResult(
-            view.name,
-            view.file,
-            view.arch,
-            decide(failed, looked - len(unchecked)),
-            tuple(marked),
-            tuple(unchecked),
-            tuple(problems),
+            found = rule.findings(view, self.policy)
+            violations += (self._violation(rule, each, view) for each in found)
+        failed = any(v.severity == "error" and not v.allowed for v in violations)
+        return KernelRecord(
+            name=view.name,
+            file=view.file,
+            arch=view.arch,
+            metric_source=view.metrics.metric_source,
+            metrics=view.metrics.figures,
+            violations=tuple(violations),
+            unchecked=tuple(unchecked),
+            verdict=decide(failed, looked - len(unchecked)),
+        )
+
+    def _violation(self, rule: Rule, found: Finding, view: KernelView) -> Violation:
+        """Place a finding in the source if its line is known, else in the PTX."""
+        place = found.place or view.place
+        in_source = place.source_line > 0 and place.source_file != ""
+        return Violation(
+            rule.id,
+            self.policy.severities.get(rule.id) or found.severity or rule.severity,
+            found.message,
+            place.source_file if in_source else view.file,
+            place.source_line if in_source else place.line,
+            found.actual,
+            found.limit,
+            self.policy.allow.get(rule.id) or self._allowances.reason_for(rule.id, place),
         )
 
 
-def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:
-    """Count machine instructions by family; None if no disassembler listed them."""
-    if metrics.sass_opcodes is None:
-        return None
-    families = count_sass_families(metrics.sass_opcodes)
-    return MachineMix(metrics.sass_tool, metrics.sass_instructions or 0, families)
+def _no_source(_name: str) -> None:
+    return None
 
 
-def kernel_record(view: KernelView, result: LintResult) -> KernelRecord:
-    """Return the figures and the verdict of one kernel as one record."""
-    metrics = view.metrics
-    shown = {name: getattr(metrics, name) for name in _FIGURES}
-    return KernelRecord(
-        name=view.name,
-        file=view.file,
-        arch=view.arch,
-        metric_source=metrics.metric_source,
-        metrics=KernelFigures(**shown, sass=_machine_mix(metrics)),
-        violations=result.violations,
-        unchecked=result.unchecked,
-        verdict=result.verdict,
-    )
+class Allowance(Struct, frozen=True):
+    """One comment ``gpuemu: allow RULE reason``: its line, and the line of code below it."""
+
+    rule: str
+    reason: str
+    line: int
+    covers: int
 
 
-def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
-    """Return the JSON that ``lint`` and ``artifacts`` print for one kernel."""
-    return kernel_record(view, result).to_json()
+class Allowances(Struct):
+    """The ``gpuemu: allow`` comments in the sources of violations; each file is read once."""
+
+    read_source: ReadSource
+    known_rules: Collection[str]
+    problems: list[Problem] = field(default_factory=list)
+    _by_file: dict[str, list[Allowance]] = field(default_factory=dict)
+
+    def reason_for(self, rule: str, place: PtxLocation) -> str:
+        """Return the reason why a violation at a location is accepted; empty if it is not.
+
+        A comment covers its own line, and the first line of code below it. A comment at a call also
+        covers the code that is inlined there.
+        """
+        for file, line in (
+            (place.source_file, place.source_line),
+            (place.call_file, place.call_line),
+        ):
+            if not file or not line:
+                continue
+            for allowance in self._comments(file):
+                if allowance.rule == rule and line in (allowance.line, allowance.covers):
+                    return allowance.reason
+        return ""
+
+    def _comments(self, file: str) -> list[Allowance]:
+        if file not in self._by_file:
+            data = self.read_source(file)
+            found, problems = parse_allowances(data or b"", file, self.known_rules)
+            self._by_file[file] = found
+            self.problems.extend(problems)
+        return self._by_file[file]
+
+
+def parse_allowances(
+    data: bytes, file: str, known_rules: Collection[str]
+) -> tuple[list[Allowance], list[Problem]]:
+    """Read the ``gpuemu: allow`` comments of a source file."""
+    allowances: list[Allowance] = []
+    problems: list[Problem] = []
+    if b"gpuemu:" not in data:
+        return allowances, problems
+    lines = data.split(b"\n")
+    for number, text in enumerate(lines, 1):
+        match = _COMMENT.search(text)
+        if match is None:
+            continue
+        rule = match.group(1).decode("utf-8", "replace")
+        reason = match.group(2).decode("utf-8", "replace").strip(" \t:-*/")
+        if rule not in known_rules:
+            problems.append(_warning(file, number, f"unknown rule {rule!r}", known_rules, rule))
+        elif not reason:
+            problems.append(_warning(file, number, f"no reason given for {rule}"))
+        else:
+            allowances.append(Allowance(rule, reason, number, _next_code_line(lines, number)))
+        if len(allowances) + len(problems) >= MAX_COMMENTS:
+            break
+    return allowances, problems
+
+
+def _next_code_line(lines: list[bytes], number: int) -> int:
+    """Return the number of the next line of code, or `number` if the next 40 lines hold none.
+
+    Empty lines and comments are not code.
+    """
+    for following in range(number + 1, min(number + 40, len(lines)) + 1):
+        text = lines[following - 1]
+        if text.strip() and not _COMMENT_LINE.match(text):
+            return following
+    return number
+
+
+def _warning(
+    file: str, line: int, message: str, known: Collection[str] = (), rule: str = ""
+) -> Problem:
+    hint = did_you_mean(rule, sorted(known)) if known else "write: gpuemu: allow RULE reason"
+    return Problem("lint-bad-allow", message, hint, file, line, warning=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
-from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 WARP_THREADS = 32
 REGISTERS_PER_SM = 65_536
@@ -22,25 +20,8 @@ _KIB = 1024
 _ARCH_NUMBER = re.compile(r"(?:sm|compute)_(\d{2,3})[af]?\Z")
 
 
-@dataclass(frozen=True)
-class ArchLimits:
-    """Limits of the multiprocessors of one architecture.
-
-    Attributes
-    ----------
-    sm : int
-        Number of the architecture, such as 90 for sm_90.
-    max_warps, max_blocks : int
-        Warps and blocks that can be resident on a multiprocessor.
-    shared_bytes : int
-        Shared memory per multiprocessor.
-    block_shared_bytes : int
-        Maximum that one block may request.
-    reserved_bytes : int
-        Bytes of shared memory that the system reserves for each block.
-    barrier_factor : int
-        The number of named barriers per multiprocessor is `max_blocks` times this factor.
-    """
+class ArchLimits(Struct, frozen=True):
+    """Limits of the multiprocessors of one architecture."""
 
     sm: int
     max_warps: int
@@ -90,24 +71,8 @@ ARCHITECTURES: dict[int, ArchLimits] = dict(
 against ``cuda_occupancy.h`` of CUDA 13.0."""
 
 
-@dataclass(frozen=True)
-class Occupancy:
-    """Resident blocks of one kernel on one multiprocessor.
-
-    Attributes
-    ----------
-    blocks, warps : int
-        Numbers resident at once; 0 if a block cannot be launched at all.
-    fraction : float
-        Resident warps as a fraction of the warps that can be resident, 0 to 1.
-    limited_by : tuple of str
-        All limits that are reached with this number of blocks: ``warps``, ``blocks``,
-        ``registers``, ``shared``, ``barriers``; or ``launch`` if the block itself is too large.
-    threads : int
-        Threads per block for which the figures hold.
-    assumed_threads : bool
-        True if the block size is unknown, so that `threads` is an assumption.
-    """
+class Occupancy(Struct, frozen=True):
+    """Resident blocks of one kernel on one multiprocessor."""
 
     blocks: int
     warps: int
@@ -115,10 +80,6 @@ class Occupancy:
     limited_by: tuple[str, ...]
     threads: int
     assumed_threads: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {**asdict(self), "limited_by": list(self.limited_by)}
 
 
 def arch_number(arch: str) -> int | None:
@@ -147,20 +108,6 @@ def occupancy(
 ) -> Occupancy:
     """Compute the number of resident blocks per multiprocessor, and its limits.
 
-    Parameters
-    ----------
-    limits : ArchLimits
-    threads : int
-        Threads per block.
-    registers : int
-        Registers per thread.
-    shared_bytes : int
-        Static and dynamic shared memory per block, without the reserved part.
-    barriers : int
-        Named barriers per block; a limit only from sm_90 on.
-
-    Notes
-    -----
     The rules are those of NVIDIA's ``cuda_occupancy.h``. Registers are allocated to warps in units
     of 256. A quarter of the multiprocessor's registers serves a quarter of its warps. To decide
     whether a block fits at all, its number of warps is rounded up to a multiple of four. Shared

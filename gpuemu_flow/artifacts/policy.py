@@ -1,48 +1,16 @@
-"""The limits and severities by which kernels are checked, as plain data."""
+"""The limits and severities by which kernels are checked, and the patterns for instructions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field, fields
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True)
-class KernelPolicy:
-    """Limits and severities by which a kernel is checked.
-
-    Attributes
-    ----------
-    max_registers : int
-        Registers per thread.
-    max_spills : int
-        Spill instructions, loads and stores together.
-    max_spill_bytes : int or None
-    max_local_memory_bytes : int
-        Bytes of stack per thread.
-    max_shared_memory : int or None
-        Shared memory per block in bytes: static and, if known, dynamic.
-    max_instructions : int or None
-        PTX instructions.
-    min_occupancy : float or None
-        Smallest share of a multiprocessor's warps that are resident, 0 to 1.
-    registers_warn_above, spills_warn_above, local_memory_warn_above : int or None
-        A figure above this threshold, but not above its maximum, gives a warning.
-    forbidden_instructions, required_patterns : tuple of str
-        Patterns for instructions and called functions; see `patterns`.
-    expect_tensor_cores : bool
-    severities : dict
-        Maps the id of a rule to ``error``, ``warning``, ``info`` or ``off``.
-    allow : dict
-        Maps the id of a rule to the reason why its violations are accepted.
-    archs : tuple of str
-        Architectures for which the kernel must build.
-    explicit : frozenset of str
-        Names of the fields that the user has set. To exceed one of our default limits is only a
-        warning, because kernels of published packages do that on purpose.
-    """
+class KernelPolicy(Struct, frozen=True):
+    """Limits and severities by which a kernel is checked."""
 
     max_registers: int = 128
     max_spills: int = 0
@@ -50,7 +18,7 @@ class KernelPolicy:
     max_local_memory_bytes: int = 0
     max_shared_memory: int | None = None
     max_instructions: int | None = None
-    min_occupancy: float | None = None
+    min_occupancy: int | float | None = None
     registers_warn_above: int | None = None
     spills_warn_above: int | None = None
     local_memory_warn_above: int | None = None
@@ -66,16 +34,53 @@ class KernelPolicy:
         """Return "error" if the user set the limit with this name, else "warning"."""
         return "error" if name in self.explicit else "warning"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON with sorted collections, for cache keys and reports."""
-        out: dict[str, Any] = {}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if isinstance(value, Mapping):
-                value = dict(sorted(value.items()))
-            elif isinstance(value, frozenset):
-                value = sorted(value)
-            elif isinstance(value, tuple):
-                value = list(value)
-            out[item.name] = value
-        return out
+
+_SYMBOL = re.compile(r"[A-Za-z_$][\w$*?]*\Z")
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    "printf": ("vprintf",),
+    "assert": ("__assertfail", "__assert_fail"),
+    "__syncthreads": ("bar.sync", "barrier.sync", "barrier.cta.sync"),
+    "__syncwarp": ("bar.warp.sync",),
+}
+"""For each name that programmers use: the opcodes and functions that stand for it in PTX."""
+
+SPILL = "spill"
+"""The documented pattern that means real spills, whatever the instruction is called."""
+
+
+def opcode_matches(pattern: str, opcode: str) -> bool:
+    """Tell whether consecutive segments of an opcode match the segments of a pattern.
+
+    Whole segments are compared, never parts of one.
+    ``f64`` matches ``add.rn.f64``, but not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
+    Segments of a pattern may contain the wildcards ``*`` and ``?``.
+    """
+    wanted = [segment for segment in pattern.split(".") if segment]
+    found = opcode.split(".")
+    if not wanted:
+        return False
+    return any(
+        all(fnmatchcase(found[start + i], segment) for i, segment in enumerate(wanted))
+        for start in range(len(found) - len(wanted) + 1)
+    )
+
+
+def is_sass_pattern(pattern: str) -> bool:
+    """Tell whether a pattern is for machine opcodes, which are in upper case (``FADD``)."""
+    return pattern.lstrip(".")[:1].isupper()
+
+
+def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
+    """Return those of `opcodes` that the pattern or one of its aliases matches."""
+    alternatives = (pattern, *ALIASES.get(pattern, ()))
+    return [o for o in opcodes if any(opcode_matches(a, o) for a in alternatives)]
+
+
+def matching_symbols(pattern: str, symbols: Iterable[str]) -> list[str]:
+    """Return those of the function names `symbols` that the pattern or one of its aliases matches.
+
+    A name must match as a whole.
+    """
+    alternatives = [a for a in (pattern, *ALIASES.get(pattern, ())) if _SYMBOL.match(a)]
+    return [s for s in symbols if any(fnmatchcase(s, a) for a in alternatives)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import selectors
@@ -12,11 +13,11 @@ import sysconfig
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
 
 TOOL_NAMES = ("nvcc", "ptxas", "cuobjdump", "nvdisasm")
 PACKAGES: dict[str, str] = {
@@ -53,8 +54,7 @@ _PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ToolRun:
+class ToolRun(Struct, frozen=True):
     """The outcome of one run of a program.
 
     ``status`` is the exit status, negative for a signal. It is None if the program was stopped
@@ -72,20 +72,8 @@ class ToolRun:
         return self.status == 0
 
 
-@dataclass(frozen=True)
-class Tool:
-    """One of NVIDIA's programs, as it was found on this machine.
-
-    Attributes
-    ----------
-    name, path : str
-    release : tuple of int
-        CUDA release, such as (13, 0).
-    version : str
-        Full version, such as ``13.0.88``.
-    origin : str
-        ``configured``, ``PATH``, or the name of the package folder that contains it.
-    """
+class Tool(Struct, frozen=True):
+    """One of NVIDIA's programs, as it was found on this machine."""
 
     name: str
     path: str
@@ -109,8 +97,7 @@ class Tool:
         return (0, 0)
 
 
-@dataclass
-class Toolchain:
+class Toolchain(Struct):
     """NVIDIA's tools on one machine: all that were found of each name, in order of preference."""
 
     tools: dict[str, list[Tool]] = field(default_factory=dict)
@@ -156,23 +143,7 @@ def find_tools(
     names: Sequence[str] = TOOL_NAMES,
     root: Path | None = None,
 ) -> Toolchain:
-    """Search for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy.
-
-    Parameters
-    ----------
-    configured : mapping of str to str, optional
-        Maps the name of a tool to a path, or to the name of a program on ``PATH``. A path or
-        program that does not exist is reported as a problem, and the search goes on.
-    environment : mapping, optional
-        Environment variables, of which ``PATH`` is used; `os.environ` by default.
-    site_packages : sequence of Path, optional
-        Folders with installed packages; those of this interpreter by default.
-    names : sequence of str
-        The tools to search for.
-    root : Path, optional
-        The workspace. A configured tool inside it is as untrusted as an op, so it is not run to
-        find out its version.
-    """
+    """Search for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy."""
     chain = Toolchain()
     for name in names:
         seen: set[str] = set()
@@ -295,25 +266,6 @@ def run_tool(
     """Run a program in a process group of its own; stop the group on timeout or too much output.
 
     The group is killed when this process dies.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Program and arguments; no shell.
-    timeout : float
-        Seconds.
-    cwd : path, optional
-    environment : mapping, optional
-        The whole environment of the program.
-    max_output : int
-        Largest number of bytes of standard output, and of standard error.
-    cancel : threading.Event, optional
-        Stops the program when set.
-
-    Returns
-    -------
-    ToolRun
-        A program that cannot be started gives status 127 and the system's message.
     """
     variables = os.environ if environment is None else environment
     lifeline, own_end = os.pipe()
@@ -373,3 +325,46 @@ def _collect(
     except subprocess.TimeoutExpired:
         return (stdout, stderr), f"stopped after {timeout:g} s"
     return (stdout, stderr), ""
+
+
+# Find the host compilers that nvcc may start, with digests that show when one has changed.
+
+
+HOST_COMPILERS = ("gcc", "g++")
+"""Programs that nvcc starts from ``PATH`` on Linux, unless a flag names another program."""
+_FOLDER_OPTIONS = ("-ccbin", "--compiler-bindir")
+_MOST_READ = 64 << 20
+
+
+def host_compilers(
+    flags: Sequence[str], root: Path, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the sha256 of each program that nvcc may start as its host compiler, by path."""
+    path = (os.environ if environment is None else environment).get("PATH", "")
+    named = _named(flags)
+    if not named:
+        places = [shutil.which(name, path=path) for name in HOST_COMPILERS]
+    elif (root / named).is_dir():
+        places = [str(root / named / name) for name in HOST_COMPILERS]
+    else:
+        places = [str(root / named) if os.sep in named else shutil.which(named, path=path)]
+    digests = {place: _digest(place) for place in places if place is not None}
+    return {place: digest for place, digest in digests.items() if digest}
+
+
+def _named(flags: Sequence[str]) -> str:
+    """Return the compiler or folder that the last ``-ccbin`` flag gives; empty if there is none."""
+    named = ""
+    for flag, following in zip(flags, (*flags[1:], ""), strict=False):
+        option, equals, value = flag.partition("=")
+        if option in _FOLDER_OPTIONS:
+            named = value if equals else following
+    return named
+
+
+def _digest(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.sha256(file.read(_MOST_READ)).hexdigest()
+    except OSError:
+        return ""

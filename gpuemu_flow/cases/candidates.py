@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.numerics.layouts import expanded_axis, lay_out, reduced_shape
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.types import effective_layout
 
 Array = NDArray[Any]
 
@@ -25,23 +24,13 @@ class BudgetSpentError(Exception):
     """Raised when all permitted calls of the predicate have been made."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """The inputs of one case.
+class Candidate(Struct, frozen=True):
+    """The inputs of one case."""
 
-    Attributes
-    ----------
-    inputs : mapping of str to ndarray
-        Values in C order, read-only; `laid_out` puts them into their layouts.
-    layouts : mapping of str to str
-        The layout of each input, one of `types.LAYOUTS`.
-    dims : mapping of str to int
-        Sizes of the schema's dims; empty where there are none.
-    """
-
+    # Values in C order, read-only; `laid_out` puts them into their layouts
     inputs: Mapping[str, Array]
-    layouts: Mapping[str, str]
-    dims: Mapping[str, int]
+    layouts: Mapping[str, str]  # the layout of each input, one of `types.LAYOUTS`
+    dims: Mapping[str, int]  # Sizes of the schema's dims; empty where there are none
 
     def laid_out(self) -> dict[str, Array]:
         """Return the inputs in their memory layouts."""
@@ -121,31 +110,15 @@ def _repeats(values: Array) -> bool:
 Predicate = Callable[[Candidate], bool]
 
 
-@dataclass
-class Search:
-    """Keeps the best candidate so far, and every answer of the predicate `still_fails`.
+class Search(Struct):
+    """Keeps the best candidate so far, and every answer of the predicate `still_fails`."""
 
-    Attributes
-    ----------
-    best : Candidate
-        The smallest candidate so far that fails.
-    still_fails : callable
-        The predicate: tells whether a candidate fails as the original does.
-    budget : int
-        Largest permitted number of calls of the predicate.
-    calls : int
-        Number of calls made.
-    log : list of str
-        One line for each step to a smaller case.
-    correct : callable
-        Returns the nearest candidate that satisfies the op's schema; None if there is none.
-    """
-
-    best: Candidate
-    still_fails: Predicate
-    budget: int
-    calls: int = 0
-    log: list[str] = field(default_factory=list)
+    best: Candidate  # the smallest candidate so far that fails
+    still_fails: Predicate  # the predicate: tells whether a candidate fails as the original does
+    budget: int  # largest permitted number of calls of the predicate
+    calls: int = 0  # number of calls made
+    log: list[str] = field(default_factory=list)  # one line for each step to a smaller case
+    # Returns the nearest candidate that satisfies the op's schema; None if there is none
     correct: Callable[[Candidate], Candidate | None] = lambda candidate: candidate
     _answers: dict[bytes, bool] = field(default_factory=dict)
     _taken: set[bytes] = field(default_factory=set)
@@ -158,10 +131,7 @@ class Search:
     def fails(self, candidate: Candidate) -> bool:
         """Tell whether a candidate fails as the original does.
 
-        Raises
-        ------
-        BudgetSpentError
-            The answer is not known, and no call of the predicate is left.
+        Raises BudgetSpentError: The answer is not known, and no call of the predicate is left.
         """
         digest = candidate.digest()
         known = self._answers.get(digest)
@@ -193,10 +163,7 @@ class Search:
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
         """Run a phase with a limit on predicate calls; return False if the limit ended the phase.
 
-        Raises
-        ------
-        BudgetSpentError
-            The whole budget is spent.
+        Raises BudgetSpentError: The whole budget is spent.
         """
         whole = self.budget
         self.budget = min(whole, self.calls + calls)

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.plan import expand_strategies, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Case, Json, Verdict
 from gpuemu_flow.value_rules import is_kept_finite
 
@@ -30,66 +31,32 @@ class Cell(NamedTuple):
     strategy: str
 
 
-@dataclass(frozen=True)
-class Gap:
-    """Values of one aspect that no case of an op and dtype had.
-
-    Attributes
-    ----------
-    op, dtype : str
-    aspect : str
-        ``dtype``; one of `ASPECTS`; two of these aspects, written ``layout × strategy``; or
-        ``nonfinite``, for inputs in which no NaN and no Inf is tried.
-    missing : tuple of str
-        Values that no case had; a pair is joined by `` × ``.
-    possible : int
-        Number of possible values.
-    """
+class Gap(Struct, frozen=True):
+    """Values of one aspect that no case of an op and dtype had."""
 
     op: str
     dtype: str
+    # ``dtype``; one of `ASPECTS`; two of these aspects, written ``layout × strategy``; or
+    # ``nonfinite``, for inputs in which no NaN and no Inf is tried
     aspect: str
-    missing: tuple[str, ...]
-    possible: int
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {
-            "op": self.op,
-            "dtype": self.dtype,
-            "aspect": self.aspect,
-            "missing": list(self.missing),
-            "possible": self.possible,
-        }
+    missing: tuple[str, ...]  # values that no case had; a pair is joined by `` × ``
+    possible: int  # number of possible values
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: an op and dtype, with counts of the values that were exercised.
-
-    Attributes
-    ----------
-    op, dtype : str
-    cases : int
-        Number of cases that count as exercised; see `Coverage.add`.
-    seen : dict of str to (int, int)
-        For each aspect and pair of aspects, the number of values exercised, and of possible values.
-    unjudged : int
-        Number of cases that ended without a verdict: in an error, or inconclusive.
-    """
+class Row(Struct, frozen=True):
+    """One line of the table: an op and dtype, with counts of the values that were exercised."""
 
     op: str
     dtype: str
-    cases: int
+    cases: int  # number of cases that count as exercised; see `Coverage.add`
+    # For each aspect and pair of aspects, the number of values exercised, and of possible values
     seen: dict[str, tuple[int, int]]
-    unjudged: int = 0
+    unjudged: int = 0  # number of cases that ended without a verdict: in an error, or inconclusive
 
 
 class Coverage:
     """Numbers of cases by `Cell`; two coverages can be merged, in either order.
 
-    Examples
-    --------
     >>> coverage = Coverage()
     >>> coverage.count(Cell("softmax", "float32", "tail", "contiguous", "normal"))
     >>> coverage.total
@@ -182,16 +149,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> list[Gap]:
-        """List, for each aspect, the values that no case of an op had; pairs of aspects come last.
-
-        Parameters
-        ----------
-        op : str
-        schema : OpSchema
-            Determines the possible shape classes.
-        dtypes, layouts, strategies : sequence of str
-            The names configured for the op; strategies may be groups.
-        """
+        """List, for each aspect, the values that no case of an op had; pairs come last."""
         possible = _possible(schema, layouts, strategies)
         found: list[Gap] = []
         for dtype in dtypes:

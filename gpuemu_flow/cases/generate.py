@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
-from gpuemu_flow.cases.lone_values import LONE, LONE_TURNS, put_lone
 from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
-from gpuemu_flow.cases.shared_values import SHARING, SHARING_TURNS, lenders_of, put_shared
 from gpuemu_flow.cases.special_values import (
+    LONE,
+    LONE_TURNS,
+    SHARING,
+    SHARING_TURNS,
+    lenders_of,
+    put_lone,
     put_negative_zeros,
+    put_shared,
     put_shared_specials,
     put_specials,
 )
@@ -42,10 +47,7 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     the values are drawn once for the reduced shape and repeated without copying; the array is then
     read-only.
 
-    Raises
-    ------
-    GenerateError
-        The user's function that generates the values failed or was not called.
+    Raises GenerateError: The user's function that generates the values failed or was not called.
     """
     if spec.is_generated:
         return decode_values(spec)
@@ -161,14 +163,7 @@ def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
 
 
 def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """Return the inputs of a case by name, in the op's order and in their memory layouts.
-
-    Parameters
-    ----------
-    case : Case
-    values : mapping of str to ndarray, optional
-        Values in the case's shapes and dtypes, used in place of the values that its seed gives.
-    """
+    """Return the inputs of a case by name, in the op's order and in their memory layouts."""
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 
 

@@ -7,8 +7,9 @@ import binascii
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.types import DTYPES, Case, InputSpec
@@ -38,10 +39,7 @@ def encode_values(values: Array) -> GeneratedValues:
 def decode_values(spec: InputSpec) -> Array:
     """Return the values that a function returned for an input.
 
-    Raises
-    ------
-    GenerateError
-        There are no values, or they do not fit the input's shape and dtype.
+    Raises GenerateError: There are no values, or they do not fit the input's shape and dtype.
     """
     given = spec.given
     if given is None:

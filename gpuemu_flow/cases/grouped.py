@@ -6,14 +6,13 @@ the program gets the members joined into one argument. See `runners.grouping`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import COMPLEX, Json
+from msgspec import Struct
 
-KeyPath = tuple[str | int, ...]
-Report = Callable[[KeyPath, str, str, str], None]
+from gpuemu_flow.cases.schema_rules import KeyPath, Report
+from gpuemu_flow.types import COMPLEX, Json
 
 LIST = "list"
 MOST_MEMBERS = 16
@@ -23,24 +22,11 @@ _KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
 """Keys that both parts of a complex input take over, so that a range applies to each part."""
 
 
-@dataclass(frozen=True)
-class ArgumentGroup:
-    """One argument that is made of several inputs.
+class ArgumentGroup(Struct, frozen=True):
+    """One argument that is made of several inputs."""
 
-    Attributes
-    ----------
-    kind : str
-        ``list``, ``complex64`` or ``complex128``.
-    members : tuple of str
-        Names of the inputs, in order.
-    """
-
-    kind: str
-    members: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {"kind": self.kind, "members": list(self.members)}
+    kind: str  # ``list``, ``complex64`` or ``complex128``
+    members: tuple[str, ...]  # names of the inputs, in order
 
 
 def spread(
@@ -49,24 +35,6 @@ def spread(
     """Replace the groups in an op's schema and input names by the members of the groups.
 
     A group is one argument of the op that consists of several input tensors, such as a list.
-
-    Parameters
-    ----------
-    schema : JSON
-        As written in the file; only tables that map names to inputs have groups.
-    names : sequence of str
-        The op's ``input_names``; empty if the file does not set them.
-    report : callable
-        Called for every error; see `schema.parse_schema`.
-
-    Returns
-    -------
-    schema : JSON
-        The schema, with a table for each member instead of the table for the group.
-    names : tuple of str
-        The input names, with the names of the members instead of the name of the group.
-    groups : dict of str to ArgumentGroup
-        The groups by name.
     """
     inputs = schema.get("inputs") if isinstance(schema, Mapping) else None
     if not isinstance(inputs, Mapping):

@@ -7,10 +7,11 @@ because a case that the op's author has excluded would be no fair test of the op
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.candidates import (
     Array,
@@ -22,13 +23,129 @@ from gpuemu_flow.cases.candidates import (
     make_candidate,
 )
 from gpuemu_flow.cases.generated_values import encode_values
-from gpuemu_flow.cases.keep_rules import corrector
-from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
+from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.expressions import ExpressionError
 from gpuemu_flow.numerics.dtypes import dtype_name
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import LAYOUTS, Case
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import LAYOUTS, Case, InputSpec
+
+Correct = Callable[[Candidate], "Candidate | None"]
+
+
+def corrector(schema: OpSchema | None, start: Candidate) -> Correct:
+    """Return a function that corrects a candidate so that it satisfies the schema.
+
+    The function returns the corrected candidate, or None if the candidate cannot be corrected.
+    """
+    if schema is None or not _has_rules(schema):
+        return lambda candidate: candidate
+    names = {tensor.name for tensor in schema.inputs}
+    if names != set(start.inputs):
+        return lambda candidate: candidate
+    known: OpSchema = schema
+    generated = any(tensor.rule and tensor.rule.generate for tensor in known.inputs)
+    if generated:
+        return lambda candidate: _as_returned(known, start, candidate)
+    return lambda candidate: _corrected(known, candidate)
+
+
+def _as_returned(schema: OpSchema, start: Candidate, candidate: Candidate) -> Candidate | None:
+    """Correct a candidate, provided that it has the sizes and the generated inputs of `start`.
+
+    `start` is the original case, whose generated inputs were returned by functions of the user. It
+    is not known what these functions would return for other sizes. Therefore, the result is None
+    if a size or a generated input differs. It is also None if the candidate cannot be corrected.
+    """
+    if dict(candidate.dims) != dict(start.dims):
+        return None
+    for tensor in schema.inputs:
+        before, after = start.inputs[tensor.name], candidate.inputs[tensor.name]
+        if before.shape != after.shape:
+            return None
+        if tensor.rule and tensor.rule.generate and before.tobytes() != after.tobytes():
+            return None
+    return _corrected(schema, candidate)
+
+
+def _has_rules(schema: OpSchema) -> bool:
+    ruled = any(tensor.rule is not None for tensor in schema.inputs)
+    return ruled or bool(schema.derived or schema.limits)
+
+
+def _corrected(schema: OpSchema, candidate: Candidate) -> Candidate | None:
+    fitted = _fitted(schema, candidate) if schema.derived or schema.limits else candidate
+    if fitted is None:
+        return None
+    inputs = dict(fitted.inputs)
+    shapes = {name: array.shape for name, array in inputs.items()}
+    for tensor in _in_order(schema):
+        if tensor.rule is None:
+            continue
+        values = inputs[tensor.name]
+        spec = InputSpec(
+            tensor.name,
+            values.shape,
+            dtype_name(values.dtype) or "",
+            low=tensor.low,
+            high=tensor.high,
+            rule=tensor.rule,
+        )
+        try:
+            setting = setting_of(spec, SeededRng(0), fitted.dims, shapes)
+        except UsageError:
+            return None
+        corrected = fit_to_rule(values, setting, inputs)
+        if corrected is None:
+            return None
+        if corrected.tobytes() != values.tobytes():
+            inputs[tensor.name] = corrected
+    return make_candidate(inputs, fitted.layouts, fitted.dims)
+
+
+def _in_order(schema: OpSchema) -> list[TensorDef]:
+    """Return the inputs, sorted so that a rule compares its input only with earlier inputs."""
+    done: list[TensorDef] = []
+    rest = list(schema.inputs)
+    while rest:
+        names = {tensor.name for tensor in done}
+        ready = [t for t in rest if not (t.rule and t.rule.relation) or t.rule.other in names]
+        done += ready or rest
+        rest = [tensor for tensor in rest if tensor not in done]
+    return done
+
+
+def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
+    """Return the candidate with inputs cut to the new sizes of derived dims.
+
+    Return None if the sizes are not allowed, or if an input is too small to be cut.
+    """
+    try:
+        free = {dim.name: candidate.dims[dim.name] for dim in schema.dims}
+    except KeyError:
+        return candidate  # a case of whole shapes
+    if not schema.allows(free):
+        return None
+    try:
+        dims = schema.all_sizes(free)
+    except ExpressionError:
+        return None
+    inputs = dict(candidate.inputs)
+    for tensor, shape in zip(schema.inputs, schema.shapes(dims), strict=True):
+        values = inputs[tensor.name]
+        if tensor.rule is not None and tensor.rule.optional and not any(values.shape):
+            continue  # None stands in its place
+        if values.ndim != len(shape) or any(
+            a < b for a, b in zip(values.shape, shape, strict=True)
+        ):
+            return None
+        if values.shape != shape:
+            inputs[tensor.name] = np.array(values[tuple(slice(0, size) for size in shape)])
+    return replace(make_candidate(inputs, candidate.layouts, dims))
+
 
 __all__ = [
     "STRATEGIES",
@@ -43,44 +160,23 @@ __all__ = [
 STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
 
 
-@dataclass(frozen=True)
-class Minimized:
-    """The result of a minimisation.
+class Minimized(Struct, frozen=True):
+    """The result of a minimisation."""
 
-    Attributes
-    ----------
-    inputs : mapping of str to ndarray
-        Values in C order, read-only.
-    dims : mapping of str to int
-        Sizes of the schema's dims, where dims were given.
-    layouts : mapping of str to str
-        Memory layout of each input.
-    steps : int
-        Number of times that a smaller failing case was found.
-    calls : int
-        Number of calls of the predicate.
-    one_minimal : bool
-        True if no single step that the strategy allows makes the case smaller; False if the budget
-        ended first. A step zeroes an element, makes an input contiguous, or makes a dim smaller.
-        For each smaller size of a dim, several slices are tried: the first and the last indices,
-        windows at the failing element, evenly spaced indices, and the indices with the most
-        non-zero values. For the next smaller size, all slices that drop one run of indices are
-        tried as well.
-    reproduced : bool
-        False when the original itself did not fail; the other attributes then describe the
-        original.
-    log : tuple of str
-        One line per step.
-    """
-
-    inputs: Mapping[str, Array]
-    dims: Mapping[str, int]
-    layouts: Mapping[str, str]
-    steps: int
-    calls: int
+    inputs: Mapping[str, Array]  # values in C order, read-only
+    dims: Mapping[str, int]  # Sizes of the schema's dims, where dims were given
+    layouts: Mapping[str, str]  # Memory layout of each input
+    steps: int  # number of times that a smaller failing case was found
+    calls: int  # number of calls of the predicate
+    # True if no single step that the strategy allows makes the case smaller; False if the budget
+    # ended first. A step zeroes an element, makes an input contiguous, or makes a dim smaller. For
+    # each smaller size of a dim, several slices are tried: the first and the last indices, windows
+    # at the failing element, evenly spaced indices, and the indices with the most non-zero values.
+    # For the next smaller size, all slices that drop one run of indices are tried as well.
     one_minimal: bool
+    # False when the original itself did not fail; the other attributes then describe the original
     reproduced: bool
-    log: tuple[str, ...]
+    log: tuple[str, ...]  # one line per step
 
 
 def minimise(
@@ -96,34 +192,7 @@ def minimise(
 ) -> Minimized:
     """Shrink a failing case.
 
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-        The case's tensors, in any memory layout; `Candidate.inputs` are in C order.
-    still_fails : callable
-        Takes a `Candidate`, runs the op on it, and returns True if the candidate fails for the same
-        reason as the original. If the reference refuses the case, the result is False. The function
-        is called once per distinct candidate. It may raise `StopMinimising`; other exceptions pass
-        through.
-    budget : int
-        Largest number of calls of `still_fails`; the first call gets the original.
-    schema : OpSchema, optional
-        The op's dims and ranges of values; None for plain shapes, whose axes shrink down to 1.
-    dims : mapping of str to int, optional
-        The case's sizes of the schema's dims. Without them, as in a case of one of the schema's
-        `fixed_shapes`, axes shrink as they do without a schema.
-    layouts : mapping of str to str, optional
-        Memory layout of each input; by default contiguous.
-    failing : mapping of str to int, optional
-        Indices of the failing element along dims; see `failing_position`. Slices around this
-        element are among the first to be tried.
-    strategy : str
-        One of `STRATEGIES`: only shapes, only values, or shapes, values and layouts.
-
-    Raises
-    ------
-    ValueError
-        Unknown strategy, layout or dtype, or a budget below 1.
+    Raises ValueError: Unknown strategy, layout or dtype, or a budget below 1.
     """
     start = _start(inputs, dims or {}, layouts or {}, strategy, budget)
     search = Search(start, still_fails, budget, correct=corrector(schema, start))

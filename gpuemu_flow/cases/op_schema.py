@@ -1,38 +1,30 @@
-"""Op schemas: symbolic dims, the tensors that share these dims, and the built-in schemas."""
+"""Op schemas: dims and the sizes they allow, tensors that share them, and built-in schemas."""
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuemu_flow.expressions import ExpressionError, compute
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.types import Shape
-from gpuemu_flow.value_rules import ValueRule
+from gpuemu_flow.value_rules import Number, ValueRule
 
 
-@dataclass(frozen=True)
-class Dim:
-    """One symbolic dim.
-
-    Attributes
-    ----------
-    name : str
-    candidates : tuple of int
-        If not empty, exactly these sizes are used; otherwise the range below.
-    min, max : int
-        Smallest and largest size of the range, both included.
-    multiple_of : int
-        Sizes of the range are multiples of this number.
-    """
+class Dim(Struct, frozen=True):
+    """One symbolic dim."""
 
     name: str
+    # If not empty, exactly these sizes are used; otherwise the range below
     candidates: tuple[int, ...] = ()
+    # Smallest and largest size of the range, both included
     min: int = 1
     max: int = 0
-    multiple_of: int = 1
+    multiple_of: int = 1  # Sizes of the range are multiples of this number
 
     @property
     def smallest(self) -> int:
@@ -49,83 +41,44 @@ class Dim:
         return self.max // self.multiple_of * self.multiple_of
 
 
-@dataclass(frozen=True)
-class DerivedDim:
-    """A dim whose size follows from other dims.
+class DerivedDim(Struct, frozen=True):
+    """A dim whose size follows from other dims."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the dim; for an axis that is declared by an expression, the text of the expression.
-    expression : str
-    """
-
+    # Name of the dim; for an axis that is declared by an expression, the text of the expression
     name: str
     expression: str
 
 
-@dataclass(frozen=True)
-class TensorDef:
-    """One input or output: its dims and the configuration of its values.
-
-    Attributes
-    ----------
-    name : str
-    dims : tuple of str or int
-        Names of dims, derived ones too; an int is a fixed size.
-    dtype : str or None
-        The tensor's own dtype, used instead of the case's.
-    low, high : float or None
-        Range of the values, both ends included; None means unbounded.
-    strategy : str or None
-        The tensor's own strategy, used instead of the case's.
-    rule : ValueRule or None
-        Further rules for the values.
-    """
+class TensorDef(Struct, frozen=True, omit_defaults=True):
+    """One input or output: its dims and the configuration of its values."""
 
     name: str
-    dims: tuple[str | int, ...]
-    dtype: str | None = None
-    low: float | None = None
-    high: float | None = None
-    strategy: str | None = None
-    rule: ValueRule | None = None
+    dims: tuple[str | int, ...]  # names of dims, derived ones too; an int is a fixed size
+    dtype: str | None = None  # the tensor's own dtype, used instead of the case's
+    # Range of the values, both ends included; None means unbounded
+    low: Number | None = None
+    high: Number | None = None
+    strategy: str | None = None  # the tensor's own strategy, used instead of the case's
+    rule: ValueRule | None = None  # further rules for the values
 
 
-@dataclass(frozen=True)
-class OpSchema:
-    """Shapes of an op's tensors in terms of shared dims.
-
-    Attributes
-    ----------
-    dims : tuple of Dim
-    inputs : tuple of TensorDef
-        In the order of the op's ``input_names``.
-    outputs : tuple of TensorDef
-        Empty if the schema does not define them.
-    fixed_shapes : tuple of shape
-        Whole shapes. A case takes one whole shape for every input. If there are dims, other cases
-        take their shapes from the dims.
-    derived : tuple of DerivedDim
-        Each derived dim comes after the dims that it needs.
-    limits : tuple of (str, str, str)
-        Comparisons of dims that hold in every case: ``("K", "<=", "N")``.
-    """
+class OpSchema(Struct, frozen=True, omit_defaults=True):
+    """Shapes of an op's tensors in terms of shared dims."""
 
     dims: tuple[Dim, ...]
-    inputs: tuple[TensorDef, ...]
-    outputs: tuple[TensorDef, ...] = ()
+    inputs: tuple[TensorDef, ...]  # in the order of the op's ``input_names``
+    outputs: tuple[TensorDef, ...] = ()  # Empty if the schema does not define them
+    # Whole shapes. A case takes one whole shape for every input. If there are dims, other cases
+    # take their shapes from the dims.
     fixed_shapes: tuple[Shape, ...] = ()
-    derived: tuple[DerivedDim, ...] = ()
+    derived: tuple[DerivedDim, ...] = ()  # each derived dim comes after the dims that it needs
+    # Comparisons of dims that hold in every case: ``("K", "<=", "N")``
     limits: tuple[tuple[str, str, str], ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of the dims and of all derived dims.
 
-        Raises
-        ------
-        ExpressionError
-            A derived dim has no size, or a size below 0.
+        Raises ExpressionError: A derived dim has no size, or a size below 0.
         """
         found = dict(sizes)
         for dim in self.derived:
@@ -160,41 +113,6 @@ COMPARISONS: dict[str, Any] = {
     "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
     "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-
-
-def schema_to_json(schema: OpSchema) -> dict[str, Any]:
-    """Return a schema as plain JSON, without empty parts; `schema_from_json` is its inverse."""
-    out = asdict(schema)
-    for name in ("derived", "limits"):
-        if not out[name]:
-            del out[name]
-    for side in ("inputs", "outputs"):
-        for data, tensor in zip(out[side], getattr(schema, side), strict=True):
-            if tensor.rule is None:
-                del data["rule"]
-            else:
-                data["rule"] = tensor.rule.to_json()
-    return out
-
-
-def schema_from_json(data: Mapping[str, Any]) -> OpSchema:
-    """Rebuild a schema from `schema_to_json`'s result, or raise KeyError or TypeError."""
-    dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
-    inputs, outputs = (tuple(_tensor(t) for t in data[side]) for side in ("inputs", "outputs"))
-    return OpSchema(
-        dims,
-        inputs,
-        outputs,
-        tuple(tuple(s) for s in data["fixed_shapes"]),
-        tuple(DerivedDim(**d) for d in data.get("derived", ())),
-        tuple((str(a), str(sign), str(b)) for a, sign, b in data.get("limits", ())),
-    )
-
-
-def _tensor(data: Mapping[str, Any]) -> TensorDef:
-    rule = data.get("rule")
-    read = None if rule is None else ValueRule.from_json(rule)
-    return TensorDef(**{**data, "dims": tuple(data["dims"]), "rule": read})
 
 
 def _tensors(**dims: str) -> tuple[TensorDef, ...]:
@@ -296,10 +214,8 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
     order (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
     possible only for an op whose inputs may have any rank; see `takes_any_rank`.
 
-    Raises
-    ------
-    ValueError
-        A shape cannot be used in either way; the message says which shapes are possible.
+    Raises ValueError: A shape cannot be used in either way; the message says which shapes are
+    possible.
     """
     names = [dim.name for dim in schema.dims]
     any_rank = takes_any_rank(schema)
@@ -324,3 +240,113 @@ def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))
+
+
+MOST_TRIED = 4096
+_NEAR = (0, 1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 128, 129, 256, 1024)
+
+
+def allows_size(dim: Dim, size: int) -> bool:
+    """Tell whether a dim may have a size."""
+    if dim.candidates:
+        return size in dim.candidates
+    return dim.min <= size <= dim.max and size % dim.multiple_of == 0
+
+
+def allowed_sizes(
+    schema: OpSchema, wanted: Mapping[str, int] | None = None, keep: Sequence[str] = ()
+) -> dict[str, int] | None:
+    """Return sizes that the schema allows, near the wanted ones; None if a short search fails."""
+    sizes = dict(wanted) if wanted else {dim.name: dim.smallest for dim in schema.dims}
+    if schema.allows(sizes):
+        return sizes
+    order = sorted(schema.dims, key=lambda dim: dim.name in keep)
+    options = {dim.name: _options(dim, sizes) for dim in order}
+    tried = 0
+    for changed in _subsets([dim.name for dim in order]):
+        for chosen in itertools.product(*(options[name] for name in changed)):
+            tried += 1
+            if tried > MOST_TRIED:
+                return None
+            candidate = {**sizes, **dict(zip(changed, chosen, strict=True))}
+            if schema.allows(candidate):
+                return candidate
+    return None
+
+
+def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
+    """Yield allowed sizes of all dims, chosen so that a derived dim takes extreme sizes, too.
+
+    `derived` is the name of this dim. A dim on which it depends takes all sizes of its list, or the
+    sizes near the ends of its range. Every other dim takes its smallest and its largest size.
+    """
+    needed = {derived}
+    for each in reversed(schema.derived):
+        if each.name in needed:
+            needed |= names_in(each.expression)
+    options = [_near_ends(dim) if dim.name in needed else (dim.smallest, dim.largest)
+               for dim in schema.dims]  # fmt: skip
+    for chosen in itertools.islice(itertools.product(*options), MOST_TRIED):
+        sizes = {dim.name: size for dim, size in zip(schema.dims, chosen, strict=True)}
+        if schema.allows(sizes):
+            yield schema.all_sizes(sizes)
+
+
+def _near_ends(dim: Dim) -> Sequence[int]:
+    if dim.candidates:
+        return dim.candidates
+    few = range(0, 4 * dim.multiple_of, dim.multiple_of)
+    ends = [n for more in few for n in (dim.smallest + more, dim.largest - more)]
+    return [n for n in dict.fromkeys(ends) if allows_size(dim, n)]
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(1, len(names) + 1):
+        yield from itertools.combinations(names, count)
+
+
+def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
+    """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range.
+
+    `sizes` has the wanted sizes of all dims. From a range, sizes equal or next to these are tried
+    first, because limits compare dims with each other.
+    """
+    if dim.candidates:
+        return list(dim.candidates)
+    step = dim.multiple_of
+    others = [n + more for n in sizes.values() for more in (0, -1, 1)]
+    spread = [dim.smallest + (dim.largest - dim.smallest) * part // 4 for part in range(5)]
+    near = [n // step * step for n in (*others, *_NEAR, *spread)]
+    return [n for n in dict.fromkeys(near) if allows_size(dim, n)][:24]
+
+
+MOST_NAMED = 8
+
+
+def untried_sizes(schema: OpSchema, tried: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
+    """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had.
+
+    Sizes that the schema's limits exclude are left out.
+    """
+    listed = [dim for dim in schema.dims if len(dim.candidates) > 1]
+    if not listed:
+        return ()
+    had = {(name, size) for sizes in tried for name, size in sizes.items()}
+    found = []
+    for dim in listed:
+        missing = [
+            size
+            for size in dim.candidates
+            if (dim.name, size) not in had and _is_possible(schema, dim.name, size)
+        ]
+        if missing:
+            more = f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+            found.append(f"{dim.name} = {', '.join(map(str, missing[:MOST_NAMED]))}{more}")
+    return tuple(found)
+
+
+def _is_possible(schema: OpSchema, name: str, size: int) -> bool:
+    """Tell whether the schema allows a size of a dim together with some sizes of the other dims."""
+    wanted = {dim.name: dim.smallest for dim in schema.dims}
+    sizes = allowed_sizes(schema, {**wanted, name: size}, keep=(name,))
+    return sizes is not None and sizes[name] == size

@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
+from msgspec import Struct
+
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.schema_rules import is_number
+from gpuemu_flow.cases.schema_rules import KeyPath, Report, is_number, shown
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.numerics.contract import (
     PROMOTE,
@@ -23,11 +25,8 @@ from gpuemu_flow.numerics.contract import (
     OutputContract,
     Statistics,
 )
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
-KeyPath = tuple[str | int, ...]
-Report = Callable[[KeyPath, str, str, str], None]
 FindFunction = Callable[[object, KeyPath], CompareRef | None]
 
 SLUG = "schema-contract"
@@ -62,18 +61,7 @@ def plain_dims(value: object) -> object:
 def parse_contracts(
     value: object, schema: OpSchema, find: FindFunction, report: Report
 ) -> tuple[OutputContract, ...]:
-    """Return the contracts of a schema's outputs, in their order.
-
-    Parameters
-    ----------
-    value : object
-        The op's ``schema``. If it is the name of a built-in schema, there are no contracts.
-    schema : OpSchema
-        The result of `cases.schema.parse_schema` for `value`.
-    find : callable
-        Returns the function that ``compare`` names, and reports problems with this function.
-    report : callable
-    """
+    """Return the contracts of a schema's outputs, in their order."""
     if not isinstance(value, Mapping):
         return ()
     entries = _entries(value)
@@ -138,15 +126,7 @@ def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping
     ]
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, (Mapping, list, tuple)):
-        return "a table" if isinstance(value, Mapping) else "a list"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-@dataclass
-class _Contract:
+class _Contract(Struct):
     """Parser of one output's contract, which reports faulty parts and leaves them out."""
 
     path: KeyPath
@@ -160,7 +140,7 @@ class _Contract:
         for key in self.table:
             if key not in OUTPUT_KEYS:
                 hint = did_you_mean(str(key), OUTPUT_KEYS)
-                message = f"unknown key {_shown(key)}"
+                message = f"unknown key {shown(key)}"
                 self.report((*self.path, str(key)), "config-unknown-key", message, hint)
         kinds = [kind for kind in KINDS if kind in self.table]
         if len(kinds) > 1:
@@ -213,13 +193,13 @@ class _Contract:
                 if text.removeprefix(SAME_AS) in names:
                     return text
                 hint = f"one of the inputs: {', '.join(names)}"
-                self.fault("dtype", f"{_shown(value)} names no input", hint)
+                self.fault("dtype", f"{shown(value)} names no input", hint)
                 return ""
             if text in COMPLEX or canonical_dtype(text) is not None:
                 return canonical_dtype(text) or text
         hint = did_you_mean(value if isinstance(value, str) else "", (*DTYPES, *COMPLEX))
         hint = hint or f'a dtype such as "float32", "{SAME_AS}{names[0]}" or "{PROMOTE}"'
-        message = f"{self.name!r} has an unknown dtype {_shown(value)}"
+        message = f"{self.name!r} has an unknown dtype {shown(value)}"
         self.report((*self.path, "dtype"), "schema-dtype", message, hint)
         return ""
 
@@ -233,7 +213,7 @@ class _Contract:
             if low <= high and low != math.inf and high != -math.inf:
                 return (None if math.isinf(low) else low), (None if math.isinf(high) else high)
         hint = "range = [lowest, highest]: the values that the output may have, both included"
-        text = f"{self.name!r} has no usable range: {_shown(value)}"
+        text = f"{self.name!r} has no usable range: {shown(value)}"
         self.report((*self.path, "range"), "schema-range", text, hint)
         return None, None
 
@@ -249,7 +229,7 @@ class _Contract:
         given = value if isinstance(value, Mapping) else {"atol": value}
         members = {str(key): float(str(v)) for key, v in given.items() if _is_size(v)}
         if not members or {*members} != {*given} or not {*members} <= {"atol", "rtol"}:
-            self.fault("tolerance", f"{_shown(value)} is no tolerance", hint)
+            self.fault("tolerance", f"{shown(value)} is no tolerance", hint)
             return None, None
         return members.get("atol", 0.0), members.get("rtol", 0.0)
 
@@ -259,12 +239,12 @@ class _Contract:
                 self.fault("of", "of has no meaning without ties", 'add ties = "any", or remove it')
             return ""
         if self.table["ties"] != "any":
-            self.fault("ties", f"{_shown(self.table['ties'])} is none", 'ties = "any"')
+            self.fault("ties", f"{shown(self.table['ties'])} is none", 'ties = "any"')
             return ""
         names = [tensor.name for tensor in self.schema.inputs]
         of = self.table.get("of", names[0] if len(names) == 1 else None)
         if of not in names:
-            what = "of is missing" if of is None else f"of = {_shown(of)} names no input"
+            what = "of is missing" if of is None else f"of = {shown(of)} names no input"
             hint = f"of: the input that it gives the indices of, one of {', '.join(names)}"
             self.fault("of" if of is not None else "ties", what, hint)
             return ""
@@ -274,14 +254,14 @@ class _Contract:
         if "order" not in self.table:
             return False
         if self.table["order"] != "any":
-            self.fault("order", f"{_shown(self.table['order'])} is none", 'order = "any"')
+            self.fault("order", f"{shown(self.table['order'])} is none", 'order = "any"')
         return True
 
     def up_to(self) -> str:
         value = self.table.get("up_to")
         if value is None or value in VIEWS:
             return value if isinstance(value, str) else ""
-        self.fault("up_to", f"{_shown(value)} is none", f"one of {', '.join(VIEWS)}")
+        self.fault("up_to", f"{shown(value)} is none", f"one of {', '.join(VIEWS)}")
         return ""
 
     def axis(  # noqa: PLR0911 - one for each way to say it
@@ -311,7 +291,7 @@ class _Contract:
             text = f"there is no axis {value} in {rank} dims"
             self.fault("axis", text, f"a number from {-rank} to {rank - 1}")
             return None
-        self.fault("axis", f"{_shown(value)} is no axis", "a number, or the name of one dim")
+        self.fault("axis", f"{shown(value)} is no axis", "a number, or the name of one dim")
         return None
 
     def kind(self) -> str:
@@ -342,7 +322,7 @@ class _Contract:
         if (found := _TRUTH.fullmatch(text)) is not None:
             axes = self.aligned(found[2], dims)
             return None if axes is None else Mask(found[2], axes, "false" if found[1] else "true")
-        self.fault("only", f"{_shown(value)} says no elements", f"write {_ONLY_FORMS}")
+        self.fault("only", f"{shown(value)} says no elements", f"write {_ONLY_FORMS}")
         return None
 
     def aligned(self, name: str, dims: Sequence[str | int]) -> tuple[int, ...] | None:
@@ -373,12 +353,12 @@ class _Contract:
             return None
         if not isinstance(value, Mapping):
             hint = "statistics = { mean = 0.5, samples = 1000 }"
-            self.fault("statistics", f"{_shown(value)} is no table", hint)
+            self.fault("statistics", f"{shown(value)} is no table", hint)
             return None
         below = (*self.path, "statistics")
         for key in value:
             if key not in STATISTICS_KEYS:
-                text = f"unknown key {_shown(key)}"
+                text = f"unknown key {shown(key)}"
                 hint = did_you_mean(str(key), STATISTICS_KEYS)
                 self.report((*below, str(key)), "config-unknown-key", text, hint)
         said = {key: value[key] for key in STATISTICS_KEYS if key in value}
@@ -402,7 +382,7 @@ class _Contract:
         for key in list(said):
             test, hint = tests[key]
             if not test(said[key]):
-                text = f"output {self.name!r}: {key} = {_shown(said[key])}"
+                text = f"output {self.name!r}: {key} = {shown(said[key])}"
                 self.report((*below, key), SLUG, text, hint)
                 del said[key]
         for key in ("mean", "std", "zeros", "false_alarms"):

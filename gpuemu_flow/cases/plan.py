@@ -16,22 +16,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
-from gpuemu_flow.cases.design import Combination, Designer
+from msgspec.structs import replace
+
+from gpuemu_flow.cases.design import Combination, Designer, with_row_layouts
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
-from gpuemu_flow.cases.row_layouts import with_row_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute
-from gpuemu_flow.numerics.effective_layouts import LEAST_RANKS
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.types import (
     CORE_STRATEGIES,
     DTYPES,
     LAYOUTS,
+    LEAST_RANKS,
     STRATEGIES,
     STRATEGY_GROUPS,
     Case,
@@ -57,28 +57,7 @@ def plan_cases(
 ) -> list[Case]:
     """Return the first `count` cases of an op.
 
-    Parameters
-    ----------
-    schema : OpSchema
-    seed : int
-        The master seed. Case n has the seed ``derive_seed(seed, "iter_<n>")``.
-    dtype : str
-        Dtype of all inputs that have no dtype of their own.
-    count : int
-    strategies : sequence of str
-        Names or groups (``core``, ``stress``); their order does not matter. Empty means all.
-    layouts : sequence of str
-        Their order does not matter; `possible_layouts` says which of them are used.
-
-    Returns
-    -------
-    list of Case
-        ``plan_cases(count=n)`` is the beginning of ``plan_cases(count=m)`` for all m > n.
-
-    Raises
-    ------
-    UsageError
-        Unknown dtype, strategy or layout, or a negative count.
+    Raises UsageError: Unknown dtype, strategy or layout, or a negative count.
     """
     if count < 0:
         raise UsageError(Problem("negative-count", f"{count} cases cannot be made"))
@@ -187,17 +166,6 @@ def _with_ends(
 
     The first `ENDED` cases with the same range demand this.
 
-    Parameters
-    ----------
-    tensor : TensorDef
-    spec : InputSpec
-    found : tuple
-        Name of the input and the ends of its range in this case, as `_range_of` returns them.
-    ended : Counter
-        For each value of `found`, the number of earlier cases that demanded the ends.
-
-    Notes
-    -----
     If the ends of a range depend on dims, they are demanded anew for each size. For example, an
     index into a table of one row can only be 0. A case with this index tests nothing about the last
     row of a table of 257 rows.
@@ -312,17 +280,7 @@ class Absences:
         self._owed: Counter[str] = Counter()
 
     def takes(self, spec: InputSpec, turn: int, *, alone: bool = False) -> bool:
-        """Tell whether an optional input is None in this case, and record the decision.
-
-        Parameters
-        ----------
-        spec : InputSpec
-            The input as it would be if it were not None.
-        turn : int
-            The number of the case.
-        alone : bool
-            True if the case targets only this input.
-        """
+        """Tell whether an optional input is None in this case, and record the decision."""
         self._owed[spec.name] += _is_turn_of_none(spec, turn)
         shown = {(spec.name, "strategy", spec.strategy), (spec.name, "layout", spec.layout)}
         new = alone or not shown <= self._met
@@ -350,22 +308,6 @@ def inputs_of(
     """Return the inputs of a case, and the name of the input that it targets (None = all).
 
     If the targeted input has too few dims for the layout, the other inputs get the layout, too.
-
-    Parameters
-    ----------
-    schema : OpSchema
-    dtype : str
-        Dtype of the inputs that have no dtype of their own.
-    combination : Combination
-    sizes : Sizes
-    companion : str
-        Strategy of the inputs that are not targeted.
-    turn : int
-        The number of the case. It chooses the strategy of each input whose values are of a kind
-        such as ``offsets``, because each kind has strategies of its own.
-    absences : Absences, optional
-        Decides in which cases an optional input is None. By default, it is None in about one of
-        `ABSENT_EVERY` cases.
     """
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
@@ -405,14 +347,6 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
     The first `count` cases choose each number once. In later cases the choice is pseudo-random, so
     that the choices for several inputs are not correlated.
-
-    Parameters
-    ----------
-    turn : int
-        The number of the case.
-    position : int
-        Distinguishes the choices of the same case, for example by the position of the input.
-    count : int
     """
     if turn < count:
         return (turn + position) % count
@@ -426,14 +360,6 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 
     The cases are divided into blocks of `count` successive cases. Each block chooses each number
     once, in an order of its own.
-
-    Parameters
-    ----------
-    turn : int
-        The number of the case.
-    position : int
-        Position of the input.
-    count : int
     """
     if turn < count:
         return (turn + position) % count
@@ -449,18 +375,6 @@ def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> 
     Each kind of rule, such as ``offsets``, has strategies of its own. The number of the case
     chooses one of them, unless the schema sets a strategy for the input. A rule about the whole
     tensor excludes the layout ``expanded``, which repeats values.
-
-    Parameters
-    ----------
-    spec : InputSpec
-    tensor : TensorDef
-        The input in the op's schema.
-    turn : int
-        The number of the case.
-    even : bool
-        True for an op on ragged batches. If the input is a Python number, its strategies, such as
-        one for each listed value, are then taken equally often. Such a number may select a mode of
-        the op, and each mode should be tested with every small length of a batch's rows.
     """
     rule = spec.rule
     if rule is None:
@@ -476,3 +390,30 @@ def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> 
 
 def _absent(spec: InputSpec) -> InputSpec:
     return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")
+
+
+SAMPLED = 8  # cases among which `sample_cases` chooses
+
+
+def op_samples(
+    schema: OpSchema,
+    *,
+    seed: int,
+    dtype: str,
+    strategies: Sequence[str],
+    layouts: Sequence[str],
+) -> list[Case]:
+    """Return the cases from which an op's properties, such as exactness, are found."""
+    cases = plan_cases(
+        schema, seed=seed, dtype=dtype, count=SAMPLED, strategies=strategies, layouts=layouts
+    )
+    return sample_cases(cases)
+
+
+def sample_cases(cases: Sequence[Case]) -> list[Case]:
+    """Select cases whose shapes show an op's properties: the four largest of the first eight cases.
+
+    Tiny shapes tell little (a softmax over one element is exact). A longer plan gives the same
+    samples, so that it does not change the verdict on any case.
+    """
+    return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]

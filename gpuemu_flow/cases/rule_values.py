@@ -31,20 +31,7 @@ def setting_of(
 ) -> Setting:
     """Return the setting for drawing an input's values, with computed bounds.
 
-    Parameters
-    ----------
-    spec : InputSpec
-        The input, which has a rule.
-    rng : SeededRng
-    sizes : mapping of str to int
-        Sizes of the case's dims.
-    shapes : mapping of str to shape
-        Shapes of the case's inputs.
-
-    Raises
-    ------
-    UsageError
-        ``case-unsatisfiable``: no values follow the rule in this case.
+    Raises UsageError: ``case-unsatisfiable``: no values follow the rule in this case.
     """
     rule = spec.rule or ValueRule()
 
@@ -89,18 +76,7 @@ def _unsatisfiable(message: str) -> UsageError:
 def draw_by_rule(
     setting: Setting, strategy: str, others: Mapping[str, Array], *, turn: int = 0
 ) -> Array:
-    """Draw values that follow the rule, in the setting's shape and dtype.
-
-    Parameters
-    ----------
-    setting : Setting
-    strategy : str
-    others : mapping of str to ndarray
-        Values of the input that the rule compares with, if there is one.
-    turn : int
-        For floats: some strategies draw several varieties of values. 1 selects the first variety, 2
-        the second, and so on; 0 leaves the choice to chance.
-    """
+    """Draw values that follow the rule, in the setting's shape and dtype."""
     rule, shape, dtype = setting.rule, setting.shape, numpy_dtype(setting.dtype)
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)

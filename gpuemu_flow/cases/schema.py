@@ -8,7 +8,8 @@ value, so that one pass over a configuration file finds all errors. Problems who
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
@@ -17,6 +18,7 @@ from gpuemu_flow.cases.op_schema import (
     Dim,
     OpSchema,
     TensorDef,
+    allowed_sizes,
     default_schema,
     fixed_shapes_schema,
     plain_shapes_schema,
@@ -24,20 +26,22 @@ from gpuemu_flow.cases.op_schema import (
     with_shapes,
 )
 from gpuemu_flow.cases.output_contracts import plain_dims
-from gpuemu_flow.cases.schema_constraints import Constraints, demand_rules
-from gpuemu_flow.cases.schema_dims import (
+from gpuemu_flow.cases.schema_constraints import Constraints, demand_feasible, demand_rules
+from gpuemu_flow.cases.schema_rules import (
+    RULE_KEYS,
     Expressions,
+    KeyPath,
+    Report,
+    RuleReader,
     demand_sizes,
     is_expression,
+    read_scalars,
     rule_texts,
+    shown,
     used_names,
+    wants_range,
 )
-from gpuemu_flow.cases.schema_feasible import demand_feasible
-from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
-from gpuemu_flow.cases.schema_scalars import read_scalars
-from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, canonical_dtype
 from gpuemu_flow.value_rules import ValueRule, strategies_of
 
@@ -58,8 +62,6 @@ __all__ = [
 SCHEMA_KEYS = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
 """Keys of a schema's table."""
 
-KeyPath = tuple[str | int, ...]
-Report = Callable[[KeyPath, str, str, str], None]
 
 WARNING_SLUGS = frozenset(
     {"schema-unused-dim", "schema-index-without-range", "schema-separate-orders"}
@@ -70,28 +72,10 @@ MAX_ELEMENTS = 2**30  # of the smallest tensor that a schema allows: no machine 
 MAX_RANK = 32  # numpy 1.x's
 MAX_NAMES = 64
 MAX_CANDIDATES = 512
-MAX_SHOWN = 60
 
 
 def parse_schema(value: object, input_names: Sequence[str], report: Report) -> OpSchema | None:
-    """Return an op's schema from its value in the configuration.
-
-    Parameters
-    ----------
-    value : object
-        The name of a built-in, or a table with ``dims``, ``inputs`` and ``output`` or ``outputs``.
-        Where a table maps names to values, a list of tables with a ``name`` means the same.
-    input_names : sequence of str
-        Order of the inputs; empty means the schema's own order. The inputs of a built-in schema are
-        matched by name if all names agree, and by position otherwise.
-    report : callable
-        ``report(path, slug, message, hint)``; called for every error and warning.
-
-    Returns
-    -------
-    OpSchema or None
-        None when an error was reported.
-    """
+    """Return an op's schema from its value in the configuration."""
     failed = False
 
     def note(path: KeyPath, slug: str, message: str, hint: str) -> None:
@@ -106,7 +90,7 @@ def parse_schema(value: object, input_names: Sequence[str], report: Report) -> O
         schema = _SchemaTable(value, input_names, note, lambda: failed).parse()
     else:
         hint = f"a name ({', '.join(BUILTIN_SCHEMAS)}) or a table of dims, inputs and output"
-        note((), "schema-type", f"a schema is a name or a table, not {_shown(value)}", hint)
+        note((), "schema-type", f"a schema is a name or a table, not {shown(value)}", hint)
     return None if failed else schema
 
 
@@ -114,7 +98,7 @@ def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema 
     schema = BUILTIN_SCHEMAS.get(name.strip().lower())
     if schema is None:
         hint = did_you_mean(name.strip().lower(), tuple(BUILTIN_SCHEMAS))
-        report((), "schema-unknown", f"there is no built-in schema {_shown(name)}", hint)
+        report((), "schema-unknown", f"there is no built-in schema {shown(name)}", hint)
         return None
     name = name.strip().lower()
     if name in SAME_SHAPE_BUILTINS:
@@ -142,31 +126,23 @@ def _used_dims(schema: OpSchema) -> OpSchema:
     return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, int) and abs(value) >= 10**30:
-        return "an integer of more than 30 digits"
-    if isinstance(value, Mapping):
-        return "a table"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
-
-
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass
 class _SchemaTable:
     """Parser of a schema's table; each method reports errors and returns the valid entries."""
 
-    table: Mapping[object, object]
-    input_names: Sequence[str]
-    report: Report
-    failed: Callable[[], bool]
-    expressions: Expressions = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.expressions = Expressions(self.report)
+    def __init__(
+        self,
+        table: Mapping[object, object],
+        input_names: Sequence[str],
+        report: Report,
+        failed: Callable[[], bool],
+    ) -> None:
+        self.table, self.input_names = table, input_names
+        self.report, self.failed = report, failed
+        self.expressions = Expressions(report)
 
     def parse(self) -> OpSchema | None:
         self._unknown_keys((), self.table, SCHEMA_KEYS)
@@ -202,7 +178,7 @@ class _SchemaTable:
         for key in table:
             if key not in known:
                 hint = did_you_mean(str(key), known)
-                message = f"unknown key {_shown(key)}"
+                message = f"unknown key {shown(key)}"
                 self.report((*path, str(key)), "config-unknown-key", message, hint)
 
     def _named(self, key: str, what: str) -> list[tuple[KeyPath, str, object]]:
@@ -220,12 +196,12 @@ class _SchemaTable:
                     rest = {k: v for k, v in entry.items() if k != "name"}
                     found.append(((key, i), str(entry["name"]), rest))
                 else:
-                    message = f"{key}[{i}] is no table with a name: {_shown(entry)}"
+                    message = f"{key}[{i}] is no table with a name: {shown(entry)}"
                     self.report(
                         (key, i), "schema-type", message, f'name = "…" and the {what}\'s keys'
                     )
         elif value is not None or key == "inputs":
-            got = "missing" if value is None else f"not a table: {_shown(value)}"
+            got = "missing" if value is None else f"not a table: {shown(value)}"
             hint = '{ a = ["M", "K"], b = ["K", "N"] }' if key != "dims" else "{ M = [1, 7, 128] }"
             path = () if value is None else (key,)
             self.report(path, "schema-type", f"{key} is {got}", f"for example {key} = {hint}")
@@ -239,7 +215,7 @@ class _SchemaTable:
             if not name.strip():
                 self.report(path, "schema-name", f"a {what} has an empty name", "")
             elif name in seen:
-                message = f"there are two {what}s named {_shown(name)}"
+                message = f"there are two {what}s named {shown(name)}"
                 self.report(path, "schema-duplicate", message, "rename one of them")
             else:
                 seen[name] = (path, name, entry)
@@ -267,7 +243,7 @@ class _SchemaTable:
         if isinstance(value, Mapping):
             return self._range_dim(path, name, value)
         if not isinstance(value, (list, tuple)):
-            message = f"dim {name!r} is {_shown(value)}"
+            message = f"dim {name!r} is {shown(value)}"
             hint = "a list of sizes, or { min = 1, max = 512, multiple_of = 8 }"
             self.report(path, "schema-dim-type", message, hint)
             return Dim(name, (1,))
@@ -282,7 +258,7 @@ class _SchemaTable:
     def _size(self, path: KeyPath, what: str, value: object, lowest: int = 0) -> int:
         if isinstance(value, int) and _is_int(value) and lowest <= value <= MAX_SIZE:
             return value
-        message = f"{what}: {_shown(value)} is no size"
+        message = f"{what}: {shown(value)} is no size"
         hint = f"a whole number from {lowest} to {MAX_SIZE}"
         self.report(path, "schema-dim-size", message, hint)
         return 1
@@ -322,7 +298,7 @@ class _SchemaTable:
         if "inputs" in self.table:
             for path, name, _ in entries:
                 if name not in names:
-                    message = f"the op has no input {_shown(name)}"
+                    message = f"the op has no input {shown(name)}"
                     self.report(path, "schema-inputs", message, did_you_mean(name, names))
             for name in names:
                 if name not in tensors:
@@ -406,7 +382,7 @@ class _SchemaTable:
             self._unknown_keys(path, value, ("dims", "dtype", "range", "strategy", *more))
             options, axes, axes_path = value, value.get("dims"), (*path, "dims")
         if not isinstance(axes, (list, tuple)):
-            message = f"the dims of {name!r} are {'missing' if axes is None else _shown(axes)}"
+            message = f"the dims of {name!r} are {'missing' if axes is None else shown(axes)}"
             hint = 'a list of dim names and sizes, such as ["M", 3]; [] for a scalar'
             self.report(axes_path if axes is not None else path, "schema-type", message, hint)
             axes = []
@@ -439,9 +415,9 @@ class _SchemaTable:
         hint = (
             self._as_dim(axis)
             or did_you_mean(axis, tuple(dims))
-            or f"add it to dims: {_shown(axis)} = {{ min = 1, max = 64 }}"
+            or f"add it to dims: {shown(axis)} = {{ min = 1, max = 64 }}"
         )
-        self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {_shown(axis)}", hint)
+        self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {shown(axis)}", hint)
         return 1
 
     def _dtype(self, path: KeyPath, name: str, value: object) -> str | None:
@@ -450,7 +426,7 @@ class _SchemaTable:
         dtype = canonical_dtype(value) if isinstance(value, str) else None
         if dtype is None:
             hint = did_you_mean(value if isinstance(value, str) else "", tuple(DTYPES))
-            message = f"{name!r} has an unknown dtype {_shown(value)}"
+            message = f"{name!r} has an unknown dtype {shown(value)}"
             self.report((*path, "dtype"), "schema-dtype", message, hint)
         return dtype
 
@@ -463,7 +439,7 @@ class _SchemaTable:
         if isinstance(value, str) and value in known:
             return value
         hint = did_you_mean(value if isinstance(value, str) else "", known)
-        message = f"{name!r} has an unknown strategy {_shown(value)}"
+        message = f"{name!r} has an unknown strategy {shown(value)}"
         self.report((*path, "strategy"), "schema-strategy", message, hint)
         return None
 

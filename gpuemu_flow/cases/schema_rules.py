@@ -1,19 +1,20 @@
-"""Parse the rules for an input's values: kinds, ranges that depend on dims, listed values."""
+"""Parse what a schema says of single inputs: rules for values, expressions of dims, scalars."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from gpuemu_flow.cases.op_schema import TensorDef
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuemu_flow.cases.op_schema import DerivedDim, Dim, OpSchema, TensorDef, allowed_sizes
 from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.expressions import ExpressionError, names_in
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.expressions import OPERATORS, ExpressionError, names_in
 from gpuemu_flow.types import DTYPES
-from gpuemu_flow.value_rules import KINDS, Bound, Number, ValueRule
+from gpuemu_flow.value_rules import KINDS, SCALAR, Bound, Number, ValueRule
 
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]
@@ -49,6 +50,10 @@ MOST_VALUES = 64
 
 def shown(value: object) -> str:
     """Return a value from a configuration as text for a message."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    if isinstance(value, Mapping):
+        return "a table"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
@@ -58,26 +63,13 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-@dataclass
-class RuleReader:
-    """Parser of the keys of one input's table that constrain its values.
+class RuleReader(Struct):
+    """Parser of the keys of one input's table that constrain its values."""
 
-    Attributes
-    ----------
-    path : key path
-        The path of the input's table.
-    name : str
-        The input's name.
-    table : mapping
-    dims : tuple of str
-        Names of the known dims, including derived ones.
-    report : callable
-    """
-
-    path: KeyPath
-    name: str
+    path: KeyPath  # the path of the input's table
+    name: str  # the input's name
     table: Mapping[object, object]
-    dims: tuple[str, ...]
+    dims: tuple[str, ...]  # names of the known dims, including derived ones
     report: Report
 
     def complain(self, key: str, slug: str, message: str, hint: str) -> None:
@@ -132,13 +124,7 @@ class RuleReader:
         return ""
 
     def fitting(self, kind: str) -> None:
-        """Report keys that inputs of a kind do not use, and needed keys that the table lacks.
-
-        Parameters
-        ----------
-        kind : str
-            Kind of the input's values, such as ``sorted``; empty if the table names no kind.
-        """
+        """Report keys that inputs of a kind do not use, and needed keys that the table lacks."""
         if self.table.get("dtype") == "bool" and self.table.get("range", [0, 1]) != [0, 1]:
             text = f"{self.name!r} is of bool, whose values no range limits"
             hint = "drop it, or declare an input of integers"
@@ -305,3 +291,153 @@ def wants_range(tensor: TensorDef) -> bool:
         return False
     words = re.split(r"[^a-z]+", tensor.name.lower())
     return not _INDEX_WORDS.isdisjoint(words)
+
+
+EXAMPLE = 'scalars = { eps = [1e-6, 1e-3], causal = [true, false], k = { range = [1, "N"] } }'
+DTYPES_OF = {"int": "int64", "float": "float64"}
+
+
+def read_scalars(value: object, dims: tuple[str, ...], report: Report) -> tuple[TensorDef, ...]:
+    """Return a schema's scalars as inputs of one element; errors are reported."""
+    if not isinstance(value, Mapping) or len(value) > MOST_VALUES:
+        report(("scalars",), "schema-type", f"scalars is {shown(value)}", EXAMPLE)
+        return ()
+    found = (_scalar(str(name), given, dims, report) for name, given in value.items())
+    return tuple(scalar for scalar in found if scalar is not None)
+
+
+def _scalar(name: str, given: object, dims: tuple[str, ...], report: Report) -> TensorDef | None:
+    path = ("scalars", name)
+    if isinstance(given, (list, tuple)):
+        return _listed(name, list(given), report)
+    if not isinstance(given, Mapping) or "range" not in given:
+        text = f"scalar {name!r} is {shown(given)}"
+        report(path, "schema-type", text, f"a list, or a table with a range: {EXAMPLE}")
+        return None
+    for key in given:
+        if key not in ("range", "type"):
+            hint = did_you_mean(str(key), ("range", "type"))
+            report((*path, str(key)), "config-unknown-key", f"unknown key {shown(key)}", hint)
+    low, high = RuleReader(path, name, given, dims, report).bounds()
+    floating = any(isinstance(end, float) for end in (low, high))
+    kind = given.get("type", "float" if floating else "int")
+    if kind not in DTYPES_OF:
+        text = f"scalar {name!r} is of type {shown(kind)}"
+        report((*path, "type"), "schema-type", text, '"int" or "float"')
+        return None
+    if low is None or high is None:
+        text = f"scalar {name!r} has no two ends"
+        report((*path, "range"), "schema-range", text, "range = [lowest, highest]")
+        return None
+    return TensorDef(name, (), DTYPES_OF[kind], rule=ValueRule(kind=SCALAR, low=low, high=high))
+
+
+def _listed(name: str, values: list[Any], report: Report) -> TensorDef | None:
+    path = ("scalars", name)
+    plain = all(v is None or isinstance(v, (bool, int, float, str)) for v in values)
+    finite = all(not isinstance(v, float) or abs(v) < float("inf") for v in values)
+    small = all(not isinstance(v, int) or abs(v) < 1 << 63 for v in values)
+    if not 0 < len(values) <= MOST_VALUES or not (plain and finite and small):
+        text = f"scalar {name!r} has no usable values: {shown(values)}"
+        report(path, "schema-values", text, f"1 to {MOST_VALUES} finite numbers, booleans or words")
+        return None
+    if all(isinstance(v, bool) for v in values):
+        return TensorDef(name, (), "bool", rule=ValueRule(kind=SCALAR, values=tuple(values)))
+    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    if len(numbers) == len(values) and len({type(v) for v in values}) == 1:
+        dtype = "int64" if isinstance(values[0], int) else "float64"
+        return TensorDef(name, (), dtype, rule=ValueRule(kind=SCALAR, values=tuple(values)))
+    # Words, and lists of several types: the element is an index into the list.
+    chosen = ValueRule(kind=SCALAR, values=tuple(range(len(values))), choices=tuple(values))
+    return TensorDef(name, (), "int64", rule=chosen)
+
+
+def is_expression(text: str) -> bool:
+    """Tell whether an axis is an expression rather than a name."""
+    return not OPERATORS.isdisjoint(text)
+
+
+class Expressions:
+    """Collects the dims of one schema that are expressions."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.found: dict[str, tuple[KeyPath, str]] = {}
+
+    def add(self, path: KeyPath, name: str, text: str) -> None:
+        """Add an expression, or report that the text is no expression."""
+        try:
+            names_in(text)
+        except ExpressionError as error:
+            hint = 'such as "2*D", "(H-1)//2+1", "cdiv(N, 16)"'
+            self._report(path, "schema-expression", f"{name!r}: {error}", hint)
+            text = "1"  # one mistake, one message
+        self.found.setdefault(name, (path, text))
+
+    def ordered(self, dims: Mapping[str, Dim]) -> tuple[DerivedDim, ...]:
+        """Return the derived dims, each after the dims that it needs; report cycles."""
+        done: dict[str, DerivedDim] = {}
+        rest = dict(self.found)
+        while rest:
+            ready = [
+                name
+                for name, (_, text) in rest.items()
+                if all(used in dims or used in done for used in names_in(text))
+            ]
+            for name in ready:
+                done[name] = DerivedDim(name, rest.pop(name)[1])
+            if not ready:
+                break
+        for path, text in rest.values():
+            for used in sorted(names_in(text) - set(dims) - set(done)):
+                if used in rest:
+                    message = f"{text!r} needs {used!r}, which needs it: there is no end to it"
+                    self._report(path, "schema-expression", message, "give one of them sizes")
+                else:
+                    hint = did_you_mean(used, tuple(dims)) or "add it to dims"
+                    message = f"{text!r} has an unknown dim {used!r}"
+                    self._report(path, "schema-unknown-dim", message, hint)
+        return tuple(done.values())
+
+
+def used_names(texts: Iterable[object], derived: Iterable[DerivedDim]) -> set[str]:
+    """Return the names that expressions use, also indirectly through the derived dims they name."""
+    found: set[str] = set()
+    behind = {dim.name: dim.expression for dim in derived}
+    todo = [text for text in texts if isinstance(text, str)]
+    while todo:
+        text = todo.pop()
+        names = {text} if text in behind else _names(text)
+        for name in names - found:
+            found.add(name)
+            if name in behind:
+                todo += sorted(_names(behind[name]))
+    return found
+
+
+def _names(text: str) -> frozenset[str]:
+    try:
+        return names_in(text)
+    except ExpressionError:
+        return frozenset((text,))  # a name that expressions cannot have
+
+
+def rule_texts(rule: ValueRule | None) -> list[object]:
+    """List the expressions of a rule."""
+    return [] if rule is None else [rule.low, rule.high, rule.to, rule.total]
+
+
+def demand_sizes(schema: OpSchema, report: Report) -> bool:
+    """Tell whether sizes that satisfy the schema were found; report an error if not."""
+    if not (schema.derived or schema.limits) or allowed_sizes(schema) is not None:
+        return True
+    said = [
+        dim.expression if dim.name == dim.expression else f"{dim.name} = {dim.expression}"
+        for dim in schema.derived
+    ]
+    said += [f"{left} {sign} {right}" for left, sign, right in schema.limits]
+    message = f"no sizes of the dims were found that allow {', '.join(said[:4])}"
+    key = "constraints" if schema.limits else "dims"
+    hint = "widen the dims, or fix the expressions: none may be negative or divide by 0"
+    report((key,), "schema-unsatisfiable", message, hint)
+    return False

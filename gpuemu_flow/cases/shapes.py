@@ -32,10 +32,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from gpuemu_flow.cases.op_schema import Dim, OpSchema
-from gpuemu_flow.cases.sizes_allowed import allowed_sizes, allows_size
+from msgspec import Struct
+
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, allowed_sizes, allows_size
 from gpuemu_flow.expressions import ExpressionError, names_in
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 PER_DIM = ("tail", "pow2_plus_1", "prime", "pow2_minus_1", "pow2", "multiple_of_128")
@@ -171,31 +171,15 @@ def small_sizes(dim: Dim) -> tuple[int, ...]:
     return tuple(small)
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The shapes of one case.
+class Sizes(Struct, frozen=True):
+    """The shapes of one case."""
 
-    Attributes
-    ----------
-    dims : tuple of (str, int)
-        In schema order; empty for a fixed shape.
-    shapes : tuple of shape
-        One per input.
-    """
-
-    dims: tuple[tuple[str, int], ...]
-    shapes: tuple[Shape, ...]
+    dims: tuple[tuple[str, int], ...]  # in schema order; empty for a fixed shape
+    shapes: tuple[Shape, ...]  # one per input
 
 
 class ShapePlanner:
-    """Chooses the sizes of one case after another, using all sizes of a dim equally often.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        Classes that the schema allows; the likeliest to reveal a bug come first. Each fixed shape
-        has its own class, ``fixed:<n>``; `label` returns the public name of a class.
-    """
+    """Chooses the sizes of one case after another, using all sizes of a dim equally often."""
 
     def __init__(self, schema: OpSchema) -> None:
         self._schema = schema
@@ -219,15 +203,7 @@ class ShapePlanner:
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
-        """Choose sizes for one more case of a class.
-
-        Parameters
-        ----------
-        shape_class : str
-            One of `classes`, or ``random``.
-        salt : int or None
-            None to choose the least used sizes. An integer chooses sizes without counting uses.
-        """
+        """Choose sizes for one more case of a class."""
         if shape_class.startswith("fixed:"):
             shape = self._schema.fixed_shapes[int(shape_class.partition(":")[2])]
             return Sizes((), tuple(shape for _ in self._schema.inputs))

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidate
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import TYPICAL
 from gpuemu_flow.expressions import names_in
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Shape
 
 SMALL_SIZES = 8
@@ -24,23 +24,13 @@ JOINT_SIZES = (1, 2, 3, 4, 5, 8)
 Indices = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class Axis:
-    """A dim that may shrink, and all axes of inputs that have its size.
+class Axis(Struct, frozen=True):
+    """A dim that may shrink, and all axes of inputs that have its size."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the schema's dim, or ``axis <n>``.
-    members : tuple of (str, int)
-        For each of these axes, the name of the input and the number of the axis.
-    dim : Dim or None
-        Sizes that the schema allows; None allows all sizes from 1.
-    """
-
-    name: str
+    name: str  # name of the schema's dim, or ``axis <n>``
+    # For each of these axes, the name of the input and the number of the axis
     members: tuple[tuple[str, int], ...]
-    dim: Dim | None = None
+    dim: Dim | None = None  # Sizes that the schema allows; None allows all sizes from 1
 
     def size(self, candidate: Candidate) -> int:
         """Return the axis's size in a candidate."""
@@ -116,17 +106,7 @@ def _follows(axis: Axis, inputs: Mapping[str, Array], dims: Mapping[str, int]) -
 def failing_position(
     schema: OpSchema, inputs: Mapping[str, Shape], output: str, index: Sequence[int]
 ) -> dict[str, int]:
-    """Return the index of a failing output element along each dim, as far as it is known.
-
-    Parameters
-    ----------
-    schema : OpSchema
-    inputs : mapping of str to shape
-        Shapes of the case's inputs.
-    output : str
-    index : sequence of int
-        The element's multi-index.
-    """
+    """Return the index of a failing output element along each dim, as far as it is known."""
     named = [tensor for tensor in schema.outputs if tensor.name == output] or schema.outputs[:1]
     if named and len(named[0].dims) == len(index):
         pairs = zip(named[0].dims, index, strict=True)
@@ -149,15 +129,7 @@ def select(candidate: Candidate, chosen: Mapping[Axis, Indices]) -> Candidate:
 
 
 class ShapeShrinker:
-    """Makes the dims of the best candidate smaller.
-
-    Parameters
-    ----------
-    search : Search
-    axes : sequence of Axis
-    failing : mapping of str to int
-        Index of the failing element along each dim whose name is known.
-    """
+    """Makes the dims of the best candidate smaller."""
 
     def __init__(self, search: Search, axes: Sequence[Axis], failing: Mapping[str, int]) -> None:
         self._search = search

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.candidates import Array, Candidate, Search
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.numerics.dtypes import dtype_name
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES
 
 FEW_DIGITS = (1, 2, 3)
@@ -25,18 +25,11 @@ Simplicity = tuple[float, ...]
 """Orders values: finite before NaN and Inf, then by decimal digits, exponent, magnitude, sign."""
 
 
-@dataclass(frozen=True)
-class Domain:
-    """The values that elements of one input may have.
-
-    Attributes
-    ----------
-    dtype : numpy dtype
-    low, high : float or None
-        The schema's range, both ends included.
-    """
+class Domain(Struct, frozen=True):
+    """The values that elements of one input may have."""
 
     dtype: np.dtype[Any]
+    # The schema's range, both ends included
     low: float | None = None
     high: float | None = None
 
@@ -151,8 +144,7 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
     }
 
 
-@dataclass(frozen=True)
-class ElementSet:
+class ElementSet(Struct, frozen=True):
     """A set of elements of several inputs.
 
     `owners` has the index of each element's input, and `positions` its flat position among the
@@ -174,13 +166,7 @@ class ElementSet:
 
 
 class ValueShrinker:
-    """Makes the values of the best candidate simpler.
-
-    Parameters
-    ----------
-    search : Search
-    domains : mapping of str to Domain
-    """
+    """Makes the values of the best candidate simpler."""
 
     def __init__(self, search: Search, domains: Mapping[str, Domain]) -> None:
         self._search = search

@@ -1,15 +1,18 @@
-"""NaN, infinities and negative zeros among the values of a tensor."""
+"""Values of a tensor among the others: NaN and infinities, lone ones, and those of other inputs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits
+from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import DTYPES, InputSpec
+from gpuemu_flow.value_rules import ABSENT, SCALAR, ValueRule
 
 Array = NDArray[Any]
 
@@ -74,27 +77,6 @@ def put_one_kind(
 
     The tensor gets no other special numbers. A result that depends on the whole tensor, such as its
     sum, therefore shows the effect of these alone.
-
-    Parameters
-    ----------
-    values : ndarray
-    turn : int
-        One of these numbers:
-
-        - 2 writes one +Inf into `row`, and fills the next row with +Inf.
-        - 3 writes one NaN into `row`, fills the next row with zeros of both signs, and fills up to
-          three more rows with -Inf. Because of the NaN, the sum of the tensor is not -Inf.
-        - 4 fills the tensor with -Inf.
-    row : int
-        The row that gets one special number. The last row is followed by the first.
-    columns : ndarray of int
-        For each row, the column at which it gets one special number.
-    flips : ndarray of bool
-        For each element, True if a zero written to it is negative. The first and the last element
-        of a row ignore this: they get -0 and 0.
-    limits : FloatLimits
-        Limits of the dtype. If the dtype has no Inf, its largest number stands for Inf. If it has
-        no NaN, +Inf is written instead.
     """
     infinity = math.inf if limits.has_inf else limits.max
     others = [(row + step) % len(values) for step in range(1, min(len(values), 5))]
@@ -181,3 +163,196 @@ def put_negative_zeros(values: Array, rng: SeededRng) -> None:
     flat = values.reshape(-1)
     flips = rng.derive("negative zeros").f64(flat.size) < HALF
     flat[flips & (flat == 0)] = -0.0
+
+
+SHARING = "normal"
+"""The strategy whose first cases share values: it has no structure that these could spoil."""
+SHARING_TURNS = (1, 2)
+SHARE = 0.25
+LEAST = 4
+"""Number of elements from which on an input takes some from another."""
+MAX_TAKEN = 4096
+"""Largest number of elements of an input that others take."""
+COMPARABLE = ("", "sorted", "unique", SCALAR)
+"""Kinds of inputs whose values an op may compare with those of others."""
+
+
+def lenders_of(spec: InputSpec, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+    """Return the lenders of an input: the case's inputs from which `spec` can take values.
+
+    The result is empty if `spec` must keep its own values, or has too few elements. A lender has
+    the dtype of `spec`, or is a Python number of the same family, such as the integers.
+
+    Two more conditions apply to a lender whose rule does not set ``kind``. The lender must come
+    before `spec`, so that no two inputs take values from each other. Its bounds or its rule must
+    differ from those of `spec`, because inputs that are drawn alike share values anyway.
+    """
+    rule = spec.rule or ValueRule()
+    whole = rule.kind or rule.values or rule.concerns_whole
+    family = DTYPES[spec.dtype].kind
+    if spec.strategy != SHARING or whole or family == "bool" or math.prod(spec.shape) < LEAST:
+        return ()
+    return tuple(other for other in inputs if other is not spec and _lends(other, spec, family))
+
+
+def _lends(other: InputSpec, spec: InputSpec, family: str) -> bool:
+    rule = other.rule or ValueRule()
+    if rule.kind not in COMPARABLE or rule.relation or rule.generate or other.strategy == ABSENT:
+        return False
+    alike = other.dtype == spec.dtype
+    if rule.kind == SCALAR:
+        alike = DTYPES[other.dtype].kind == family
+    if not alike or not math.prod(other.shape):
+        return False
+    if rule.kind:
+        return True
+    drawn_alike = (other.low, other.high, other.rule) == (spec.low, spec.high, spec.rule)
+    return other.position < spec.position and other.strategy == SHARING and not drawn_alike
+
+
+def put_shared(
+    values: Array,
+    dtype: str,
+    rng: SeededRng,
+    lenders: Sequence[Array],
+    low: float | None,
+    high: float | None,
+) -> None:
+    """Write values of other inputs into about a quarter of the elements, in place.
+
+    The smallest and the largest of the values to be taken are always written. If another input has
+    this input's shape, half of the written values come from the same positions of that input.
+    """
+    flat = values.reshape(-1)
+    rng = rng.derive("shared")
+    places = np.flatnonzero(rng.derive("places").f64(flat.size) < SHARE)
+    if places.size < 2:
+        first = rng.derive("some").gen_range(0, flat.size)
+        places = np.array([first, (first + 1) % flat.size])
+    pools = [_allowed(array, dtype, low, high) for array in lenders]
+    pool = np.concatenate([taken[kept][:MAX_TAKEN] for taken, kept in pools])
+    if not pool.size:
+        return
+    flat[places] = pool[rng.ranges(places.size, 0, pool.size)]
+    flat[places[0]], flat[places[-1]] = pool.min(), pool.max()
+    for array, (taken, kept) in zip(lenders, pools, strict=True):
+        if array.shape == values.shape:
+            beside = places[1::2]
+            beside = beside[kept[beside]]
+            flat[beside] = taken[beside]
+
+
+def _allowed(
+    lender: Array, dtype: str, low: float | None, high: float | None
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Convert values to a dtype; also return a mask of those that are exact and in range."""
+    flat = np.ascontiguousarray(lender).reshape(-1)
+    target = numpy_dtype(dtype)
+    with np.errstate(all="ignore"):
+        taken = flat.astype(target)
+        kept = taken.astype(flat.dtype) == flat
+    if DTYPES[dtype].kind == "float":
+        exact = taken.astype(np.float64)
+        kept &= np.isfinite(exact)
+    else:
+        exact = taken
+    if low is not None:
+        kept &= exact >= low
+    if high is not None:
+        kept &= exact <= high
+    return taken, kept
+
+
+LONE = "normal"
+"""The strategy whose cases hold such rows, since it has the most cases of long rows."""
+LONE_TURNS = (3, 4, 5)
+"""Turns that show such rows. Those before share values."""
+TILES = (128, 64, 32)
+
+
+def may_hold_lone(spec: InputSpec) -> bool:
+    """Tell whether a row of an input may get a lone zero or a lone nonzero value."""
+    rule = spec.rule or ValueRule()
+    whole = rule.kind or rule.values or rule.concerns_whole or spec.layout == "expanded"
+    if whole or not spec.shape or 0 in spec.shape or spec.shape[-1] < 2:
+        return False
+    low = spec.low if rule.low is None else rule.low
+    high = spec.high if rule.high is None else rule.high
+    computed = isinstance(low, str) or isinstance(high, str)
+    return computed or _other_than_zero(spec.dtype, low, high) is not None
+
+
+def _other_than_zero(dtype: str, low: Any, high: Any) -> float | None:
+    """Return a value of the range other than 0; None if there is none, or if 0 is out of range."""
+    if (low is not None and low > 0) or (high is not None and high < 0):
+        return None
+    family = DTYPES[dtype].kind
+    if high is None or high >= 1:
+        return 1
+    if family == "float" and high > 0:
+        return float(high) / 2
+    if family not in ("int", "float"):
+        return None
+    if low is None or low <= -1:
+        return -1
+    return float(low) / 2 if family == "float" and low < 0 else None
+
+
+def put_lone(
+    values: Array, dtype: str, rng: SeededRng, turn: int, low: float | None, high: float | None
+) -> None:
+    """Write lone zeros and lone nonzero values into rows of an input, in place.
+
+    A lone value is a row's only zero, or its only nonzero value. The other elements of such a row
+    are changed where necessary. The parameter `turn` selects one of three ways:
+
+    - The first and the third of `LONE_TURNS` write a lone zero into one row, and a lone nonzero
+      value into the next row. They choose the positions in the rows differently (see `_place`). An
+      input with a single row gets only the lone zero.
+    - The second of `LONE_TURNS` treats the whole tensor as one row, whose last element becomes the
+      lone value. This value is nonzero if the tensor is a vector, and else 0.
+
+    For a tensor of booleans with several rows, all three ways write every row, alternately with a
+    lone false and a lone true.
+    """
+    other = _other_than_zero(dtype, low, high)
+    if other is None or values.ndim == 0 or values.shape[-1] < 2:
+        return
+    rng = rng.derive("lone")
+    rows = values.reshape(-1, values.shape[-1])
+    if turn == LONE_TURNS[1] and (len(rows) == 1 or dtype != "bool"):
+        flat = values.reshape(-1)
+        _leave_one(flat, other, flat.size - 1, zero=values.ndim > 1)
+        return
+    chosen = range(len(rows))
+    if dtype != "bool":
+        first = rng.gen_range(0, len(rows))
+        chosen = range(first, first + min(2, len(rows)))
+    for number, row in enumerate(chosen):
+        zero = number % 2 == 0
+        place = _place(rows.shape[1], rng, turn + number)
+        _leave_one(rows[row % len(rows)], other, place, zero=zero)
+
+
+def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:
+    """Make the element at `place` the row's only zero if `zero`, else its only nonzero value."""
+    if zero:
+        row[row == 0] = other
+        row[place] = 0
+    else:
+        kept = row[place] if row[place] != 0 else other
+        row[...] = 0
+        row[place] = kept
+
+
+def _place(width: int, rng: SeededRng, number: int) -> int:
+    """Return a position in a row: the start of the last tile, the last position, or a random one.
+
+    `number` selects among the three; the last tile may be whole or partial.
+    """
+    kind = number % 3
+    if kind == 0:
+        begins = [(width - 1) // tile * tile for tile in TILES if width > tile]
+        if begins:
+            return begins[rng.gen_range(0, len(begins))]
+    return width - 1 if kind < 2 else rng.gen_range(0, width)

@@ -40,10 +40,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from gpuemu_flow.cases.lone_values import LONE, LONE_TURNS, may_hold_lone
-from gpuemu_flow.cases.shared_values import SHARING, SHARING_TURNS, lenders_of
+from msgspec.structs import replace
+
+from gpuemu_flow.cases.special_values import (
+    LONE,
+    LONE_TURNS,
+    SHARING,
+    SHARING_TURNS,
+    lenders_of,
+    may_hold_lone,
+)
 from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec
 
 VARIETIES = {

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
-from gpuemu_flow.cases.rows import ManyRows
+from gpuemu_flow.cases.rows import ManyRows, draw_bools, draw_integers
 from gpuemu_flow.cases.special_values import (
     KINDS_ALONE,
     SPECIAL_KINDS,
@@ -25,9 +25,7 @@ from gpuemu_flow.cases.special_values import (
 )
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_many import SeededStreams
-from gpuemu_flow.numerics.uniform import fill_uniform
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.numerics.rng_many import SeededStreams, fill_uniform
 from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 
 Array = NDArray[Any]
@@ -59,34 +57,7 @@ def draw(
 ) -> Array:
     """Draw the values of a tensor.
 
-    Parameters
-    ----------
-    strategy : str
-        One of `STRATEGIES`.
-    rng : SeededRng
-        The input's generator, not used before.
-    shape : tuple of int
-    dtype : str
-        Canonical name.
-    low, high : float or None
-        Range of the values, both ends included; None means no limit. Floats outside are reflected
-        into the range, and NaN occurs only if `low` or `high` is None. Booleans have no range.
-    nonfinite : bool or None
-        For floats: True keeps NaN and Inf in any range, False removes them, and None lets the range
-        decide.
-    turn : int
-        For floats: some strategies draw several varieties of values (see `turns`). 1 selects the
-        first variety, 2 the second, and so on; 0 leaves the choice to chance.
-
-    Returns
-    -------
-    ndarray
-        C-contiguous, of `shape` and `dtype`, in its own memory.
-
-    Raises
-    ------
-    ValueError
-        When there is no such strategy or dtype.
+    Raises ValueError when there is no such strategy or dtype.
     """
     drawn = draw_alike(
         strategy, [rng.seed], shape, dtype, low, high, nonfinite=nonfinite, turn=turn
@@ -105,12 +76,7 @@ def draw_alike(
     nonfinite: bool | None = None,
     turn: int = 0,
 ) -> Array:
-    """Draw one tensor for each seed, with the values that `draw` gives for that seed.
-
-    Returns
-    -------
-    ndarray, shape (len(seeds), *shape)
-    """
+    """Draw one tensor for each seed, with the values that `draw` gives for that seed."""
     if strategy not in STRATEGIES or dtype not in DTYPES:
         raise ValueError(f"there is no strategy {strategy!r} or no dtype {dtype!r}")
     kind = DTYPES[dtype].kind
@@ -136,8 +102,7 @@ def draw_alike(
     return values.reshape(whole)
 
 
-@dataclass(frozen=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """The dtype of the drawn values, and the dtype in which they are computed."""
 
     dtype: str
@@ -208,14 +173,6 @@ def _onto_halves(values: Array, rows: ManyRows, bound: float) -> None:
     The largest new magnitude of a row is 127 steps. An op that computes the step size from this
     magnitude thus gets a power of two, so that no other rounding hides how it rounds ties. Other
     ops get the step size as an input. For these ops, different rows have different step sizes.
-
-    Parameters
-    ----------
-    values : ndarray
-        Changed in place.
-    rows : ManyRows
-    bound : float
-        Largest magnitude of the values.
     """
     chosen = rows.every(2)
     step = 2.0 ** math.floor(math.log2(bound / QUANTA))
@@ -437,20 +394,7 @@ def _finite(values: Array, dtype: str, low: float | None, high: float | None) ->
 def put_ends(
     values: Array, rng: SeededRng, turn: int, low: float | None, high: float | None
 ) -> None:
-    """Write both ends of the range into an input's values, in place.
-
-    Parameters
-    ----------
-    values : ndarray
-    rng : SeededRng
-        Chooses the places.
-    turn : int
-        Selects the end to write if the input has only one element: `low` if `turn` is odd, `high`
-        if it is even.
-    low, high : float or None
-        Ends of the range. In place of None, integers get the least or the greatest value of their
-        dtype; floats get nothing.
-    """
+    """Write both ends of the range into an input's values, in place."""
     dtype = dtype_name(values.dtype) or ""
     kind = DTYPES[dtype].kind if dtype else "bool"
     if values.size == 0 or kind == "bool":

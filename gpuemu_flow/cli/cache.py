@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.grants import add_grants
-from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.options import add_grants, format_option
 from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def stats(output_format: str) -> None:
 
     facts = cache_facts(Workspace())
     if output_format == "json":
-        say(json_writer.dumps(facts.to_json()))
+        say(json_writer.dumps(facts))
         return
     limit = f", of at most {_bytes(facts.limit)}" if facts.limit else ""
     say(f"own cache: {facts.folder}")
@@ -61,11 +60,11 @@ def gc(remote: bool, size: str | None) -> None:
     Without --size, the limit of the workspace's own cache is [cache] size_limit.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.config.values import ByteSize  # noqa: PLC0415
+    from gpuemu_flow.config.check import parse_size  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.caches import collect, collect_shared  # noqa: PLC0415
 
-    wanted = None if size is None else ByteSize.parse(size)
+    wanted = None if size is None else parse_size(size)
     if size is not None and wanted is None:
         raise click.BadParameter(f"{size!r} is no size such as 2GB or 512MiB", param_hint="--size")
     workspace = Workspace()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
@@ -16,7 +16,7 @@ from gpuemu_flow.cli.options import (
     part_options,
     seed_overrides,
 )
-from gpuemu_flow.cli.report_output import (
+from gpuemu_flow.cli.report import (
     FORMATS,
     check_outputs,
     output_option,

@@ -18,14 +18,14 @@ def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> N
     """Show which op × dtype × shape class × layout × strategy were judged, and the gaps."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.session import measure_coverage  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, measure_text  # noqa: PLC0415
-    from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
+    from gpuemu_flow.reports import fuzz_text, json_writer  # noqa: PLC0415
+    from gpuemu_flow.store.private_files import write_atomic  # noqa: PLC0415
 
     found = measure_coverage(Workspace(), ops)
     if output_format == "text":
-        shown = measure_text.render_coverage(found)
+        shown = fuzz_text.render_coverage(found)
     else:
-        shown = json_writer.dumps(measure_text.coverage_to_json(found, output_format))
+        shown = json_writer.dumps(json_writer.coverage(found, output_format))
     if output is None:
         say(shown)
     else:

@@ -39,7 +39,7 @@ def diff(
         raise SystemExit(130)
     found = baselines.diff(workspace, baseline, report)
     if output_format == "json":
-        say(json_writer.dumps(found.to_json()))
+        say(json_writer.dumps(json_writer.baseline_diff(found)))
     else:
         title = f"against {baseline.tag} of {baseline.created[:19].replace('T', ' ')} UTC"
         style = text.Style(wants_color())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import asdict
 
 from gpuemu_flow.cli.options import SEED, format_option
 from gpuemu_flow.cli.say import say, wants_color
@@ -25,7 +26,7 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
     workspace = Workspace(overrides=Overrides(seed=seed, words=words))
     found = explain_tasks(workspace, words)
     if output_format == "json":
-        tasks = [task.to_json() for task in found]
+        tasks = [{**asdict(t), "changes": [c.to_json() for c in t.changes]} for t in found]
         say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
     elif not (found or words):
         say(f"nothing is stale: {len(workspace.graph.tasks)} tasks are current")

@@ -102,7 +102,7 @@ def fuzz(
     output_format: str,
 ) -> None:
     """Try many seeded cases of the named ops; without names, of all ops."""
-    from gpuemu_flow.cli.fuzz_progress import fuzz_display  # noqa: PLC0415
+    from gpuemu_flow.cli.progress import fuzz_display  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.fuzzing import FuzzOptions  # noqa: PLC0415
@@ -141,7 +141,7 @@ def fuzz(
             cluster=cluster,
         )
     if output_format == "json":
-        objects = [report.to_json() for report in reports]
+        objects = [json_writer.fuzz_report(report) for report in reports]
         say(
             json_writer.dumps(
                 objects[0] if len(objects) == 1 else {"schema_version": 1, "ops": objects}

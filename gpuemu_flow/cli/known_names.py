@@ -21,13 +21,7 @@ MOST = 2_000
 
 
 class KnownNames:
-    """The names in the workspace of one configuration; no names if the configuration is broken.
-
-    Parameters
-    ----------
-    config : Path
-        The project's ``gpuemu.toml``.
-    """
+    """The names in the workspace of one configuration; no names if the configuration is broken."""
 
     def __init__(self, config: Path) -> None:
         self._root = config.parent

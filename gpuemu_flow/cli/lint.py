@@ -65,15 +65,7 @@ def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
 def lint_report(
     files: list[Path], names: tuple[str, ...], output_format: str, *, listing: bool = False
 ) -> RunReport:
-    """Lint the given files, or the workspace's kernels if no compiled file is given.
-
-    Parameters
-    ----------
-    files : list of Path
-        PTX and cubin files to lint. A CUDA source stands for the workspace's kernels made from it.
-    listing : bool
-        True to add the machine instructions of the files to the report.
-    """
+    """Lint the given files, or the workspace's kernels if no compiled file is given."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting import linting  # noqa: PLC0415
@@ -93,6 +85,6 @@ def print_json(report: RunReport) -> None:
     """Print the JSON object of ``lint`` and ``artifacts``."""
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
-    whole = json_writer.run_to_json(report)
+    whole = json_writer.run_report(report)
     common = ("schema_version", "kernels", "problems")
     say(json_writer.dumps({name: whole[name] for name in common}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import asdict
 
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
@@ -37,6 +38,6 @@ def list_tasks(
         return
     found = list_workspace(workspace, words, with_status=with_status)
     if output_format == "json":
-        say(json_writer.dumps({"schema_version": 1, **found.to_json()}))
+        say(json_writer.dumps({"schema_version": 1, **asdict(found)}))
     else:
         say(workspace_text.render_list(found, text.Style(wants_color())))

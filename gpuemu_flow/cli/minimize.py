@@ -53,7 +53,7 @@ def minimize(
             workspace, record, strategy=known.get(strategy, strategy), budget=budget, cancel=cancel
         )
     if output_format == "json":
-        say(json_writer.dumps(failure_text.minimization_to_json(found)))
+        say(json_writer.dumps(json_writer.minimization(found)))
     else:
         say(failure_text.render_minimization(found, text.Style(wants_color())))
     raise SystemExit(0 if found.minimized is not None else 1)

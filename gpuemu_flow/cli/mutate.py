@@ -22,7 +22,7 @@ def mutate(op: str, output_format: str) -> None:
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.measures import mutate as measure  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, measure_text, text  # noqa: PLC0415
+    from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
     with cancel_on_signals() as cancel:
         found = measure(Workspace(), op, cancel=cancel)
@@ -38,6 +38,6 @@ def mutate(op: str, output_format: str) -> None:
         }
         say(json_writer.dumps(shown))
     else:
-        say(measure_text.render_mutation(found, text.Style(wants_color())))
+        say(fuzz_text.render_mutation(found, text.Style(wants_color())))
     planted = bool(found.score.killed or found.score.survivors)
     raise SystemExit(1 if found.trivial.accepted else 0 if planted else 4)

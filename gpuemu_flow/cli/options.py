@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import click
-
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from gpuemu_flow.cluster.dask_cluster import DaskCluster
     from gpuemu_flow.graph.overrides import Overrides
     from gpuemu_flow.selection.shards import Shard
+
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -55,14 +55,6 @@ def seed_overrides(
     """Convert the options of a check to overrides of the workspace's settings.
 
     All parameters except `seed` become the attributes of `Overrides` with the same names.
-
-    Parameters
-    ----------
-    seed : int, str or None
-        Master seed of all ops. A string draws a random seed; None leaves the configured seed.
-    ci, profile : str
-    settings, words : tuple of str
-    given : frozenset of str
     """
     from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
 
@@ -162,23 +154,10 @@ def parse_resources(
     return found
 
 
-@dataclass(frozen=True)
-class ExecutorOptions:
+class ExecutorOptions(Struct, frozen=True):
     """Options that select who executes the work: this process, or workers of dask.
 
-    Attributes
-    ----------
-    name : str
-        "local" or "dask".
-    scheduler : str
-        URL of dask's scheduler; "" to start workers on this machine.
-    resources : dict of str to float
-        Amounts of the workers' resources that each task needs.
-
-    Raises
-    ------
-    click.UsageError
-        Options of dask are given without ``--executor dask``.
+    Raises click.UsageError: Options of dask are given without ``--executor dask``.
     """
 
     name: str
@@ -194,10 +173,7 @@ class ExecutorOptions:
 
         The results of dask's workers come through a cache.
 
-        Raises
-        ------
-        click.UsageError
-            Dask is selected.
+        Raises click.UsageError: Dask is selected.
         """
         if self.name == "dask":
             raise click.UsageError(
@@ -207,20 +183,7 @@ class ExecutorOptions:
     def open_cluster(
         self, jobs: int, *, force: bool = False
     ) -> AbstractContextManager[DaskCluster | None]:
-        """Open the cluster that the options name, if any.
-
-        Parameters
-        ----------
-        jobs : int
-            Number of workers to start on this machine; 0 for one per CPU.
-        force : bool
-            True to judge every case, even if its verdict is cached.
-
-        Returns
-        -------
-        context manager
-            A context with the cluster, or with None if this process does the work.
-        """
+        """Open the cluster that the options name, if any."""
         if self.name == "local":
             return nullcontext()
         from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
@@ -313,15 +276,7 @@ def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
 def parse_triggers(text: str | None) -> tuple[str, ...]:
     """Parse the value of ``--rerun-triggers``, which is a list of names joined by commas.
 
-    Parameters
-    ----------
-    text : str or None
-        None if the option was not given. The result is then the names of all triggers.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-trigger``.
+    Raises UsageError: ``unknown-trigger``.
     """
     from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
 
@@ -343,3 +298,41 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
     """Split the values of a repeatable option at commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())
+
+
+# Options by which the user grants rights that a workspace's configuration cannot grant.
+
+
+def add_grants(command: click.Command) -> None:
+    """Add ``--trust`` and ``--allow-outside`` to a command that runs code of the workspace."""
+    command.params += [
+        click.Option([flag], is_flag=True, expose_value=False, callback=setting, help=words)
+        for flag, setting, words in _GRANTS
+    ]
+
+
+class _Setting:
+    """A flag that sets an environment variable of this process and its children."""
+
+    def __init__(self, variable: str, value: str) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __call__(self, _context: click.Context, _option: click.Parameter, given: bool) -> bool:
+        if given:
+            os.environ[self._variable] = self._value
+        return given
+
+
+_GRANTS = (
+    (
+        "--trust",
+        _Setting("GPUEMU_TRUST", "remember"),
+        "Run this workspace's code although other users own files of it; remembered.",
+    ),
+    (
+        "--allow-outside",
+        _Setting("GPUEMU_ALLOW_OUTSIDE", "1"),
+        "Allow paths outside the workspace, if [project] allow_outside requests it.",
+    ),
+)

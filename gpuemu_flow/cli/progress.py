@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.cli.remaining import Remaining
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.tasks.base import Progress
+from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from gpuemu_flow.fuzz.outcome import Judged
 
 
 def waiting_for(holder: str) -> str:
@@ -197,3 +199,102 @@ def live_display(picture: Callable[[], RenderableType], per_second: float) -> It
     finally:
         with suppress(OSError):
             display.stop()
+
+
+# Estimate the remaining time of a run from the durations of earlier runs.
+
+_WITH_HISTORY = 0.5
+"""Minimum share of the work with known durations for which an estimate is made."""
+
+
+class Remaining:
+    """An estimate of the time that a run will still take."""
+
+    def __init__(self, seconds: Mapping[str, float], todo: int, jobs: int) -> None:
+        self._seconds = dict(seconds)
+        self._todo = todo
+        self._jobs = max(1, jobs)
+        self._finished: set[str] = set()
+
+    def finish(self, task: str) -> None:
+        """Count a task that has ended, whatever its outcome."""
+        self._finished.add(task)
+
+    def estimate(self, running: Mapping[str, float]) -> float | None:
+        """Return the remaining seconds; None if too little is known.
+
+        A task that already takes longer than last time is assumed to need another tenth of its time
+        so far, so that the estimate is never 0.
+        """
+        if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:
+            return None
+        usual = sum(self._seconds.values()) / len(self._seconds)
+        left = [
+            max(self._seconds.get(task, usual) - since, 0.1 * since)
+            for task, since in running.items()
+        ]
+        waiting = [
+            value
+            for task, value in self._seconds.items()
+            if task not in self._finished and task not in running
+        ]
+        unknown = self._todo - len(self._finished) - len(running) - len(waiting)
+        total = sum(left) + sum(waiting) + max(0, unknown) * usual
+        return max(total / self._jobs, max(left, default=0.0))
+
+
+REDRAWS_PER_SECOND = 10
+
+
+class FuzzDisplay:
+    """Counts cases and renders the progress; the elapsed time advances even while an op hangs."""
+
+    def __init__(self) -> None:
+        self._op = ""
+        self._wanted: int | None = None
+        self._begin = 0.0
+        self._done = self._failed = 0
+        self._worst = 0.0
+        self._classes: set[tuple[str, str, str]] = set()
+
+    def start(self, op: str, wanted: int | None) -> None:
+        """Begin the display of an op."""
+        self._op, self._wanted = op, wanted
+        self._begin = time.monotonic()
+        self._done = self._failed = 0
+        self._worst = 0.0
+        self._classes = set()
+
+    def case(self, judged: Judged) -> None:
+        """Count a case that was judged."""
+        self._done += 1
+        result = judged.result
+        if result.verdict in (Verdict.FAILED, Verdict.ERROR):
+            self._failed += 1
+        elif result.verdict is Verdict.PASSED:
+            self._worst = max(self._worst, result.stats.tolerance_used)
+        case = judged.case
+        self._classes.add((case.shape_class, case.layout, case.strategy))
+
+    def line(self) -> str:
+        """Return the progress of the run as one line."""
+        if not self._op:
+            return ""
+        elapsed = max(time.monotonic() - self._begin, 1e-9)
+        total = f"/{self._wanted}" if self._wanted else ""
+        return (
+            f"{self._op}  {self._done}{total} cases  {self._done / elapsed:.0f} cases/s  "
+            f"{elapsed:.1f} s  {self._failed} failures  worst margin {self._worst:.0%}  "
+            f"{len(self._classes)} combinations of shape, layout and values"
+        )
+
+
+@contextmanager
+def fuzz_display(*, live: bool) -> Iterator[FuzzDisplay]:
+    """Yield a display; if `live`, draw it on the terminal."""
+    display = FuzzDisplay()
+    if not live:
+        yield display
+        return
+    with live_display(display.line, REDRAWS_PER_SECOND):
+        yield display

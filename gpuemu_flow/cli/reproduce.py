@@ -49,7 +49,7 @@ def reproduce(
     with cancel_on_signals() as cancel:
         found = failures.reproduce(workspace, records, cancel=cancel)
     if output_format == "json":
-        objects = [failure_text.reproduction_to_json(r) for r in found]
+        objects = [json_writer.reproduction(r) for r in found]
         say(
             json_writer.dumps(
                 objects[0] if len(objects) == 1 else {"schema_version": 1, "reproductions": objects}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import gc
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
@@ -21,9 +22,11 @@ from gpuemu_flow.cli.say import say, wants_color
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.engine.session import RunOptions
+    from gpuemu_flow.engine.session import RunOptions, RunOutcome
     from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.selection.shards import Shard
+
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
 
@@ -130,12 +133,10 @@ def run(
         if dry_run:
             return
         options = replace(options, dry_run=False)
-    from gpuemu_flow.cli.validate import validate  # noqa: PLC0415
 
-    code = validate(
-        workspace, options, executor.open_cluster, output_format=output_format, confirm=confirm
+    raise SystemExit(
+        _validate(workspace, options, executor, output_format=output_format, confirm=confirm)
     )
-    raise SystemExit(code)
 
 
 def _show_plan(
@@ -150,7 +151,7 @@ def _show_plan(
         say(str(problem), err=True)
     statuses = plan.ordered_status()
     if output_format == "json" and alone:
-        say(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
+        say(json_writer.dumps(json_writer.run_plan(statuses, plan.reasons)))
         return
     style = text.Style(wants_color())
     shown = workspace_text.render_plan(statuses, plan.reasons, style, explain=explain)
@@ -164,7 +165,60 @@ def _show_summary(workspace: Workspace, options: RunOptions, output_format: str)
 
     tasks = summarise_tasks(workspace, selected_tasks(workspace, options))
     if output_format == "json":
-        shown = [task.to_json() for task in tasks]
-        say(json_writer.dumps({"schema_version": 1, "tasks": shown}))
+        say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
     else:
         say(workspace_text.render_summary(tasks))
+
+
+def _validate(
+    workspace: Workspace,
+    options: RunOptions,
+    executor: ExecutorOptions,
+    *,
+    output_format: str,
+    confirm: bool,
+) -> int:
+    """Run stale tasks, record and show the results, and return the exit code."""
+    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
+    from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
+    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
+
+    gc.freeze()  # spares the garbage collector modules and graph, all of which stay
+    jobs = count_jobs(workspace, options)
+    with (
+        executor.open_cluster(jobs) as cluster,
+        make_listener(live=wants_color() and output_format == "text") as listener,
+    ):
+        options = replace(options, elsewhere=cluster)
+        outcome, report = run_and_report(workspace, options, listener)
+        # Modules for after the run are imported now, so that an edited op is called earlier.
+        from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+
+        budget = cause_budget(workspace, confirm=confirm)
+        report = with_causes(workspace, report, budget=budget, announce=say_looking)
+    _conclude(workspace, outcome, report)
+    _show_report(workspace, report, output_format)
+    return report.exit_code
+
+
+def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
+    """Store the results of a run for later commands."""
+    from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
+    from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
+    from gpuemu_flow.reporting import history  # noqa: PLC0415
+
+    for problem in record_run(workspace, report):
+        say(str(problem), err=True)
+    if outcome.executed:
+        history.append(workspace.cache, report)
+    save_if_clean(workspace, outcome, report)
+
+
+def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
+    if output_format == "json":
+        say(json_writer.dumps(json_writer.run_report(report)))
+        return
+    warn = workspace.settings.warn_threshold
+    say(text.render_run(report, text.Style(wants_color()), warn_threshold=warn))

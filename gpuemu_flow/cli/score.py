@@ -78,7 +78,7 @@ def score(
     if output_format == "json":
         say(json_writer.dumps(scores.to_json()))
     elif output_format == "html":
-        from gpuemu_flow.reports.score_html import scores_to_html  # noqa: PLC0415
+        from gpuemu_flow.reports.html_writer import scores_to_html  # noqa: PLC0415
 
         say(scores_to_html(_HEAD, _rows(scores), _summary(scores)))
     else:

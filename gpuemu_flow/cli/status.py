@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
@@ -30,11 +31,8 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
     if output_format == "json":
-        say(
-            json_writer.dumps(
-                {"version": __version__, **found.to_json(), "daemon": daemon.to_json()}
-            )
-        )
+        shown = {"version": __version__, "schema_version": 1, **asdict(found)}
+        say(json_writer.dumps({**shown, "daemon": daemon.to_json()}))
     else:
         say(daemon.line(__version__))
         say(workspace_text.render_status(found, text.Style(wants_color())))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import SEED_OR_RANDOM, seed_overrides, split_words
-from gpuemu_flow.cli.report_output import (
+from gpuemu_flow.cli.report import (
     FORMATS,
     check_outputs,
     output_option,

@@ -11,7 +11,7 @@ from gpuemu_flow.cli.say import say
 @click.command(short_help="Show versions.")
 def version() -> None:
     """Show the tool's version, and the interpreter, packages and CPU that results depend on."""
-    from gpuemu_flow.inputs.environment import fingerprint  # noqa: PLC0415
+    from gpuemu_flow.inputs.own_code import fingerprint  # noqa: PLC0415
 
     say(f"gpuemu-flow {__version__}")
     for name, value in fingerprint().items():

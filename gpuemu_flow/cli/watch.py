@@ -6,15 +6,15 @@ import os
 import sys
 import time
 from contextlib import closing
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.cli.options import SEED, canonical_dtypes
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def watch_with(
     raise SystemExit(130)
 
 
-@dataclass
-class WatchState:
+class WatchState(Struct):
     """The state of a watch, which keeps the same workers for all of its runs."""
 
     config: Path

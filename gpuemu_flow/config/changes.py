@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 import tomli
+from msgspec import Struct
 
-from gpuemu_flow.config.merge import definer, merged
+from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.positions import MAX_DEPTH, KeyPath
-from gpuemu_flow.config.read import ConfigSource
+from gpuemu_flow.config.read import ConfigSource, definer, merged
 from gpuemu_flow.config.report import Reporter, dotted, shortened
-from gpuemu_flow.config.tables import CHANGEABLE
+from gpuemu_flow.config.tables import Changeable
 from gpuemu_flow.config.target_options import (
     CONFIG,
     Option,
@@ -21,7 +22,6 @@ from gpuemu_flow.config.target_options import (
     read_targets,
 )
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_SETTING = 10_000
@@ -29,26 +29,17 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[A-Za-z0-9_-]{1,200})*")
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True)
-class ConfigChanges:
-    """Changes that one command makes to the configuration.
+class ConfigChanges(Struct, frozen=True):
+    """Changes that one command makes to the configuration."""
 
-    Attributes
-    ----------
-    profile : str
-        Name of a table in ``[profiles]``; empty for none.
-    settings : tuple of str
-        Texts of the form ``key.of.a.table=value``; later ones take precedence.
-    words : tuple of str
-        Words of the command line. If a word is a target, the target's options apply, too, with the
-        lowest priority of all changes.
-    given : frozenset of str
-        Options that the command line sets, so that targets cannot set them.
-    """
-
+    # Name of a table in ``[profiles]``; empty for none.
     profile: str = ""
+    # Texts of the form ``key.of.a.table=value``; later ones take precedence.
     settings: tuple[str, ...] = ()
+    # Words of the command line. If a word is a target, the target's options apply, too, with
+    # the lowest priority of all changes.
     words: tuple[str, ...] = ()
+    # Options that the command line sets, so that targets cannot set them.
     given: frozenset[str] = frozenset()
 
 
@@ -73,18 +64,8 @@ def layers(
 ) -> list[ConfigSource]:
     """Return the changes as configuration sources, from the highest priority to the lowest.
 
-    Parameters
-    ----------
-    sources : sequence of ConfigSource
-    changes : ConfigChanges
-    options : mapping of str to Option
-        Options of the targets that the command names.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``; for an unknown
-        key or a wrong value, the same errors as in a configuration file.
+    Raises UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``;
+    for an unknown key or a wrong value, the same errors as in a configuration file.
     """
     found = []
     if changes.settings:
@@ -130,7 +111,7 @@ def _of_settings(project: ConfigSource, settings: Sequence[str]) -> ConfigSource
     for setting in settings:
         _put(raw, setting)
     out = Reporter("--config")
-    tree = CHANGEABLE.check(raw, (), out)
+    tree = check_table(Changeable, raw, (), out)
     problems = out.collected(strict=True)
     if problems:
         raise UsageError(*problems)

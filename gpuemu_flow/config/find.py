@@ -32,10 +32,7 @@ def find_config(start: Path, environ: Mapping[str, str]) -> Path:
     This is the file that ``GPUEMU_CONFIG`` names, relative to `start`; else, the ``gpuemu.toml`` in
     `start` or in the nearest folder above.
 
-    Raises
-    ------
-    UsageError
-        ``config-not-found``.
+    Raises UsageError: ``config-not-found``.
     """
     named = environ.get("GPUEMU_CONFIG", "")
     if named:

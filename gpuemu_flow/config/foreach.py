@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from gpuemu_flow.config import template_files
-from gpuemu_flow.config.keys import MAX_TABLES
+from msgspec import Struct
+
+from gpuemu_flow.config.check import MAX_TABLES
+from gpuemu_flow.config.globs import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_EXPANSIONS = 10_000
@@ -30,43 +32,25 @@ _SCALARS = (str, bool, int, float)
 Table = Mapping[str, Json]
 
 
-@dataclass(frozen=True)
-class _Variant:
+class _Variant(Struct, frozen=True):
     """One op of a template, and the values that it was made with."""
 
     table: Table
     values: str
 
 
-@dataclass
-class Folders:
-    """Folders in which templates of ops find file names to use as values.
+class Folders(Struct):
+    """Folders in which templates of ops find file names to use as values."""
 
-    Attributes
-    ----------
-    root : Path or None
-        The workspace. If it is None, no ops are made from templates that take values from file
-        names.
-    listings : list of str
-        Patterns that the file names had to match; see `inputs.globs.glob_files`.
-    """
-
+    # The workspace. If it is None, no ops are made from templates that take values from file
+    # names.
     root: Path | None
-    listings: list[str] = field(default_factory=list)
+    # Patterns that the file names had to match; see `inputs.globs.glob_files`.
+    listings: list[str] = []
 
 
 def expand_templates(raw: Table, out: Reporter, folders: Folders) -> Table:
-    """Return a file's tables with every op template replaced by its ops.
-
-    Parameters
-    ----------
-    raw : mapping
-        The tables as parsed from TOML, before any check.
-    out : Reporter
-        Receives the problems of templates, and the line that each op comes from.
-    folders : Folders
-        Receives the listings that templates depend on.
-    """
+    """Return a file's tables with every op template replaced by its ops."""
     ops = raw.get("ops")
     if not isinstance(ops, list) or not any(_is_template(table) for table in ops):
         return raw
@@ -149,8 +133,8 @@ def _lists(
     for name, values in given.items():
         place = (*here, name)
         fault = ""
-        if _NAME.fullmatch(name) and template_files.is_pattern(values):
-            files = _files(values[template_files.KEY], place, out, folders)
+        if _NAME.fullmatch(name) and is_pattern(values):
+            files = _files(values[FILES], place, out, folders)
             if files is None:
                 return None
             found[name] = files
@@ -175,9 +159,9 @@ def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> lis
     if folders.root is None:
         return []
     try:
-        folders.listings.append(template_files.listing(written))
-        found = template_files.values_of(folders.root, written)
-    except template_files.FilesError as error:
+        folders.listings.append(listing_of(written))
+        found = names_matched(folders.root, written)
+    except FilesError as error:
         _tell(out, place, f"{dotted(place)}: {error.message}", error.hint)
         return None
     if not found:
@@ -235,3 +219,119 @@ def _text(value: Json) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+# Take a template's values from file names: each value is the part of a name that ``*`` matches.
+
+
+MOST_FILES = 10_000
+MOST_LISTED = 100_000
+"""Maximum number of entries in a folder."""
+FILES = "files"
+_VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_WILDCARDS = frozenset("*?[")
+
+
+class FilesError(Exception):
+    """Raised if file names cannot be values of a template; it has a message and a hint."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def is_pattern(value: Json) -> bool:
+    """Tell whether a value of ``foreach`` is a table with only the key ``files``."""
+    return isinstance(value, dict) and set(value) == {FILES} and isinstance(value[FILES], str)
+
+
+def listing_of(written: str) -> str:
+    """Return the glob whose matches change whenever the result of `names_matched` changes.
+
+    It is a glob for `inputs.globs.glob_files`. It also matches folders and broken links, since they
+    make `names_matched` fail. `written` is the pattern in the configuration.
+
+    Raises FilesError: A bad pattern.
+    """
+    return f"{_checked(written)}/"
+
+
+def names_matched(root: Path, written: str) -> list[str]:
+    """Return the part of each file's name that ``*`` matches, sorted.
+
+    Names that begin with a dot are left out, since editors and systems use them for their own
+    files.
+
+    Raises FilesError: The pattern is bad or matches too many files, or a match is no regular file
+    of the workspace, or its name cannot be part of an op's name. Such a match is not ignored, since
+    its op would then be missing without notice.
+    """
+    pattern = _checked(written)
+    folder = root.joinpath(*pattern.parts[:-1])
+    beginning, _, end = pattern.name.partition("*")
+    if not Path(os.path.realpath(folder)).is_relative_to(root):
+        text = f"{shown(str(pattern.parent))} leads out of the workspace through a link"
+        raise FilesError(text, "move the folder inside")
+    found = []
+    for name in _names(folder, pattern):
+        value = name[len(beginning) : len(name) - len(end)]
+        fits = name.startswith(beginning) and name.endswith(end) and value and name[0] != "."
+        if not fits or len(name) < len(beginning) + len(end):
+            continue
+        where = str(pattern.parent / name)
+        _check_name(where, value)
+        _check_file(root, folder / name, where)
+        found.append(value)
+        if len(found) > MOST_FILES:
+            text = f"{shown(str(pattern))} matches more than {MOST_FILES} files"
+            raise FilesError(text, "move some of them to another folder")
+    return sorted(found)
+
+
+def _checked(written: str) -> PurePosixPath:
+    pattern, fault = plain_glob(written)
+    if not fault and (pattern.name.count("*") != 1 or _WILDCARDS & set(pattern.name) != {"*"}):
+        fault = "needs one '*' in the name of the file, and no other wildcard"
+    if not fault and _WILDCARDS & set(str(pattern.parent)):
+        fault = "has a wildcard in the name of a folder"
+    if fault:
+        raise FilesError(f"{shown(written)} {fault}", 'such as "candidates/*.py"')
+    return pattern
+
+
+def _names(folder: Path, pattern: PurePosixPath) -> list[str]:
+    names = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) > MOST_LISTED:
+                    text = f"{shown(str(pattern.parent))} holds more than {MOST_LISTED} files"
+                    raise FilesError(text, "move those away that are no candidates")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        text = f"{shown(str(pattern.parent))} cannot be listed: {error.strerror or error}"
+        raise FilesError(text, "check its mode and owner") from None
+    return names
+
+
+def _check_name(where: str, value: str) -> None:
+    if not _VALUE.fullmatch(value):
+        text = f"the file {shown(where)} has a name that no op can have"
+        raise FilesError(text, "rename it: letters, digits, '_', '-' and '.', at most 100")
+
+
+def _check_file(root: Path, path: Path, where: str) -> None:
+    if not Path(os.path.realpath(path)).is_relative_to(root):
+        text = f"{shown(where)} leads out of the workspace through a link"
+        raise FilesError(text, "copy the file here")
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        text = f"{shown(where)} cannot be looked at: {error.strerror or error}"
+        raise FilesError(text, "fix or remove it") from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise FilesError(f"{shown(where)} is {kind}", "move it elsewhere")

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.config.patterns import plain_glob
+from msgspec import Struct
+
+from gpuemu_flow.config.fields import names_of
+from gpuemu_flow.config.globs import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
-from gpuemu_flow.config.read import ConfigSource, read_source
+from gpuemu_flow.config.read import ConfigSource, check_file, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.tables import FILE, INCLUDED
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.types import Json
 
 MAX_FILES = 10_000
 _WILDCARDS = frozenset("*?[")
 _CACHE = ".gpuemu-cache"
+ARRAYS = ("ops", "rules", "kernels")
 
 
-@dataclass
-class IncludedFiles:
-    """Files that a configuration includes.
+class IncludedFiles(Struct):
+    """Files that a configuration includes."""
 
-    Attributes
-    ----------
-    sources : list of ConfigSource
-        The files, in the order of `patterns` and then by name.
-    patterns : tuple of str
-        Globs relative to the workspace, including those in templates.
-    """
-
-    sources: list[ConfigSource] = field(default_factory=list)
+    # The files, in the order of `patterns` and then by name.
+    sources: list[ConfigSource] = []
+    # Globs relative to the workspace, including those in templates.
     patterns: tuple[str, ...] = ()
 
 
@@ -99,11 +94,10 @@ def _check(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
     """Check the tables of an included file, which may hold only arrays of tables."""
     allowed = {}
     for name, value in raw.items():
-        if name in FILE.by_name and name not in INCLUDED.by_name:
+        if name in names_of(File) and name not in ARRAYS:
             text = f"{shown(name)} stands in a file that is included"
             hint = "such a file holds [[ops]], [[kernels]] and [[rules]]: write it into gpuemu.toml"
             out.add("config-include", (name,), text, hint)
         else:
             allowed[name] = value
-    checked: dict[str, Json] = INCLUDED.check(allowed, (), out)
-    return checked
+    return check_file(allowed, out)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from gpuemu_flow.config import parse_sections
 from gpuemu_flow.config.changes import NO_CHANGES, ConfigChanges, layers, target_tables
+from gpuemu_flow.config.check import INVALID
 from gpuemu_flow.config.find import FILE_NAME, exists, find_config
-from gpuemu_flow.config.functions import missing_functions
 from gpuemu_flow.config.included import IncludedFiles, read_included
-from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
-from gpuemu_flow.config.parse_compiled import join_kernels
-from gpuemu_flow.config.parse_kernels import KernelParser
+from gpuemu_flow.config.model_ops import ProgramRef
+from gpuemu_flow.config.parse_kernels import KernelParser, join_kernels
 from gpuemu_flow.config.parse_ops import OpParser, unique_names
 from gpuemu_flow.config.parse_rules import RuleParser
 from gpuemu_flow.config.parse_targets import TargetParser
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
-from gpuemu_flow.config.read import ConfigSource, read_source
+from gpuemu_flow.config.read import ConfigSource, definer, merged, read_source
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
-from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
-from gpuemu_flow.errors import ConfigError, Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json
+from gpuemu_flow.errors import ConfigError, Problem, UsageError, did_you_mean
+from gpuemu_flow.syntax import parse_python
+from gpuemu_flow.types import IN_PROCESS, Json
 
 MOST_UNKNOWN = 20
 
@@ -62,27 +64,8 @@ def load_config(
 ) -> Config:
     """Load the configuration.
 
-    Parameters
-    ----------
-    path : Path, optional
-        The project's file. By default, it is searched for upward from `start`, or from the current
-        folder.
-    environ : mapping
-        Environment variables, of which ``HOME``, ``XDG_CONFIG_HOME``, ``RUST_LOG`` and ``GPUEMU_*``
-        are used.
-    strict : bool
-        True to treat warnings, such as unknown keys, as errors.
-    changes : ConfigChanges
-        Changes that the command line makes.
-    copied : bool
-        True for a copy of a workspace, which may lack some files.
-
-    Raises
-    ------
-    UsageError
-        ``config-not-found``.
-    ConfigError
-        Holds all errors of all files, unknown keys included.
+    Raises UsageError: ``config-not-found``. Raises ConfigError: Holds all errors of all files,
+    unknown keys included.
     """
     start = start or Path.cwd()
     config, problems = _load(path, start, environ, strict=strict, changes=changes, copied=copied)
@@ -165,8 +148,7 @@ def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
     return user / "gpuemu" / "config.toml", home / ".gpuemu" / "daemon.toml"
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One file's array of tables, such as ``[[ops]]``."""
 
     tables: list[Json]
@@ -434,3 +416,76 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
+
+
+# Find functions that a configuration names but that their files do not define.
+
+
+LARGEST = 4 << 20
+"""Maximum size in bytes of a file to examine."""
+
+_UNTOLD = frozenset(("exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"))
+"""Names with which a module may define further names that its syntax does not show."""
+
+
+class _Names(NamedTuple):
+    """All names that occur in a file, and the names of its functions."""
+
+    used: frozenset[str]
+    functions: tuple[str, ...]
+
+
+def missing_functions(config: Config) -> Iterator[Problem]:
+    """Yield an error for each function that its file cannot define. Nothing is imported or run."""
+    known: dict[Path, _Names | None] = {}
+    told: set[tuple[int, str]] = set()
+    for op in config.ops:
+        for ref in _functions(op):
+            if ref.path is None or not ref.function.isidentifier() or (ref.line, ref.text) in told:
+                continue
+            if ref.path not in known:
+                known[ref.path] = _names_of(ref.path)
+            names = known[ref.path]
+            if names is not None and ref.function not in names.used:
+                told.add((ref.line, ref.text))
+                text = f"there is no function {shown(ref.function)} in {ref.relative}"
+                hint = did_you_mean(ref.function, names.functions)
+                yield Problem("config-no-function", text, hint, ref.file, ref.line)
+
+
+def _functions(op: OpConfig) -> Iterator[ProgramRef]:
+    for ref in (op.op, op.reference, *op.compares, *op.generators.values()):
+        if ref is not None and ref.kind in IN_PROCESS:
+            yield ref
+
+
+def _names_of(path: Path) -> _Names | None:
+    """Return the names that occur in a module.
+
+    Return None if the file cannot be parsed, or if the module may define names that do not occur in
+    its text.
+    """
+    try:
+        with path.open("rb") as file:
+            source = file.read(LARGEST + 1)
+        if len(source) > LARGEST:
+            return None
+        tree = parse_python(source)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            if node.name == "*":
+                return None
+            names.add(node.asname or node.name.split(".", maxsplit=1)[0])
+        elif isinstance(node, ast.Attribute) and node.attr in ("__dict__", "modules"):
+            return None
+    if names & _UNTOLD:
+        return None
+    functions = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    return _Names(frozenset(names), tuple(functions))

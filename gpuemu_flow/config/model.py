@@ -3,262 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.config.model_kernels import KernelConfig
+from msgspec import Struct
+
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
-from gpuemu_flow.config.model_rules import RuleConfig
 from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.tables import (
+    Cache,
+    Ci,
+    Daemon,
+    ExecutionConfig,
+    Policies,
+    Project,
+    SandboxConfig,
+    Storage,
+    Validation,
+)
+from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.config.target_options import Target, TargetOptions
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Shape, Tolerance
+from gpuemu_flow.types import Json, Tolerance
 
 __all__ = [
     "Config",
     "ConfigFile",
+    "ExecutionConfig",
     "KernelConfig",
     "OpConfig",
+    "Policies",
     "ProgramRef",
     "RuleConfig",
+    "Validation",
     "to_slice",
 ]
 
 
-@dataclass(frozen=True)
-class ConfigFile:
-    """A file that the configuration depends on.
+class ConfigFile(Struct, frozen=True):
+    """A file that the configuration depends on."""
 
-    Attributes
-    ----------
-    path : Path
-        Absolute.
-    digest : str
-        SHA-256 of the file's bytes in hex; empty when the file does not exist.
-    """
-
+    # Absolute.
     path: Path
+    # SHA-256 of the file's bytes in hex; empty when the file does not exist.
     digest: str
 
 
-@dataclass(frozen=True)
-class Project:
-    """Settings of ``[project]``."""
+class Environment(Struct, frozen=True):
+    """Settings from environment variables; see `load.environment`."""
 
-    name: str
-    version: str
-    framework: str
-    allow_outside: bool
-
-
-@dataclass(frozen=True)
-class PlainShapes:
-    """Sizes for ops without a schema, from ``[validation.shapes]``; a key not set is empty."""
-
-    batch_sizes: tuple[int, ...] = ()
-    sequence_lengths: tuple[int, ...] = ()
-    hidden_dims: tuple[int, ...] = ()
-    edge_cases: tuple[Shape, ...] = ()
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in.
-
-    `seed` 0 means a new random seed for every run.
-    """
-
-    dtypes: tuple[str, ...]
-    seed: int
-    tolerance: str
-    tolerances: Mapping[str, Tolerance]
-    precision: str
-    nan_policy: str
-    inf_policy: str
-    shapes: PlainShapes | None
-    layouts: tuple[str, ...]
-    strategies: tuple[str, ...]
-    cases: int
-    fuzz_iterations: int
-    cause_budget: int
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a metric: values above `fail` fail, values above `warn` warn; None for no limit."""
-
-    fail: int | None = None
-    warn: int | None = None
-
-
-@dataclass(frozen=True)
-class Policies:
-    """Limits for kernels that set none, and severities of the lint `rules`, from ``[policies]``."""
-
-    fail_on_regression: bool
-    warn_threshold: float
-    regression_threshold: float
-    registers: Limits
-    spills: Limits
-    local_memory: Limits
-    rules: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Ci:
-    """Settings of ``[ci]``.
-
-    If `parallel_jobs` is 0, as many tasks run in parallel as there are CPUs. If `quick_shapes` is
-    empty and the iterations are None, the cases are those of a plain run. `seed` 0 means a new
-    random seed for every run, and None the seed of ``[validation]``.
-    """
-
-    quick_dtypes: tuple[str, ...]
-    quick_shapes: tuple[Shape, ...]
-    quick_fuzz_iterations: int | None
-    fuzz_iterations: int | None
-    thorough_timeout: float
-    parallel_jobs: int
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class ExecutionConfig:
-    """Settings of ``[execution]``.
-
-    If `python_path` is None, programs run in the interpreter that runs gpuemu-flow. If `parallel`
-    is 0, as many tasks run in parallel as there are CPUs. `timeout_grows` is true if
-    `reference_timeout` was not configured: its default grows with the size of the inputs. `tools`
-    are paths, or programs on ``PATH``. `env` names further environment variables that programs
-    receive.
-    """
-
-    python_path: str | None
-    parallel: int
-    max_parallel_refs: int
-    reference_timeout: float
-    timeout_grows: bool
-    tools: Mapping[str, str]
-    env: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class SandboxConfig:
-    """Settings of ``[sandbox]``.
-
-    Attributes
-    ----------
-    mode : str
-        ``off``, ``auto`` or ``require``.
-    writable, hidden : tuple of Path
-        Absolute.
-    apart : tuple of str
-        Globs, relative to the workspace. Of the files and folders that match, each op may read only
-        its own files.
-    """
-
-    mode: str = "auto"
-    writable: tuple[Path, ...] = ()
-    hidden: tuple[Path, ...] = ()
-    apart: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Settings of ``[cache]``.
-
-    Attributes
-    ----------
-    size_limit : int
-        Bytes.
-    dir : Path or None
-        None for ``.gpuemu-cache`` in the workspace.
-    remote : str
-        URL of the cache that several machines share; empty for none.
-    remote_mode : str
-        ``read`` or ``write``.
-    """
-
-    size_limit: int
-    dir: Path | None
-    remote: str = ""
-    remote_mode: str = "read"
-
-
-@dataclass(frozen=True)
-class Daemon:
-    """Settings of ``[daemon]``."""
-
-    socket_path: Path | None
-    log_level: str
-    max_connections: int
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Settings of the daemon's storage, from ``[storage]``."""
-
-    db_path: Path | None
-    max_results: int
-    max_baselines: int
-    retention_days: int
-
-
-@dataclass(frozen=True)
-class Environment:
-    """Settings from environment variables; see `load.environment`.
-
-    Attributes
-    ----------
-    config : str
-        ``GPUEMU_CONFIG``; empty to search upward.
-    socket : str
-        ``GPUEMU_SOCKET``; empty for the configured socket.
-    log_level : str
-        ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty for the configured level.
-    allow_outside : bool
-        True if ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
-    """
-
+    # ``GPUEMU_CONFIG``; empty to search upward.
     config: str = ""
+    # ``GPUEMU_SOCKET``; empty for the configured socket.
     socket: str = ""
+    # ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty for the configured level.
     log_level: str = ""
+    # True if ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
     allow_outside: bool = False
 
 
-@dataclass(frozen=True)
-class Config:
-    """The whole configuration, from all files.
+class Config(Struct, frozen=True):
+    """The whole configuration, from all files."""
 
-    Attributes
-    ----------
-    root : Path
-        The workspace: folder of the project file, absolute and resolved.
-    files : tuple of ConfigFile
-        All files that were looked for, including missing ones, so that their creation is noticed.
-    targets : mapping of str to tuple of str
-        Members of each target; targets inside targets are expanded.
-    warnings : tuple of Problem
-        Problems that do not prevent the use of the configuration.
-    rules : tuple of RuleConfig
-        Rules in dependency order: each rule after the rules that it needs.
-    include : tuple of str
-        Globs, relative to the root, of further files with ops, kernels and rules, and of the files
-        from which templates take their values; see `inputs.globs.glob_files`.
-    looked_into : tuple of ConfigFile
-        Program files that were searched for the words of ``triton_if`` or ``skip_if``, which decide
-        how a program runs. Ops may read these files.
-    looked_at : tuple of Path
-        Paths whose appearance or disappearance may change the problems of the configuration.
-    target_tables : mapping of str to Target
-        All targets by name. Empty if none of them has options.
-    target_options : TargetOptions
-        Options of the targets that the command names. Their `profile` and `config` are already
-        applied to this configuration.
-    """
-
+    # The workspace: folder of the project file, absolute and resolved.
     root: Path
+    # All files that were looked for, including missing ones, so that their creation is
+    # noticed.
     files: tuple[ConfigFile, ...]
     project: Project
     validation: Validation
@@ -266,6 +75,7 @@ class Config:
     kernels: tuple[KernelConfig, ...]
     policies: Policies
     ci: Ci
+    # Members of each target; targets inside targets are expanded.
     targets: Mapping[str, tuple[str, ...]]
     cache: Cache
     execution: ExecutionConfig
@@ -273,12 +83,22 @@ class Config:
     storage: Storage
     sandbox: SandboxConfig = SandboxConfig()
     environment: Environment = Environment()
+    # Problems that do not prevent the use of the configuration.
     warnings: tuple[Problem, ...] = ()
+    # Rules in dependency order: each rule after the rules that it needs.
     rules: tuple[RuleConfig, ...] = ()
+    # Globs, relative to the root, of further files with ops, kernels and rules, and of the
+    # files from which templates take their values; see `inputs.globs.glob_files`.
     include: tuple[str, ...] = ()
+    # Program files that were searched for the words of ``triton_if`` or ``skip_if``, which
+    # decide how a program runs. Ops may read these files.
     looked_into: tuple[ConfigFile, ...] = ()
+    # Paths whose appearance or disappearance may change the problems of the configuration.
     looked_at: tuple[Path, ...] = ()
-    target_tables: Mapping[str, Target] = field(default_factory=dict)
+    # All targets by name. Empty if none of them has options.
+    target_tables: Mapping[str, Target] = {}
+    # Options of the targets that the command names. Their `profile` and `config` are already
+    # applied to this configuration.
     target_options: TargetOptions = TargetOptions()
 
     def op(self, name: str) -> OpConfig:
@@ -298,3 +118,69 @@ class Config:
         raise UsageError(
             Problem("unknown-kernel", f"no kernel {name!r}", did_you_mean(name, names))
         )
+
+
+class TritonKernel(Struct, frozen=True):
+    """A Triton kernel that is compiled without a GPU."""
+
+    path: Path
+    kernel: str
+    signature: Mapping[str, str]
+    constants: Mapping[str, Json]
+    num_warps: int | None
+    num_stages: int | None
+
+
+class Allow(Struct, frozen=True):
+    """A lint rule that a kernel may break, the reason, and the `line` of this exception."""
+
+    rule: str
+    reason: str
+    line: int
+
+
+class KernelConfig(Struct, frozen=True):
+    """One kernel."""
+
+    name: str
+    file: str
+    line: int
+    # Absolute paths; `ptx` and `cubin` need not exist yet if `build.command` makes them.
+    source: Path | None
+    ptx: Path | None
+    cubin: Path | None
+    # The value in the configuration file; it has no effect.
+    reference: str
+    tolerances: Mapping[str, Tolerance]
+    invariants: tuple[str, ...]
+    checks: ArtifactChecks
+    build: Build
+    triton: TritonKernel | None
+    threads_per_block: int | None
+    # Bytes per block.
+    dynamic_shared_memory: int | None
+    allow: tuple[Allow, ...]
+    # Reason why the kernel cannot be linted; empty if it can.
+    skip_reason: str
+
+
+class RuleConfig(Struct, frozen=True):
+    """One command that makes files of the workspace."""
+
+    name: str
+    file: str
+    line: int
+    # A program and its arguments; with `shell`, one command line.
+    command: tuple[str, ...]
+    shell: bool
+    # Globs relative to the workspace root.
+    inputs: tuple[str, ...]
+    # Files, relative to the workspace root.
+    outputs: tuple[str, ...]
+    # Rules that must run before this one: rules that it names, and rules that make its
+    # inputs.
+    needs: tuple[str, ...]
+    # Time limit of the command in seconds.
+    timeout: float
+    # True if the command can read no files of the workspace except its inputs.
+    only_inputs: bool = False

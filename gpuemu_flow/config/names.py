@@ -39,8 +39,6 @@ def split_task(name: str) -> tuple[str, str, str] | None:
     subject may also end in ``:sm_...``. This end is split off like an architecture, since only the
     configuration's names could tell the difference. Return None if `name` begins with no stage.
 
-    Examples
-    --------
     >>> split_task("compare:aten::softmax:float32")
     ('compare', 'aten::softmax', 'float32')
     >>> split_task("lint:softmax_kernel")

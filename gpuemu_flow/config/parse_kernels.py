@@ -1,18 +1,16 @@
-"""Convert the checked keys of ``[[kernels]]`` to `KernelConfig` objects."""
+"""Convert the checked keys of ``[[kernels]]``, and connect kernels with the ops that use them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuemu_flow.config.model_kernels import (
-    Allow,
-    ArtifactChecks,
-    Build,
-    KernelConfig,
-    TritonKernel,
-)
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuemu_flow.config.check import INVALID, decoded, values_of
+from gpuemu_flow.config.model import Allow, KernelConfig, TritonKernel
+from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.config.parse_ops import unique_names
 from gpuemu_flow.config.parse_sections import partial_tolerances
 from gpuemu_flow.config.paths import WorkspacePaths
@@ -20,10 +18,8 @@ from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.tables_kernels import ARTIFACT_CHECKS, BUILD, KERNEL
-from gpuemu_flow.config.values import INVALID
-from gpuemu_flow.numerics.tolerances import resolve
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.config.tables_ops import ArtifactChecks, Build, KernelTable
+from gpuemu_flow.numerics.contract import resolve
 from gpuemu_flow.types import INVARIANTS, Json
 
 SOURCES = (".cu", ".ptx", ".cubin")
@@ -31,25 +27,16 @@ SOURCES = (".cu", ".ptx", ".cubin")
 Table = Mapping[str, Json]
 
 
-@dataclass
-class KernelParser:
-    """Parses the kernels that one file defines.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    out : Reporter
-    shared_table : mapping
-        The table ``[validation]``, which contains default tolerances.
-    names : dict of str to str
-        The location of each kernel in the files parsed so far, by the kernel's name.
-    """
+class KernelParser(Struct):
+    """Parses the kernels that one file defines."""
 
     workspace: WorkspacePaths
     out: Reporter
+    # The table ``[validation]``, which contains default tolerances.
     shared_table: Table
-    names: dict[str, str] = field(default_factory=dict)
-    _globs: list[tuple[str, KeyPath]] = field(default_factory=list)
+    # The location of each kernel in the files parsed so far, by the kernel's name.
+    names: dict[str, str] = {}
+    _globs: list[tuple[str, KeyPath]] = []
 
     def parse_all(self, items: list[Json]) -> list[KernelConfig]:
         """Return all kernels that have a name; report every problem found in them."""
@@ -66,7 +53,7 @@ class KernelParser:
             presence.warn_of_none(pattern, place, self.out)
 
     def parse(self, table: Table, where: KeyPath) -> KernelConfig:
-        values = KERNEL.values(table)
+        values = values_of(KernelTable, table)
         build = self.build(table, where)
         source = self.source(table, where)
         made = bool(source or build.command)
@@ -78,6 +65,7 @@ class KernelParser:
         named = any(key in table for key in ("source", "ptx", "cubin", "triton"))
         own = partial_tolerances(table.get("tolerances", {}))
         below = partial_tolerances(self.shared_table.get("tolerances", {}))
+        limits = table.get("artifact_checks", {})
         return KernelConfig(
             name=table["name"],
             file=self.out.file,
@@ -85,10 +73,10 @@ class KernelParser:
             source=source,
             ptx=ptx,
             cubin=cubin,
-            reference=values["reference"],
+            reference=values["reference"] or "",
             tolerances={dtype: resolve(dtype, None, below, kernel_tolerances=own) for dtype in own},
             invariants=tuple(name for name in INVARIANTS if name in requested),
-            checks=_checks(table.get("artifact_checks", {})),
+            checks=decoded(ArtifactChecks, limits, given=frozenset(limits)),
             build=build,
             triton=triton,
             threads_per_block=values["threads_per_block"],
@@ -117,25 +105,22 @@ class KernelParser:
         return find(table[kind], (*where, kind), self.out)
 
     def build(self, table: Table, where: KeyPath) -> Build:
-        values = BUILD.values(table.get("build", {}))
-        arches: list[str] = []
-        for given in (values["arch"], table.get("arch", [])):
-            arches += [given] if isinstance(given, str) else given
-        if values["command"] and not ("ptx" in table or "cubin" in table):
+        found = decoded(Build, table.get("build", {}))
+        if found.command and not ("ptx" in table or "cubin" in table):
             text = "build.command needs ptx or cubin: the file that it makes"
             self.out.add("config-missing-key", (*where, "build", "command"), text)
         here = (*where, "build", "inputs")
-        if values["inputs"] is not None and not values["command"]:
+        if found.inputs is not None and not found.command:
             text = f"{dotted(here)} has no effect"
             hint = "it says what build.command reads: compilers' inputs are found without it"
             self.out.add("config-unread-key", here, text, hint)
-        globs = self.workspace.globs(values["inputs"] or (), here, self.out)
+        globs = self.workspace.globs(found.inputs or (), here, self.out)
         self._globs += globs.items()
-        return Build(
-            arch=tuple(dict.fromkeys(_architecture(name) for name in arches)),
-            flags=tuple(values["flags"]),
-            command=tuple(values["command"]),
-            inputs=None if values["inputs"] is None else tuple(globs),
+        arches = map(_architecture, (*found.arch, *table.get("arch", ())))
+        return replace(
+            found,
+            arch=tuple(dict.fromkeys(arches)),
+            inputs=None if found.inputs is None else tuple(globs),
         )
 
     def triton(self, table: Table, where: KeyPath) -> TritonKernel | None:
@@ -185,13 +170,96 @@ def _architecture(name: str) -> str:
     return "sm_" + name.rpartition("_")[2]
 
 
-def no_checks() -> ArtifactChecks:
-    """Return the default limits of a kernel."""
-    return _checks({})
+# Connect ops of kind ``cuda`` with the kernels whose builds make their PTX.
 
 
-def _checks(table: Table) -> ArtifactChecks:
-    values = ARTIFACT_CHECKS.values(table)
-    for name in ("forbidden_instructions", "required_patterns"):
-        values[name] = tuple(values[name])
-    return ArtifactChecks(**values, given=frozenset(table))
+CUDA = "cuda"
+
+
+def join_kernels(
+    ops: Sequence[OpConfig],
+    kernels: Sequence[KernelConfig],
+    reporters: Mapping[str, Reporter],
+    out: Reporter,
+) -> tuple[list[OpConfig], list[KernelConfig]]:
+    """Assign to each op of kind ``cuda`` the kernel whose build makes its PTX.
+
+    If an op names its ``.cu`` file itself, a kernel with the op's name is added. It is built and
+    linted like the kernels of ``[[kernels]]``.
+    """
+    joiner = _Joiner({kernel.name: kernel for kernel in kernels})
+    joined = []
+    for op in ops:
+        teller = reporters.get(op.file, out)
+        program = None if op.op is None else joiner.join(op.op, op.name, teller)
+        reference = joiner.join(op.reference, f"{op.name}.reference", teller)
+        joined.append(replace(op, op=program, reference=reference))
+    return joined, list(joiner.kernels.values())
+
+
+class _Joiner:
+    def __init__(self, kernels: dict[str, KernelConfig]) -> None:
+        self.kernels = kernels
+
+    def join(self, program: ProgramRef, name: str, out: Reporter) -> ProgramRef:
+        if program.kind != CUDA:
+            return program
+        if program.kernel:
+            self._named(program, out)
+            kernel = self.kernels.get(program.kernel)
+            path = None if kernel is None else kernel.source
+            return replace(program, path=path, files=() if path is None else (path,))
+        known = self.kernels.get(name)
+        if known is None:
+            self.kernels[name] = _own_kernel(program, name)
+        elif not _alike(known, program):
+            text = f"the op {shown(name)} and a kernel of that name are compiled differently"
+            hint = f'write kernel = "{name}" in place of file, or rename one'
+            out.problem_at("config-conflict", program.line, text, hint)
+        return replace(program, kernel=name)
+
+    def _named(self, program: ProgramRef, out: Reporter) -> None:
+        kernel = self.kernels.get(program.kernel)
+        if kernel is None:
+            text = f"there is no kernel {shown(program.kernel)}"
+            hint = out.nearest(program.kernel, tuple(self.kernels), or_all=True)
+            out.problem_at("unknown-kernel", program.line, text, hint)
+        elif kernel.skip_reason:
+            text = f"the kernel {shown(program.kernel)} cannot be built: {kernel.skip_reason}"
+            out.problem_at("config-conflict", program.line, text)
+        elif program.arch and kernel.build.arch and program.arch not in kernel.build.arch:
+            text = f"the kernel {shown(program.kernel)} is not built for {program.arch}"
+            out.problem_at(
+                "config-conflict", program.line, text, f"of {', '.join(kernel.build.arch)}"
+            )
+
+
+def _alike(kernel: KernelConfig, program: ProgramRef) -> bool:
+    """Tell whether a kernel's build makes the PTX that the op describes."""
+    return (
+        kernel.source == program.path
+        and kernel.build.flags == program.flags
+        and not kernel.build.command
+        and (not program.arch or not kernel.build.arch or program.arch in kernel.build.arch)
+    )
+
+
+def _own_kernel(program: ProgramRef, name: str) -> KernelConfig:
+    return KernelConfig(
+        name=name,
+        file=program.file,
+        line=program.line,
+        source=program.path,
+        ptx=None,
+        cubin=None,
+        reference="",
+        tolerances={},
+        invariants=(),
+        checks=ArtifactChecks(),
+        build=Build((program.arch,) if program.arch else (), program.flags, ()),
+        triton=None,
+        threads_per_block=None,
+        dynamic_shared_memory=None,
+        allow=(),
+        skip_reason="",
+    )

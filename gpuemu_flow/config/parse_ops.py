@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from gpuemu_flow.cases.grouped import ArgumentGroup, spread
+from msgspec import Struct
+
+from gpuemu_flow.cases.grouped import LIST, ArgumentGroup, spread
+from gpuemu_flow.cases.op_schema import TensorDef
 from gpuemu_flow.cases.output_contracts import parse_contracts
 from gpuemu_flow.cases.schema import (
     WARNING_SLUGS,
@@ -14,26 +16,34 @@ from gpuemu_flow.cases.schema import (
     parse_schema,
     plain_shapes_schema,
 )
-from gpuemu_flow.config.framework_kinds import FrameworkKinds
+from gpuemu_flow.config.check import INVALID, values_of
 from gpuemu_flow.config.model import ExecutionConfig, OpConfig, Validation
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.names import name_fault
-from gpuemu_flow.config.parse_gradients import GradientsParser
-from gpuemu_flow.config.parse_modules import Modules
+from gpuemu_flow.config.op_programs import FrameworkKinds, Modules, refuse_one_program
 from gpuemu_flow.config.parse_rules import RuleParser
-from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
+from gpuemu_flow.config.parse_sections import (
+    explicit_tolerances,
+    partial_tolerances,
+    policy_of,
+    report_policy_conflict,
+)
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.same_program import refuse_one_program
-from gpuemu_flow.config.tables_ops import OP
-from gpuemu_flow.config.values import INVALID
-from gpuemu_flow.numerics.contract import CompareRef, OutputContract
-from gpuemu_flow.numerics.tolerances import resolve
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import IN_PROCESS, INVARIANTS, Json, Tolerance
+from gpuemu_flow.config.tables_ops import OpTable
+from gpuemu_flow.numerics.contract import (
+    GRADIENT_PREFIX,
+    PARAMETERS,
+    CompareRef,
+    OutputContract,
+    names_parameter,
+    resolve,
+)
+from gpuemu_flow.types import DTYPES, IN_PROCESS, INVARIANTS, Json, Tolerance
+from gpuemu_flow.value_rules import SCALAR
 
 Table = Mapping[str, Json]
 
@@ -41,14 +51,7 @@ Table = Mapping[str, Json]
 def unique_names(
     items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
 ) -> None:
-    """Report names of ops, kernels or rules that are used twice, or that `name_fault` rejects.
-
-    Parameters
-    ----------
-    elsewhere : dict of str to str, optional
-        Maps each name in the files read before to its location. This function adds the names of
-        this file.
-    """
+    """Report names of ops, kernels or rules that are used twice, or that `name_fault` rejects."""
     first: dict[str, int] = {}
     known = {} if elsewhere is None else elsewhere
     for place, item in enumerate(items):
@@ -72,43 +75,26 @@ def unique_names(
         known.setdefault(name, f"line {line} of {out.file}")
 
 
-@dataclass
-class OpParser:
-    """Parses the ops that one file defines.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    out : Reporter
-    validation, execution
-        The tables that contain the defaults.
-    shared_table : mapping
-        ``[validation]`` as written in the file, to distinguish defaults from written values.
-    rules : RuleParser
-        Parser of the rules that ops may need.
-    presence : ExpectedFiles
-        Lookup of the files that globs match.
-    names : dict of str to str
-        Names of the ops of other files, and their locations.
-    framework : str
-        ``project.framework``; empty if it is not set.
-    fenced : bool
-        True if ops run in the sandbox.
-    """
+class OpParser(Struct, dict=True):
+    """Parses the ops that one file defines."""
 
     workspace: WorkspacePaths
     out: Reporter
+    # The tables that contain the defaults.
     validation: Validation
     execution: ExecutionConfig
+    # ``[validation]`` as written in the file, to distinguish defaults from written values.
     shared_table: Table
+    # Parser of the rules that ops may need.
     rules: RuleParser
+    # Lookup of the files that globs match.
     presence: ExpectedFiles
-    names: dict[str, str] = field(default_factory=dict)
+    # Names of the ops of other files, and their locations.
+    names: dict[str, str] = {}
+    # ``project.framework``; empty if it is not set.
     framework: str = ""
+    # True if ops run in the sandbox.
     fenced: bool = True
-    programs: Programs = field(init=False)
-    frameworks: FrameworkKinds = field(init=False)
-    modules: Modules = field(init=False)
 
     def __post_init__(self) -> None:
         self.programs = Programs(self.workspace, self.out)
@@ -163,7 +149,7 @@ class OpParser:
         )
         tolerance, tolerances = self.tolerances(table)
         invariants, shape_input = _invariants(table.get("invariants", []), names)
-        values, shared = OP.values(table), self.validation
+        values, shared = values_of(OpTable, table), self.validation
         env = values["env"]
         return OpConfig(
             name=table["name"],
@@ -390,7 +376,10 @@ class OpParser:
         if "tolerance" in table:
             return table["tolerance"], explicit
         written = "tolerance" in self.shared_table or not own
-        return shared.tolerance if written else "explicit", {**shared.tolerances, **explicit}
+        return shared.tolerance if written else "explicit", {
+            **explicit_tolerances(shared),
+            **explicit,
+        }
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
@@ -401,3 +390,109 @@ def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], s
     else:
         requested, shape_input = set(given), None
     return tuple(name for name in INVARIANTS if name in requested), shape_input
+
+
+# Parse ``gradients`` of an op: the inputs with respect to which gradients are compared.
+
+
+KINDS = ("torch", "jax")
+"""Kinds of programs whose framework can differentiate them."""
+OP_KINDS = (*KINDS, "triton")
+_HINT = (
+    '{ kind = "torch", file = "x.py", function = "f" }, or "jax"; `framework = "pytorch"` of the '
+    "op makes plain functions so"
+)
+
+
+class GradientsParser(Struct, frozen=True):
+    """Parses ``gradients`` of one op."""
+
+    out: Reporter
+    # The path of the op's table.
+    where: KeyPath
+    schema: OpSchema
+    groups: Mapping[str, ArgumentGroup]
+
+    def parse(
+        self,
+        wanted: Json,
+        op: ProgramRef | None,
+        reference: ProgramRef,
+        outputs: tuple[OutputContract, ...],
+    ) -> tuple[str, ...]:
+        """Return the inputs with respect to which gradients are wanted; empty if none are.
+
+        `wanted` is the configured value: True for all possible inputs, or a list of names. An
+        error is reported to `out` if a name is wrong, or if gradients are impossible with the
+        programs `op` and `reference` or with the `outputs`.
+        """
+        if not wanted:
+            return ()
+        self._check_programs(op, reference)
+        self._check_outputs(outputs)
+        known = self._differentiable()
+        if is_module(op) and is_module(reference):
+            known.setdefault(PARAMETERS, (PARAMETERS,))
+            named = [] if wanted is True else wanted
+            known |= {name: (name,) for name in named if names_parameter(name)}
+        if wanted is True:
+            if not known:
+                self._impossible(
+                    "needs an input of a float dtype", "name one in `schema`, or remove it"
+                )
+            return tuple(dict.fromkeys(member for names in known.values() for member in names))
+        for name in wanted:
+            if name not in known:
+                hint = self.out.nearest(name, list(known), or_all=True)
+                text = f"gradients names {shown(name)}, which is no input of floats"
+                if names_parameter(name):
+                    text += "; parameters need an op and a reference that are modules of PyTorch"
+                self.out.add("config-value", (*self.where, "gradients"), text, hint)
+        return tuple(dict.fromkeys(m for name in wanted for m in known.get(name, ())))
+
+    def _impossible(self, text: str, hint: str) -> None:
+        place = (*self.where, "gradients")
+        self.out.add("config-no-gradient", place, f"{dotted(place)} {text}", hint)
+
+    def _check_programs(self, op: ProgramRef | None, reference: ProgramRef) -> None:
+        for what, ref, kinds in (("op", op, OP_KINDS), ("reference", reference, KINDS)):
+            if ref is not None and ref.kind not in kinds:
+                kind = f"kind {ref.kind}, which nothing differentiates"
+                self._impossible(f"needs another {what}: {shown(ref.text)} is of {kind}", _HINT)
+
+    def _check_outputs(self, outputs: tuple[OutputContract, ...]) -> None:
+        place = (*self.where, "gradients")
+        for tensor in self.schema.outputs:
+            if tensor.name.startswith(GRADIENT_PREFIX):
+                text = (
+                    f"gradients are outputs such as {GRADIENT_PREFIX}x; {shown(tensor.name)} is one"
+                )
+                self.out.add("config-conflict", place, text, "rename that output")
+        left_out = {contract.name for contract in outputs if not contract.in_place}
+        if self.schema.outputs and all(tensor.name in left_out for tensor in self.schema.outputs):
+            text = "needs an output that is compared element by element with the reference's"
+            self._impossible(text, "remove `gradients`")
+
+    def _differentiable(self) -> dict[str, tuple[str, ...]]:
+        """Map each argument made of floats to the names that the runner uses for its tensors.
+
+        A list has one name for each member. Any other argument has only its own name.
+        """
+        tensors = {tensor.name: tensor for tensor in self.schema.inputs}
+        found: dict[str, tuple[str, ...]] = {}
+        inside = {member for group in self.groups.values() for member in group.members}
+        for name, group in self.groups.items():
+            if group.kind != LIST:
+                found[name] = (name,)
+            elif all(_is_float(tensors[member]) for member in group.members if member in tensors):
+                found[name] = group.members
+        for name, tensor in tensors.items():
+            if name not in inside and _is_float(tensor):
+                found[name] = (name,)
+        return found
+
+
+def _is_float(tensor: TensorDef) -> bool:
+    if tensor.rule is not None and tensor.rule.kind == SCALAR:
+        return False
+    return tensor.dtype is None or DTYPES[tensor.dtype].kind == "float"

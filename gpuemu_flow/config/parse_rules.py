@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 
-from gpuemu_flow.config.glob_match import matches
-from gpuemu_flow.config.model_rules import RuleConfig
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuemu_flow.config.check import values_of
+from gpuemu_flow.config.globs import matches, plain_glob
+from gpuemu_flow.config.model import RuleConfig
 from gpuemu_flow.config.paths import WorkspacePaths
-from gpuemu_flow.config.patterns import plain_glob
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.tables_rules import rule_values
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.config.tables_ops import OpBuild
 from gpuemu_flow.types import Json
 
 OWN_FOLDERS = (".gpuemu-cache", ".git")
@@ -24,8 +25,7 @@ _WILDCARDS = frozenset("*?[")
 Table = Mapping[str, Json]
 
 
-@dataclass
-class _Parsed:
+class _Parsed(Struct):
     """A rule, and where to report its problems."""
 
     rule: RuleConfig
@@ -34,30 +34,20 @@ class _Parsed:
     wanted: tuple[str, ...]
 
 
-@dataclass
-class RuleParser:
-    """Parses the rules of all files of a configuration.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    config_files : collection of Path
-        Files that no rule may make.
-    rules : dict of str to rule
-        All rules that could be parsed.
-    producers : dict of str to str
-        Maps an output to the name of its rule.
-    places, above : dict of str to str
-        Map the real path of each output, and of each folder above an output, to the name of its
-        rule.
-    """
+class RuleParser(Struct):
+    """Parses the rules of all files of a configuration."""
 
     workspace: WorkspacePaths
+    # Files that no rule may make.
     config_files: Collection[Path]
-    rules: dict[str, _Parsed] = field(default_factory=dict)
-    producers: dict[str, str] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    above: dict[str, str] = field(default_factory=dict)
+    # All rules that could be parsed.
+    rules: dict[str, _Parsed] = {}
+    # Maps an output to the name of its rule.
+    producers: dict[str, str] = {}
+    # Map the real path of each output, and of each folder above an output, to the name of its
+    # rule.
+    places: dict[str, str] = {}
+    above: dict[str, str] = {}
 
     @property
     def made(self) -> frozenset[Path]:
@@ -66,7 +56,7 @@ class RuleParser:
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
         """Parse one rule, report its problems, and add it to `rules`."""
-        values = rule_values(table)
+        values = values_of(OpBuild, table)
         if name in self.rules:
             if where[0] != "rules":  # names in [[rules]] are checked with all others
                 first = self.rules[name].rule
@@ -167,16 +157,6 @@ class RuleParser:
 
         Outputs conflict if they have the same path, or if one lies below the other. The conflict is
         reported, unless it is the same rule that lists the same path twice.
-
-        Parameters
-        ----------
-        name : str
-            Name of the output's rule.
-        path, written : str
-            The output's path relative to the workspace, and as written in the configuration.
-        here : KeyPath
-            Position of the output in the configuration.
-        out : Reporter
         """
         root = self.workspace.root
         parent, _, last = path.rpartition("/")

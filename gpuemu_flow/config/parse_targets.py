@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 
-from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.config.model_kernels import KernelConfig
+from msgspec import Struct
+
+from gpuemu_flow.config.model import KernelConfig, OpConfig
 from gpuemu_flow.config.names import (
     BUILD,
     GROUPS,
@@ -19,7 +19,6 @@ from gpuemu_flow.config.names import (
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import members_of, members_path
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 MAX_SHOWN = 8
@@ -27,28 +26,19 @@ MAX_CIRCLES = 20
 MAX_MEMBERS = 500_000  # total of all expanded targets
 
 
-@dataclass
-class TargetParser:
-    """Checks and expands the user's targets.
+class TargetParser(Struct, dict=True):
+    """Checks and expands the user's targets."""
 
-    Attributes
-    ----------
-    ops, kernels
-        The ops and kernels without errors.
-    names : frozenset of str
-        Names of all ops, kernels and rules of the files, including those that have errors: a target
-        that names them causes no further error.
-    rules : collection of str
-    out_of : callable
-        Maps a key path to the reporter of its file.
-    """
-
+    # The ops and kernels without errors.
     ops: Sequence[OpConfig]
     kernels: Sequence[KernelConfig]
+    # Names of all ops, kernels and rules of the files, including those that have errors: a
+    # target that names them causes no further error.
     names: frozenset[str]
     rules: Collection[str]
+    # Maps a key path to the reporter of its file.
     out_of: Callable[[KeyPath], Reporter]
-    expanded: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    expanded: dict[str, tuple[str, ...]] = {}
     total: int = 0
 
     def __post_init__(self) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
-from dataclasses import field
 from itertools import islice
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import nearest
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SIBLINGS = 2000
 UNREADABLE = "cannot be read"
@@ -20,34 +20,22 @@ UNREADABLE_HINT = "check the owner and the mode of the file and of its folders"
 MAX_NAME, MAX_PATH = 255, 4095  # bytes: the limits of Linux, for names and paths
 
 
-@dataclass
-class WorkspacePaths:
-    """Resolves the paths in one file, and checks that they are allowed.
+class WorkspacePaths(Struct):
+    """Resolves the paths in one file, and checks that they are allowed."""
 
-    Attributes
-    ----------
-    root : Path
-        Absolute and resolved folder of the project's configuration file.
-    base : Path
-        Absolute folder of the file that is being read; relative paths start here.
-    home : Path
-        The folder that ``~`` stands for.
-    allow_outside : bool
-        True if the file sets ``allow_outside = true`` and the user has granted it.
-    not_granted : bool
-        True if the file sets ``allow_outside = true`` and the user has not granted it.
-    probed : set of Path
-        Files that do not exist, and whose creation would change the configuration.
-    made : frozenset of Path
-        Files that rules make, which need not exist yet.
-    """
-
+    # Absolute and resolved folder of the project's configuration file.
     root: Path
+    # Absolute folder of the file that is being read; relative paths start here.
     base: Path
+    # The folder that ``~`` stands for.
     home: Path = Path("/")
+    # True if the file sets ``allow_outside = true`` and the user has granted it.
     allow_outside: bool = False
+    # True if the file sets ``allow_outside = true`` and the user has not granted it.
     not_granted: bool = False
-    probed: set[Path] = field(default_factory=set)
+    # Files that do not exist, and whose creation would change the configuration.
+    probed: set[Path] = set()
+    # Files that rules make, which need not exist yet.
     made: frozenset[Path] = frozenset()
 
     def inside(self, path: Path) -> bool:
@@ -74,11 +62,6 @@ class WorkspacePaths:
 
         Symbolic links in the path are not resolved, so that later changes of them are noticed. The
         path and the present targets of its links must lie inside the workspace.
-
-        Parameters
-        ----------
-        anywhere : bool
-            True for sockets and databases: the path may be anywhere, and ``~`` is the home folder.
         """
         written = Path(text)
         if anywhere and written.parts[:1] == ("~",):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import field
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 KeyPath = tuple["str | int", ...]
 
@@ -27,24 +26,16 @@ _LONG_LITERAL = re.compile(r"'''(?:[^']+|'{1,2}(?!'))*(?:'{3,5})?")
 _PLAIN = re.compile(r"[^,\[\]{}\"'#\n]+")
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A table header, or a key with its value.
+class Statement(Struct, frozen=True):
+    """A table header, or a key with its value."""
 
-    Attributes
-    ----------
-    path : tuple of str
-        Keys from the root, without the indices of arrays of tables.
-    start, stop : int
-        Lines of the statement, 0-based; `stop` is the first line after it.
-    value : tuple of (int, int) or None
-        Offsets in characters of the value's beginning and end, counted from the beginning of line
-        `start`; None for a header.
-    """
-
+    # Keys from the root, without the indices of arrays of tables.
     path: tuple[str, ...]
+    # Lines of the statement, 0-based; `stop` is the first line after it.
     start: int
     stop: int
+    # Offsets in characters of the value's beginning and end, counted from the beginning of
+    # line `start`; None for a header.
     value: tuple[int, int] | None = None
 
     @property
@@ -53,31 +44,21 @@ class Statement:
         return self.value is None
 
 
-@dataclass
-class Positions:
-    """Lines of the key paths of one TOML text.
+class Positions(Struct):
+    """Lines of the key paths of one TOML text."""
 
-    Attributes
-    ----------
-    lines : dict
-        Maps a key path (``("ops", 0, "name")``) to its 1-based line. It also contains the paths of
-        array elements, up to `MAX_ELEMENTS` in the whole text.
-    too_deep : int
-        Line on which nesting exceeds `MAX_DEPTH`; 0 if there is none.
-    too_long : int
-        Line of a key, number or date of more than `MAX_TOKEN` characters; 0 if there is none.
-    unclosed : int
-        Line of the bracket, brace or quote that is still open at the end of the text; 0 if there is
-        none.
-    statements : list of Statement
-        The statements in the order of the text, without keys inside a value.
-    """
-
-    lines: dict[KeyPath, int] = field(default_factory=dict)
+    # Maps a key path (``("ops", 0, "name")``) to its 1-based line. It also contains the paths
+    # of array elements, up to `MAX_ELEMENTS` in the whole text.
+    lines: dict[KeyPath, int] = {}
+    # Line on which nesting exceeds `MAX_DEPTH`; 0 if there is none.
     too_deep: int = 0
+    # Line of a key, number or date of more than `MAX_TOKEN` characters; 0 if there is none.
     too_long: int = 0
+    # Line of the bracket, brace or quote that is still open at the end of the text; 0 if
+    # there is none.
     unclosed: int = 0
-    statements: list[Statement] = field(default_factory=list)
+    # The statements in the order of the text, without keys inside a value.
+    statements: list[Statement] = []
 
     def line(self, path: KeyPath) -> int:
         """Return the line of `path`, or of its nearest known ancestor; 0 if no line is known."""
@@ -88,8 +69,7 @@ class Positions:
         return 0
 
 
-@dataclass
-class _Frame:
+class _Frame(Struct):
     """An array or inline table that is open while its elements are scanned."""
 
     path: KeyPath
@@ -310,13 +290,7 @@ def _unescape(token: str) -> str:
 
 
 def scan(text: str) -> Positions:
-    """Return the positions in a text, which may be invalid, in linear time.
-
-    Parameters
-    ----------
-    text : str
-        Text with ``\\n`` or ``\\r\\n`` line ends, as in TOML.
-    """
+    """Return the positions in a text, which may be invalid, in linear time."""
     return _Scanner(text).run()
 
 

@@ -4,56 +4,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from itertools import takewhile
 
 # ruff: noqa: PTH110, PTH112, PTH113 - pathlib's functions raise OSError for long names
 from os.path import exists, isdir, isfile
 from pathlib import Path, PurePosixPath
 
-from gpuemu_flow.config.glob_match import matches
+from msgspec import Struct
+
+from gpuemu_flow.config.globs import matches
 from gpuemu_flow.config.parse_rules import OWN_FOLDERS
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.config.unknown import is_misspelt
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.config.report import Reporter, dotted, is_misspelt, shown
 
 SLUG = "config-no-match"
 _WILDCARDS = frozenset("*?[")
 
 
-@dataclass
-class ExpectedFiles:
-    """Looks up the files that a configuration expects, and records where it looked.
+class ExpectedFiles(Struct):
+    """Looks up the files that a configuration expects, and records where it looked."""
 
-    Attributes
-    ----------
-    root : Path
-        The workspace.
-    mild : bool
-        True if this is a copy of the workspace that may lack files. All problems are then warnings.
-    listings : tuple of str
-        Globs of the files that the configuration includes, and of the files whose names give
-        templates their values. Files and folders that match these globs may be created later.
-    made : frozenset of Path
-        Files that rules and builds will make.
-    programs : set of Path
-        Files of the ops' programs.
-    looked_at : set of Path
-        Paths whose appearance or disappearance may change the problems.
-    awaited : set of str
-        Patterns that match nothing yet. As soon as one matches, a warning or error of `check_apart`
-        may be obsolete. Each pattern ends with a slash, so that it matches files and folders.
-    """
-
+    # The workspace.
     root: Path
+    # True if this is a copy of the workspace that may lack files. All problems are then
+    # warnings.
     mild: bool = False
+    # Globs of the files that the configuration includes, and of the files whose names give
+    # templates their values. Files and folders that match these globs may be created later.
     listings: tuple[str, ...] = ()
+    # Files that rules and builds will make.
     made: frozenset[Path] = frozenset()
-    programs: set[Path] = field(default_factory=set)
-    looked_at: set[Path] = field(default_factory=set)
-    awaited: set[str] = field(default_factory=set)
-    _found: dict[str, bool] = field(default_factory=dict)
+    # Files of the ops' programs.
+    programs: set[Path] = set()
+    # Paths whose appearance or disappearance may change the problems.
+    looked_at: set[Path] = set()
+    # Patterns that match nothing yet. As soon as one matches, a warning or error of
+    # `check_apart` may be obsolete. Each pattern ends with a slash, so that it matches files
+    # and folders.
+    awaited: set[str] = set()
+    _found: dict[str, bool] = {}
 
     def warn_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
         """Warn of a glob of ``depends``, ``shared`` or ``build.inputs`` that matches no file."""
@@ -132,15 +121,6 @@ class ExpectedFiles:
         A path outside of the workspace is no error if its parent folder does not exist either, and
         neither seems misspelt: the workspace may have been imported from such folders, and then
         copied to another machine. A single warning reports all of these paths.
-
-        Parameters
-        ----------
-        paths : iterable of (str, Path)
-            Each path as the configuration gives it, and as an absolute path.
-        writable : iterable of Path
-            Folders that a run may write to: paths in them may be created later.
-        mild : bool
-            True to give warnings in place of errors.
         """
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)

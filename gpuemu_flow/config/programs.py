@@ -2,46 +2,108 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import keyword
 import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 
-from gpuemu_flow.config import loaded
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gpuemu_flow.config.find import exists, is_file
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import AddKey, Hint
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import FRAMEWORK_KINDS, Json
+
+# Read the keys ``loads``, ``triton_if`` and ``skip_if`` of a program that a loader makes.
+
+
+LOADED_KEYS = ("loads", "triton_if", "skip_if")
+MOST_LOADED = 4 << 20
+
+
+def with_loaded(
+    ref: ProgramRef,
+    table: Mapping[str, Json],
+    where: KeyPath,
+    workspace: WorkspacePaths,
+    out: Reporter,
+    looked_into: dict[Path, str],
+) -> ProgramRef | None:
+    """Add the file that ``loads`` names to a program; return None if a problem was reported.
+
+    Without ``loads``, the program is returned unchanged.
+    """
+    if "loads" not in table:
+        for key in LOADED_KEYS[1:]:
+            if key in table:
+                place = (*where, key)
+                text = f"{dotted(place)} has no effect without loads"
+                out.add("config-unread-key", place, text, 'loads = "candidates/a.py"')
+        return ref
+    place = (*where, "loads")
+    path = workspace.existing_file(table["loads"], place, out)
+    if path is None:
+        return None
+    relative = workspace.relative(path)
+    ref = replace(
+        ref,
+        loads=path,
+        loads_relative=relative,
+        text=f"{ref.text}({table['loads']})",
+        files=(*ref.files, path),
+    )
+    wanted = {key: table.get(key, []) for key in LOADED_KEYS[1:]}
+    if not any(wanted.values()):
+        return ref
+    content = _content_of(path, place, out)
+    if content is None:
+        return None
+    looked_into[path] = hashlib.sha256(content).hexdigest()
+    found = {
+        key: next((word for word in words if word.encode() in content), "")
+        for key, words in wanted.items()
+    }
+    if found["skip_if"]:
+        ref = replace(ref, skip=f"{relative} holds {shown(found['skip_if'])} (skip_if)")
+    return replace(ref, kind="triton") if found["triton_if"] else ref
+
+
+def _content_of(path: Path, place: KeyPath, out: Reporter) -> bytes | None:
+    fault = ""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_LOADED + 1)
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror or error}"
+    else:
+        if len(content) <= MOST_LOADED:
+            return content
+        fault = f"has more than {MOST_LOADED >> 20} MiB"
+    out.add("config-value", place, f"{dotted(place)} = {shown(path.name)} {fault}")
+    return None
+
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
 _FILE_FUNCTION = re.compile(r"(.+\.py):(.*)", re.DOTALL)
 _MODULE_FUNCTION = re.compile(r"([^/\\:\s]+):([^/\\:\s]*)")
 
 
-@dataclass
-class Programs:
-    """Parses the programs of one file.
-
-    Attributes
-    ----------
-    workspace : WorkspacePaths
-    out : Reporter
-    looked_into : dict
-        The keys are the program files that were searched for the words of ``triton_if`` or
-        ``skip_if``. The value is the digest of the file's content.
-    """
+class Programs(Struct):
+    """Parses the programs of one file."""
 
     workspace: WorkspacePaths
     out: Reporter
-    looked_into: dict[Path, str] = field(default_factory=dict)
+    # The keys are the program files that were searched for the words of ``triton_if`` or
+    # ``skip_if``. The value is the digest of the file's content.
+    looked_into: dict[Path, str] = {}
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
         """Parse a program from its value in the file; return None if a problem was reported."""
@@ -112,7 +174,7 @@ class Programs:
     def with_loaded(
         self, ref: ProgramRef, table: Mapping[str, Json], where: KeyPath
     ) -> ProgramRef | None:
-        return loaded.with_loaded(ref, table, where, self.workspace, self.out, self.looked_into)
+        return with_loaded(ref, table, where, self.workspace, self.out, self.looked_into)
 
     def script(self, name: str, where: KeyPath, text: str) -> ProgramRef | None:
         path = self.workspace.existing_file(name, where, self.out)
@@ -450,7 +512,7 @@ _LAUNCHED = (
 )  # fmt: skip
 KEYS: dict[str, tuple[str, ...]] = {
     "script": ("path",),
-    "callable": ("path", "module", "function", *loaded.KEYS),
+    "callable": ("path", "module", "function", *LOADED_KEYS),
     "command": ("argv",),
     **dict.fromkeys(FRAMEWORK_KINDS, _FUNCTION),
     "torch": (*_FUNCTION, "module_class", "init", "seed"),

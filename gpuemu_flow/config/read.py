@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tomli
+from msgspec import Struct
 
-from gpuemu_flow.config.elsewhere import ELSEWHERE
+from gpuemu_flow.config.check import check_table
 from gpuemu_flow.config.foreach import Folders, expand_templates
-from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
+from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, KeyPath, scan
 from gpuemu_flow.config.report import Reporter, shortened
-from gpuemu_flow.config.tables import FILE
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.types import Json
 
 MAX_BYTES = 4 << 20
@@ -24,34 +23,24 @@ MAX_BYTES = 4 << 20
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
-@dataclass
-class ConfigSource:
-    """One configuration file as it was read.
+class ConfigSource(Struct):
+    """One configuration file as it was read."""
 
-    Attributes
-    ----------
-    path : Path
-        Absolute.
-    digest : str
-        SHA-256 in hex of the bytes that were read; empty when the file does not exist.
-    tree : dict
-        Checked keys that the file contains, under their main names.
-    out : Reporter
-        Problems found so far.
-    listings : tuple of str
-        Patterns of the file names from which the templates of this file take their values.
-    """
-
+    # Absolute.
     path: Path
+    # Problems found so far.
     out: Reporter
+    # SHA-256 in hex of the bytes that were read; empty when the file does not exist.
     digest: str = ""
-    tree: dict[str, Json] = field(default_factory=dict)
+    # Checked keys that the file contains, under their main names.
+    tree: dict[str, Json] = {}
+    # Patterns of the file names from which the templates of this file take their values.
     listings: tuple[str, ...] = ()
 
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
     """Return the tables of a whole configuration after checking them; report their problems."""
-    checked: dict[str, Json] = FILE.check(raw, (), out)
+    checked: dict[str, Json] = check_table(File, raw, (), out)
     return checked
 
 
@@ -66,21 +55,8 @@ def read_source(
     """Read and check one configuration file.
 
     A missing file is no problem: the result is then empty.
-
-    Parameters
-    ----------
-    path : Path
-    shown_as : str
-        Path of the file as the user sees it in messages.
-    edited : str, optional
-        The text in an editor; the file itself is then not read.
-    check : callable
-        Function that checks the file's tables.
-    root : Path, optional
-        The workspace, whose files templates may name. Without it, templates whose values are file
-        names make no ops.
     """
-    source = ConfigSource(path, Reporter(shown_as, elsewhere=ELSEWHERE))
+    source = ConfigSource(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
         return source
@@ -189,3 +165,42 @@ def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> N
             hint = "what is opened here is never closed"
     message = error.msg.removesuffix(".")
     out.problem_at("config-syntax", line, f"not valid TOML: {shortened(message)}", hint)
+
+
+def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
+    """Merge the checked keys of sources, given from the highest priority to the lowest.
+
+    Tables are merged recursively. Any other value, such as an array of tables, is taken whole from
+    the file of highest priority that defines it.
+    """
+    out: dict[str, Json] = {}
+    for source in reversed(sources):
+        _over(out, source.tree)
+    return out
+
+
+def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
+    """Merge `high` over `low`, in place, without changing `high`."""
+    for name, value in high.items():
+        below = low.get(name)
+        if isinstance(value, dict):
+            table = dict(below) if isinstance(below, dict) else {}
+            _over(table, value)
+            low[name] = table
+        else:
+            low[name] = value
+
+
+def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
+    """Return the source that defines a merged key; `default` if no source does."""
+    for source in sources:
+        node: Json = source.tree
+        for part in path:
+            if not isinstance(node, dict):  # inside an array, which comes from one source
+                return source
+            if part not in node:
+                break
+            node = node[part]
+        else:
+            return source
+    return default

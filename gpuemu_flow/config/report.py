@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from msgspec import Struct, field
 
 from gpuemu_flow.config.positions import KeyPath, Positions
 from gpuemu_flow.errors import Problem, did_you_mean, nearest
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80
@@ -47,56 +47,25 @@ def shown(value: object) -> str:
     return shortened(str(value))
 
 
-@dataclass(frozen=True)
-class OwningTable:
-    """The table that a key belongs to.
+class Reporter(Struct):
+    """A collector of the problems of one file."""
 
-    Attributes
-    ----------
-    table : str
-        Name of the table, as in its heading.
-    is_meant : callable
-        Takes the value of a misplaced key, and the path of the table in which the key was found.
-        Returns True if the key seems meant for the owning table.
-    """
-
-    table: str
-    is_meant: Callable[[Json, KeyPath], bool]
-
-
-@dataclass
-class Reporter:
-    """A collector of the problems of one file.
-
-    Attributes
-    ----------
-    file : str
-        Path of the file as the user sees it.
-    positions : Positions
-        Lines of the file's keys.
-    problems : list of Problem
-        Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
-    aliases : dict
-        Maps the path of a key, with the key's main name, to the path as written in the file.
-    origins : dict
-        Maps the path of an op to the path of its template and the template's values for this op.
-        Empty if there are no templates. See `foreach`.
-    elsewhere : mapping
-        Maps the name of each key that decides verdicts or the sandbox to the tables that the key
-        belongs to. A key that is found in another table is thus recognised as misplaced.
-    """
-
+    # Path of the file as the user sees it.
     file: str
+    # Lines of the file's keys.
     positions: Positions = field(default_factory=Positions)
-    problems: list[Problem] = field(default_factory=list)
-    aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
-    origins: dict[KeyPath, tuple[KeyPath, str]] = field(default_factory=dict)
-    elsewhere: Mapping[str, Sequence[OwningTable]] = field(default_factory=dict)
+    # Problems in the order found: at most `MAX_PROBLEMS` errors, and as many warnings.
+    problems: list[Problem] = []
+    # Maps the path of a key, with the key's main name, to the path as written in the file.
+    aliases: dict[KeyPath, KeyPath] = {}
+    # Maps the path of an op to the path of its template and the template's values for this
+    # op. Empty if there are no templates. See `foreach`.
+    origins: dict[KeyPath, tuple[KeyPath, str]] = {}
     untold_errors: int = 0
     untold_warnings: int = 0
     compared: int = 0
     _told_warnings: int = 0
-    _told_of_templates: set[tuple[str, KeyPath, str]] = field(default_factory=set)
+    _told_of_templates: set[tuple[str, KeyPath, str]] = set()
 
     def line(self, path: KeyPath) -> int:
         """Return the line of the key at `path`, even if the file has the key under an alias.
@@ -169,3 +138,67 @@ class Reporter:
             mild = self.untold_warnings <= MAX_WARNINGS
             out.append(Problem("config-too-many", text, "", self.file, warning=mild))
         return [replace(problem, warning=False) for problem in out] if strict else out
+
+
+# Judge unknown keys: a key whose loss could weaken a check or a limit is an error.
+
+
+MOST_EDITS = 2
+SHORT = 5
+"""Words of at most this length count as misspelt only if they differ by one edit.
+
+With two edits, ``jobs`` would be near ``ops``. Longer words may differ by two.
+"""
+SHORTEST = 3
+
+
+STEM = 4
+ENDING = 3
+
+
+def is_misspelt(written: str, known: Iterable[str]) -> bool:
+    """Tell whether a name is a variant of a known name, or one or two typing errors away from it.
+
+    Variants are the known name cut short (``grad`` for ``gradients``) and the known name with a
+    short ending (``depends_on`` for ``depends``, ``forbidden`` for ``forbid``).
+    """
+    return any(_near(written, name) or _is_form(written.lower(), name) for name in known)
+
+
+def _is_form(written: str, name: str) -> bool:
+    if len(written) < STEM or len(name) < STEM:
+        return False
+    ended = written.startswith(name) and len(written) - len(name) <= ENDING
+    return ended or name.startswith(written)
+
+
+def _near(written: str, name: str) -> bool:
+    if len(name) < SHORTEST:
+        return False
+    longer = len(name) > SHORT and (len(written) > SHORT or _omits_letters(written.lower(), name))
+    most = MOST_EDITS if longer else 1
+    return abs(len(written) - len(name)) <= most and edits(written.lower(), name) <= most
+
+
+def _omits_letters(written: str, name: str) -> bool:
+    letters = iter(name)
+    return all(letter in letters for letter in written)
+
+
+def edits(first: str, second: str) -> int:
+    """Return the number of typing errors between two words.
+
+    One error is an additional, missing or wrong character, or an exchange of two neighbours (the
+    Damerau-Levenshtein distance in its restricted form, in which each character changes at most
+    once).
+    """
+    above: list[int] = []
+    row = list(range(len(second) + 1))
+    for i, a in enumerate(first, start=1):
+        further, above, row = above, row, [i]
+        for j, b in enumerate(second, start=1):
+            least = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == second[j - 2] and first[i - 2] == b:
+                least = min(least, further[j - 2] + 1)
+            row.append(least)
+    return row[-1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gpuemu_flow.cases.op_schema import schema_to_json
+from msgspec import to_builtins
+
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.types import Json
 
@@ -14,18 +15,6 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
     The op's name, lines, files of the configuration and absolute paths are left out, since none of
     them changes a result. Programs are included by their path, not by their content.
-
-    Parameters
-    ----------
-    op : OpConfig
-    dtype : str, optional
-        Keep only this dtype's explicit tolerance; None keeps all.
-
-    Returns
-    -------
-    dict
-        ``op`` and ``reference``: each program; ``program``: the settings with which both programs
-        run; ``cases``: the settings of the cases; ``compare``: the settings of the comparison.
     """
     explicit = {
         name: {"atol": t.atol, "rtol": t.rtol}
@@ -56,7 +45,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             **({"gradients": gradients_of(op)} if op.gradients else {}),
         },
         "cases": {
-            "schema": _plain(schema_to_json(op.schema)),
+            "schema": _plain(to_builtins(op.schema)),
             "layouts": list(op.layouts),
             "strategies": list(op.strategies),
             "count": op.cases,
@@ -98,7 +87,7 @@ def masks_of(op: OpConfig) -> dict[str, Json]:
 
 def groups_of(op: OpConfig) -> dict[str, Json]:
     """Return the arguments that consist of several inputs."""
-    return {name: group.to_json() for name, group in op.groups.items()}
+    return {name: to_builtins(group) for name, group in op.groups.items()}
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:

@@ -1,490 +1,584 @@
-"""All tables of the configuration file as data, for validation, JSON Schema and reference page."""
+"""All tables of the configuration file: model, JSON Schema and reference page come from them."""
 
 from __future__ import annotations
 
-from gpuemu_flow.config.keys import Key, Section, Tables
-from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
-from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, TOLERANCE_MODE
-from gpuemu_flow.config.tables_rules import RULE
-from gpuemu_flow.config.tables_sandbox import SANDBOX
-from gpuemu_flow.config.values import (
-    U64_MAX,
-    Bool,
-    ByteSize,
-    Choice,
-    Either,
-    Integer,
-    ListOf,
-    Number,
-    TableOf,
-    Text,
-)
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import force_setattr
+
+from gpuemu_flow.config.fields import BYTES, Table, also, choice, documented, key, named, rows, text
+from gpuemu_flow.config.tables_ops import KernelTable, OpTable, RuleTable
 from gpuemu_flow.config.vocabulary import (
-    DTYPE_LIST,
-    FRAMEWORK,
-    LAYOUT_SET,
-    LINT_RULE,
-    LOG_LEVEL,
-    NAME,
-    PATH,
-    POLICY,
-    SECONDS,
-    STRATEGY_SET,
-    TOLERANCES,
-    VARIABLE_NAMES,
-    WORD,
+    Cases,
+    Count,
+    Dtypes,
+    Framework,
+    Jobs,
+    Layouts,
+    LintRule,
+    LogLevel,
+    Name,
+    Paths,
+    PathText,
+    Policy,
+    Precision,
+    Seconds,
+    Seed,
+    Sides,
+    Size,
+    Sizes,
+    Strategies,
+    ToleranceMode,
+    Tolerances,
+    VariableNames,
+    Words,
+    expanded_strategies,
+    one_policy,
 )
 
 DEFAULT_SEED = 42
-SIZE = Integer(0, 2**31 - 1)
-SIZES = ListOf(SIZE, 0, 1000)
-SHAPE = ListOf(SIZE, 0, 16, distinct=False)
-JOBS = Integer(0, 4096)
-WORDS = ListOf(WORD, 0, 10_000)
 
-PROJECT = Section(
-    (
-        Key("name", Text(longest=200), "Name of the workspace.", default="unnamed"),
-        Key("version", Text(longest=100), "Its version; reports show it.", default="0.0.0"),
-        Key(
-            "framework",
-            FRAMEWORK,
+
+class Project(Table, frozen=True):
+    """Settings of ``[project]``."""
+
+    harmless = True
+
+    name: Annotated[str, text(longest=200), documented("Name of the workspace.")] = "unnamed"
+    version: Annotated[str, text(longest=100), documented("Its version; reports show it.")] = (
+        "0.0.0"
+    )
+    framework: Annotated[
+        Framework,
+        documented(
             "The framework of functions that name no kind, if their file imports it: they get its "
             "tensors (for TensorFlow, numpy arrays). The workflow of `init --ci` installs it, "
             "too.",
-            default="pytorch",
             default_text='`"pytorch"` for `init --ci`; functions get numpy arrays',
         ),
-        Key(
-            "allow_outside",
-            Bool(),
+    ] = "pytorch"
+    allow_outside: Annotated[
+        bool,
+        key(
             "Requests that paths may lead outside the workspace, which is an error otherwise. The "
-            "request is granted by `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or this key in the "
-            "user's own file.",
-            default=False,
-            ours=True,
+            "request is granted by `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or this key in "
+            "the user's own file."
         ),
-    ),
-    "a table",
-    harmless=True,
-)
+    ] = False
 
-SHAPES = Section(
-    (
-        Key("batch_sizes", SIZES, "First dim."),
-        Key("sequence_lengths", SIZES, "Second dim.", aliases=("seq_lengths",)),
-        Key("hidden_dims", SIZES, "Third dim.", ours=True),
-        Key(
-            "edge_cases",
-            ListOf(Either((SIZE, SHAPE)), 0, 1000),
-            "Whole shapes, used in some of the cases; a number is a 1-d shape.",
-        ),
-    ),
-    "a table of sizes",
-)
 
-VALIDATION = Section(
-    (
-        Key("dtypes", DTYPE_LIST, "Dtypes to check, under any of their names.", ["float32"]),
-        Key(
-            "check_nan",
-            Bool(),
+class PlainShapes(Table, frozen=True):
+    """Sizes for ops without a schema, from ``[validation.shapes]``; a key not set is empty."""
+
+    what = "a table of sizes"
+
+    batch_sizes: Annotated[Sizes, documented("First dim.")] = ()
+    sequence_lengths: Annotated[Sizes, documented("Second dim.", aliases=("seq_lengths",))] = ()
+    hidden_dims: Annotated[Sizes, key("Third dim.")] = ()
+    edge_cases: Annotated[
+        tuple[Annotated[Sides, also(Size, lambda size: [size])], ...],
+        Meta(max_length=1000),
+        documented("Whole shapes, used in some of the cases; a number is a 1-d shape."),
+    ] = ()
+
+
+class Validation(Table, frozen=True):
+    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in.
+
+    `seed` 0 means a new random seed for every run.
+    """
+
+    dtypes: Annotated[Dtypes, documented("Dtypes to check, under any of their names.")] = (
+        "float32",
+    )
+    check_nan: Annotated[
+        bool | None,
+        documented(
             '`true` is `nan_policy = "strict"`, `false` is `"match"`.',
             default_text="`nan_policy` decides",
         ),
-        Key(
-            "check_inf",
-            Bool(),
-            "The same for infinities.",
-            default_text="`inf_policy` decides",
-        ),
-        Key(
-            "nan_policy",
-            POLICY,
+    ] = None
+    check_inf: Annotated[
+        bool | None, documented("The same for infinities.", default_text="`inf_policy` decides")
+    ] = None
+    nan_policy: Annotated[
+        Policy,
+        key(
             "`match`: NaN exactly where the reference has NaN; `strict`: besides, no NaN if all "
             "inputs are finite; `ignore`: where the reference has NaN, anything passes.",
             default_text='`"match"`',
-            ours=True,
         ),
-        Key(
-            "inf_policy",
-            POLICY,
-            "The same for infinities, their sign included.",
-            default_text='`"match"`',
-            ours=True,
-        ),
-        Key(
-            "seed",
-            Integer(0, U64_MAX),
+    ] = ""
+    inf_policy: Annotated[
+        Policy, key("The same for infinities, their sign included.", default_text='`"match"`')
+    ] = ""
+    seed: Annotated[
+        Seed,
+        documented(
             "Master seed. With `0` a new one is drawn for every run. The default is fixed, "
-            "because equal inputs must give equal results.",
-            DEFAULT_SEED,
+            "because equal inputs must give equal results."
         ),
-        Key(
-            "tolerances",
-            TOLERANCES,
+    ] = DEFAULT_SEED
+    tolerances: Annotated[
+        Tolerances,
+        documented(
             "Per dtype: a number (absolute, rtol 0) or `{ atol, rtol }`; a missing member comes "
-            "from the documented table.",
+            "from the documented table."
         ),
-        Key(
-            "tolerance",
-            TOLERANCE_MODE,
+    ] = msgspec.field(default_factory=dict)
+    tolerance: Annotated[
+        ToleranceMode,
+        key(
             "For dtypes without an explicit tolerance: `auto` derives one from the reference, "
             "`table` takes the documented defaults.",
             default_text='`"auto"`; `"table"` if `tolerances` is given',
-            ours=True,
         ),
-        Key(
-            "precision",
-            PRECISION,
+    ] = ""
+    precision: Annotated[
+        Precision,
+        key(
             "For `auto`: what a right op may round to the dtype of its inputs, if that is "
             "narrower than float32. `tensor-core`: the operands of matrix products; `float32`: "
             "only its outputs; `input`: every step, as the half-precision functions of frameworks "
-            "do on a CPU.",
-            "tensor-core",
-            ours=True,
+            "do on a CPU."
         ),
-        Key("shapes", SHAPES, "Exactly these shapes, for ops without a schema."),
-        Key(
-            "layouts",
-            LAYOUT_SET,
+    ] = "tensor-core"
+    shapes: Annotated[
+        PlainShapes | None, documented("Exactly these shapes, for ops without a schema.")
+    ] = None
+    layouts: Annotated[
+        Layouts,
+        documented(
             "Memory layouts: a list of names, or the documented table of booleans (in which the "
-            "documented three are on unless turned off).",
-            ["contiguous", "strided", "transposed", "offset", "padded", "permuted"],
+            "documented three are on unless turned off)."
         ),
-        Key("cases", CASES, "Cases per op and dtype.", 24, ours=True),
-        Key(
-            "strategies",
-            STRATEGY_SET,
+    ] = ("contiguous", "strided", "transposed", "offset", "padded", "permuted")
+    cases: Annotated[Cases, key("Cases per op and dtype.")] = 24
+    strategies: Annotated[
+        Strategies,
+        key(
             "Value strategies, or the groups `core` and `stress`.",
-            ["core", "stress"],
             aliases=("strategy", "value_distribution"),
-            ours=True,
         ),
-        Key("fuzz_iterations", CASES, "Cases of `fuzz`.", 100, ours=True),
-        Key(
-            "cause_budget",
-            COUNT,
+    ] = ("core", "stress")
+    fuzz_iterations: Annotated[Cases, key("Cases of `fuzz`.")] = 100
+    cause_budget: Annotated[
+        Count,
+        key(
             "Largest number of new cases per op that are run to confirm the cause of its "
-            "failures; below 8, none are run and no cause is stated.",
-            12,
-            ours=True,
+            "failures; below 8, none are run and no cause is stated."
         ),
-    ),
-    "a table",
-)
+    ] = 12
 
-_WARN_ABOVE = Key("warn_above", COUNT, "Warn above this.")
-COUNT_LIMITS = Section(
-    (Key("max", COUNT, "Fail above this."), _WARN_ABOVE), "max and warn_above", closed=True
-)
-BYTE_LIMITS = Section(
-    (Key("max_bytes", COUNT, "Fail above this."), _WARN_ABOVE),
-    "max_bytes and warn_above",
-    closed=True,
-)
+    def __post_init__(self) -> None:
+        # Where two keys say the same, the more exact one decides.
+        nan, inf = (
+            one_policy(self.nan_policy, self.check_nan),
+            one_policy(self.inf_policy, self.check_inf),
+        )
+        force_setattr(self, "nan_policy", nan or "match")
+        force_setattr(self, "inf_policy", inf or "match")
+        if not self.tolerance:
+            force_setattr(self, "tolerance", "explicit" if self.tolerances else "auto")
+        force_setattr(self, "strategies", tuple(expanded_strategies(list(self.strategies))))
 
-POLICIES = Section(
-    (
-        Key(
-            "fail_on_regression",
-            Bool(),
-            "A regression makes the command exit with 1.",
-            default=True,
-        ),
-        Key(
-            "warn_threshold",
-            Number(0.0, 1.0),
+
+class Limits(Table, frozen=True):
+    """Limits of a metric; None for no limit."""
+
+    what = "max and warn_above"
+    closed = True
+
+    max: Annotated[Count | None, documented("Fail above this.")] = None
+    warn_above: Annotated[Count | None, documented("Warn above this.")] = None
+
+    @property
+    def fail(self) -> int | None:
+        """Return the limit above which a metric fails."""
+        return self.max
+
+    @property
+    def warn(self) -> int | None:
+        """Return the limit above which a metric causes a warning."""
+        return self.warn_above
+
+
+class ByteLimits(Table, frozen=True):
+    """Limits of a metric in bytes; None for no limit."""
+
+    what = "max_bytes and warn_above"
+    closed = True
+
+    max_bytes: Annotated[Count | None, documented("Fail above this.")] = None
+    warn_above: Annotated[Count | None, documented("Warn above this.")] = None
+
+    @property
+    def fail(self) -> int | None:
+        """Return the limit above which a metric fails."""
+        return self.max_bytes
+
+    @property
+    def warn(self) -> int | None:
+        """Return the limit above which a metric causes a warning."""
+        return self.warn_above
+
+
+class Policies(Table, frozen=True):
+    """Limits for kernels that set none, and severities of the lint `rules`, from ``[policies]``."""
+
+    fail_on_regression: Annotated[
+        bool, documented("A regression makes the command exit with 1.")
+    ] = True
+    warn_threshold: Annotated[
+        float,
+        Meta(ge=0.0, le=1.0),
+        documented(
             "Warn when a passing case uses more than this share of its tolerance. A value of at "
             "most 0.25 has the other documented meaning, relative growth, and sets "
-            "`regression_threshold`.",
-            default=0.8,
+            "`regression_threshold`."
         ),
-        Key(
-            "regression_threshold",
-            Number(0.0),
+    ] = 0.8
+    regression_threshold: Annotated[
+        float,
+        Meta(ge=0.0),
+        key(
             "Relative growth of an error that counts as a regression.",
             default_text="`ci.regression_threshold`, else 0.1",
-            ours=True,
         ),
-        Key("registers", COUNT_LIMITS, "Limits for kernels without their own."),
-        Key("spills", COUNT_LIMITS, "The same for spill instructions."),
-        Key("local_memory", BYTE_LIMITS, "The same for stack bytes."),
-        Key(
-            "rules",
-            TableOf(
-                LINT_RULE,
-                Choice(
-                    ("off", "info", "warning", "error"),
+    ] = 0.1
+    registers: Annotated[Limits, documented("Limits for kernels without their own.")] = Limits()
+    spills: Annotated[Limits, documented("The same for spill instructions.")] = Limits()
+    local_memory: Annotated[ByteLimits, documented("The same for stack bytes.")] = ByteLimits()
+    rules: Annotated[
+        Mapping[
+            LintRule,
+            Annotated[
+                str,
+                choice(
+                    "off",
+                    "info",
+                    "warning",
+                    "error",
                     noun="severity",
-                    aliases={"warn": "warning"},
+                    spellings={"warn": "warning"},
                 ),
-                "a table of rule = severity",
-            ),
-            "Severity of lint rules.",
-            default={},
-            ours=True,
-        ),
-    ),
-    "a table",
-)
+            ],
+        ],
+        named("a table of rule = severity"),
+        key("Severity of lint rules."),
+    ] = {}
 
-CI = Section(
-    (
-        Key("quick_dtypes", DTYPE_LIST, "Dtypes of `quick`.", ["float32"]),
-        Key(
-            "quick_shapes",
-            ListOf(SHAPE, 0, 1000),
+
+RandomSeed = Annotated[str, choice("random", noun="seed")]
+
+
+class QuickCi(Table, frozen=True):
+    """The quick run, from ``[ci.quick]``."""
+
+    fuzz_iterations: Annotated[
+        Cases | None, documented("The same for a quick run.", default_text="as `cases` says")
+    ] = None
+    dtypes: Annotated[Dtypes | None, documented("The same as `quick_dtypes`; overrides it.")] = None
+
+
+class Ci(Table, frozen=True):
+    """Settings of ``[ci]``.
+
+    If `quick_shapes` is empty and the iterations are None, the cases are those of a plain run.
+    `seed` 0 means a new random seed for every run, and None the seed of ``[validation]``.
+    """
+
+    quick_dtypes: Annotated[Dtypes, documented("Dtypes of `quick`.")] = ("float32",)
+    quick_shapes: Annotated[
+        tuple[Sides, ...],
+        Meta(max_length=1000),
+        documented(
             "In a quick run of `ci` and `test`, exactly these shapes for ops without a schema.",
-            [],
             default_text="as `[validation.shapes]` says",
         ),
-        Key(
-            "seed",
-            Either((Integer(0, U64_MAX), Choice(("random",), noun="seed"))),
+    ] = ()
+    seed: Annotated[
+        Annotated[Seed, also(RandomSeed, lambda _: 0)] | None,
+        key(
             "Master seed of `ci` and `test`; overrides `validation.seed`. With `random` or 0, a "
             "new one is drawn for every run and printed; `--seed` repeats such a run.",
             default_text="`validation.seed`",
-            ours=True,
         ),
-        Key("thorough_timeout", SECONDS, "Seconds that a thorough run may take.", 300),
-        Key(
-            "parallel_jobs",
-            JOBS,
-            "Parallel jobs of `ci`; 0 is the number of CPUs.",
-            1,
-            aliases=("parallel",),
-        ),
-        Key(
-            "fuzz_iterations",
-            CASES,
+    ] = None
+    thorough_timeout: Annotated[Seconds, documented("Seconds that a thorough run may take.")] = 300
+    parallel_jobs: Annotated[
+        Jobs, documented("Parallel jobs of `ci`; 0 is the number of CPUs.", aliases=("parallel",))
+    ] = 1
+    fuzz_iterations: Annotated[
+        Cases | None,
+        documented(
             "Cases per op and dtype of `ci` and `test`, in place of every `cases`.",
             default_text="as `cases` says",
         ),
-        Key(
-            "quick",
-            Section(
-                (
-                    Key(
-                        "fuzz_iterations",
-                        CASES,
-                        "The same for a quick run.",
-                        default_text="as `cases` says",
-                    ),
-                    Key("dtypes", DTYPE_LIST, "The same as `quick_dtypes`; overrides it."),
-                ),
-                "a table",
-            ),
-            "The quick run.",
-        ),
-        Key("regression_threshold", Number(0.0), "See `policies.regression_threshold`."),
-    ),
-    "a table",
-)
+    ] = None
+    quick: Annotated[QuickCi, documented("The quick run.")] = QuickCi()
+    regression_threshold: Annotated[
+        Annotated[float, Meta(ge=0.0)] | None, documented("See `policies.regression_threshold`.")
+    ] = None
 
-CACHE = Section(
-    (
-        Key(
-            "size_limit",
-            ByteSize(1 << 20),
-            "Size of the blobs above which the least recently used ones are deleted.",
-            10_000_000_000,
-            ours=True,
-        ),
-        Key(
-            "dir",
-            PATH,
+    def __post_init__(self) -> None:
+        if self.quick.dtypes:
+            force_setattr(self, "quick_dtypes", self.quick.dtypes)
+
+    @property
+    def quick_fuzz_iterations(self) -> int | None:
+        """Return the cases of a quick run; None for those of a plain run."""
+        return self.quick.fuzz_iterations
+
+
+class Cache(Table, frozen=True):
+    """Settings of ``[cache]``."""
+
+    harmless = True
+
+    size_limit: Annotated[
+        int,
+        Meta(ge=1 << 20),
+        BYTES,
+        key("Size of the blobs above which the least recently used ones are deleted."),
+    ] = 10_000_000_000
+    dir: Annotated[
+        Path | None,
+        key(
             "Where the cache lies, inside the workspace: a folder of its own.",
             default_text="`.gpuemu-cache`",
-            ours=True,
         ),
-        Key(
-            "remote",
-            Text(
-                r"file:///[^?#]*|(https?|s3|gs|az)://[^/@?#\s\\]+(/[^?#\s\\]*)?",
-                "the URL of a cache: file:///PATH, https://HOST/PATH, http://HOST/PATH, "
-                "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, without user or query",
-                longest=2048,
-            ),
+    ] = None
+    remote: Annotated[
+        str,
+        text(
+            "the URL of a cache: file:///PATH, https://HOST/PATH, http://HOST/PATH, "
+            "s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH, without user or query",
+            pattern=r"file:///[^?#]*|(https?|s3|gs|az)://[^/@?#\s\\]+(/[^?#\s\\]*)?",
+            longest=2048,
+        ),
+        key(
             "A cache that several machines share; see "
             "[caching](caching.md#a-cache-for-several-machines). `GPUEMU_CACHE_REMOTE` overrides "
             "it.",
             default_text="none",
-            ours=True,
         ),
-        Key(
-            "remote_mode",
-            Choice(("read", "write")),
-            "`write`: results are stored in it, too. `GPUEMU_CACHE_MODE` overrides it.",
-            "read",
-            ours=True,
-        ),
-    ),
-    "a table",
-    harmless=True,
-)
+    ] = ""
+    remote_mode: Annotated[
+        str,
+        choice("read", "write"),
+        key("`write`: results are stored in it, too. `GPUEMU_CACHE_MODE` overrides it."),
+    ] = "read"
 
-EXECUTION = Section(
-    (
-        Key(
-            "python_path",
-            PATH,
+
+class ExecutionConfig(Table, frozen=True):
+    """Settings of ``[execution]``."""
+
+    python_path: Annotated[
+        PathText | None,
+        documented(
             "The interpreter of scripts and callables: a path, or a program on `PATH`.",
             default_text="the interpreter that runs gpuemu-flow",
         ),
-        Key("parallel", JOBS, "Parallel jobs; 0 is the number of CPUs.", 0, ours=True),
-        Key(
-            "max_parallel_refs",
-            Integer(1, 4096),
-            "Largest number of references that run at a time.",
-            4,
-        ),
-        Key("reference_timeout", SECONDS, "Seconds per case, for ops without a `timeout`.", 60),
-        Key(
-            "tools",
-            TableOf(Choice(("nvcc", "ptxas", "nvdisasm"), noun="tool"), PATH, "a table of paths"),
+    ] = None
+    parallel: Annotated[Jobs, key("Parallel jobs; 0 is the number of CPUs.")] = 0
+    max_parallel_refs: Annotated[
+        int, Meta(ge=1, le=4096), documented("Largest number of references that run at a time.")
+    ] = 4
+    reference_timeout: Annotated[
+        Seconds, documented("Seconds per case, for ops without a `timeout`.")
+    ] = 60
+    tools: Annotated[
+        Mapping[Annotated[str, choice("nvcc", "ptxas", "nvdisasm", noun="tool")], PathText],
+        named("a table of paths"),
+        key(
             "Paths of NVIDIA's tools, used before the usual places: `{ nvcc = "
-            '"/opt/cuda/bin/nvcc" }`.',
-            default={},
-            ours=True,
+            '"/opt/cuda/bin/nvcc" }`.'
         ),
-        Key(
-            "env",
-            VARIABLE_NAMES,
+    ] = {}
+    env: Annotated[
+        VariableNames,
+        key(
             "Your environment variables that all ops and references get, besides [those that they "
-            'always get](runners.md#environment): `["SCALE", "MY_*"]`.',
-            default=[],
-            ours=True,
+            'always get](runners.md#environment): `["SCALE", "MY_*"]`.'
         ),
-    ),
-    "a table",
-)
+    ] = ()
+    # True if `reference_timeout` was not configured: its default grows with the size of the inputs.
+    timeout_grows: bool = True
 
-DAEMON = Section(
-    (
-        Key(
-            "socket_path",
-            PATH,
+
+class Daemon(Table, frozen=True):
+    """Settings of ``[daemon]``."""
+
+    harmless = True
+
+    socket_path: Annotated[
+        Path | None,
+        documented(
             "Socket of the daemon; `GPUEMU_SOCKET` overrides it.",
             default_text="`~/.gpuemu/gpuemu.sock`",
         ),
-        Key("log_level", LOG_LEVEL, "`trace`, `debug`, `info`, `warn` or `error`.", "info"),
-        Key(
-            "max_connections",
-            Integer(1, 65536),
-            "Largest number of clients at a time; others wait.",
-            16,
+    ] = None
+    log_level: Annotated[LogLevel, documented("`trace`, `debug`, `info`, `warn` or `error`.")] = (
+        "info"
+    )
+    max_connections: Annotated[
+        int, Meta(ge=1, le=65536), documented("Largest number of clients at a time; others wait.")
+    ] = 16
+
+
+class Storage(Table, frozen=True):
+    """Settings of the daemon's storage, from ``[storage]``."""
+
+    harmless = True
+
+    db_path: Annotated[
+        Path | None,
+        documented(
+            "Where the daemon keeps results.", default_text="the workspace's cache, `.gpuemu-cache`"
         ),
-    ),
-    "a table",
-    harmless=True,
-)
+    ] = None
+    max_results: Annotated[Count, documented("Largest number of results that are kept.")] = 10000
+    max_baselines: Annotated[
+        Count, documented("Largest number of baselines that are kept; 0 keeps all.")
+    ] = 100
+    retention_days: Annotated[Count, documented("Days that results are kept.")] = 30
 
-STORAGE = Section(
-    (
-        Key(
-            "db_path",
-            PATH,
-            "Where the daemon keeps results.",
-            default_text="the workspace's cache, `.gpuemu-cache`",
+
+_STRICT_GONE = 'set mode = "require", and run gpuemu-flow in a container for code of strangers'
+
+
+class SandboxConfig(Table, frozen=True):
+    """Settings of ``[sandbox]``."""
+
+    closed = True
+
+    mode: Annotated[
+        str,
+        choice("off", "auto", "require", gone={"strict": _STRICT_GONE}),
+        key(
+            "`auto`: as much as the system supports; `require`: exit code 3 if it lacks a part; "
+            "`off`: ops may read and write what you may."
         ),
-        Key("max_results", COUNT, "Largest number of results that are kept.", 10000),
-        Key("max_baselines", COUNT, "Largest number of baselines that are kept; 0 keeps all.", 100),
-        Key("retention_days", COUNT, "Days that results are kept.", 30),
-    ),
-    "a table",
-    harmless=True,
-)
-
-OPS = Key("ops", Tables(OP, "[[ops]]"), "The ops to check.")
-RULES = Key(
-    "rules",
-    Tables(RULE, "[[rules]]"),
-    "Commands that make files which ops need; see [rules](rules.md).",
-    ours=True,
-)
-KERNELS = Key("kernels", Tables(KERNEL, "[[kernels]]"), "The kernels to build and lint.")
-INCLUDED = Section((OPS, RULES, KERNELS))
-
-CHANGEABLE = Section(
-    (
-        Key("validation", VALIDATION, "Settings for the checks of all ops."),
-        Key("policies", POLICIES, "What counts as a failure."),
-        Key("ci", CI, "Quick and thorough runs."),
-        Key("execution", EXECUTION, "How programs are run."),
-    ),
-    "tables validation, policies, ci and execution",
-    closed=True,
-)
-
-TARGET = Section(
-    (
-        Key("tasks", WORDS, "Ops, tasks, groups and other targets.", required=True, ours=True),
-        Key("jobs", JOBS, "Tasks at a time, as `--jobs`.", ours=True),
-        Key("cases", CASES, "Cases per op and dtype, as `--cases`.", ours=True),
-        Key("seed", Integer(0, U64_MAX), "Master seed, as `--seed`.", ours=True),
-        Key(
-            "keep_going",
-            Bool(),
-            "`false`: stop at the first op that fails, as `--fail-fast`.",
-            default_text="`true`",
-            ours=True,
+    ] = "auto"
+    writable: Annotated[
+        tuple[Path, ...],
+        Meta(max_length=1000),
+        key(
+            "Files and folders of the workspace that ops may write, besides a scratch folder. "
+            "Missing ones are made: a file if the name has an ending (`op.log`), else a folder."
         ),
-        Key("until", WORDS, "Only these and what they need, as `--until`.", ours=True),
-        Key("forcerun", WORDS, "Run these even if results are cached, as `--forcerun`.", ours=True),
-        Key("dtypes", DTYPE_LIST, "Only these dtypes, as `--dtype`.", ours=True),
-        Key("profile", NAME, "A table of `[profiles]`, as `--profile`.", ours=True),
-        Key(
-            "config",
-            CHANGEABLE,
+    ] = ()
+    hidden: Annotated[
+        tuple[Path, ...],
+        Meta(max_length=100_000),
+        key(
+            "Further files and folders that ops must not read; they may lie outside the "
+            "workspace, too."
+        ),
+    ] = ()
+    apart: Annotated[
+        Paths, key("Globs of the files of competing ops; each op may read only its own.")
+    ] = ()
+
+
+class Changeable(Table, frozen=True):
+    """Tables that a profile, a target and ``--config`` may change."""
+
+    what = "tables validation, policies, ci and execution"
+    closed = True
+
+    validation: Annotated[Validation | None, documented("Settings for the checks of all ops.")] = (
+        None
+    )
+    policies: Annotated[Policies | None, documented("What counts as a failure.")] = None
+    ci: Annotated[Ci | None, documented("Quick and thorough runs.")] = None
+    execution: Annotated[ExecutionConfig | None, documented("How programs are run.")] = None
+
+
+class TargetTable(Table, frozen=True):
+    """A target with options."""
+
+    what = "a table of tasks and options"
+    closed = True
+
+    tasks: Annotated[Words, key("Ops, tasks, groups and other targets.")]
+    jobs: Annotated[Jobs | None, key("Tasks at a time, as `--jobs`.")] = None
+    cases: Annotated[Cases | None, key("Cases per op and dtype, as `--cases`.")] = None
+    seed: Annotated[Seed | None, key("Master seed, as `--seed`.")] = None
+    keep_going: Annotated[
+        bool | None,
+        key("`false`: stop at the first op that fails, as `--fail-fast`.", default_text="`true`"),
+    ] = None
+    until: Annotated[Words | None, key("Only these and what they need, as `--until`.")] = None
+    forcerun: Annotated[
+        Words | None, key("Run these even if results are cached, as `--forcerun`.")
+    ] = None
+    dtypes: Annotated[Dtypes | None, key("Only these dtypes, as `--dtype`.")] = None
+    profile: Annotated[Name | None, key("A table of `[profiles]`, as `--profile`.")] = None
+    config: Annotated[
+        Changeable | None,
+        key(
             "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]`, as `--config`; over "
-            "those of `profile`.",
-            ours=True,
+            "those of `profile`."
         ),
-    ),
-    "a table of tasks and options",
-    closed=True,
-)
+    ] = None
 
-FILE = Section(
-    (
-        Key("project", PROJECT, "The workspace."),
-        Key("validation", VALIDATION, "Settings for the checks of all ops."),
-        Key("policies", POLICIES, "What counts as a failure."),
-        Key("ci", CI, "Quick and thorough runs."),
-        Key(
-            "targets",
-            TableOf(NAME, Either((WORDS, TARGET)), "a table of name = list of targets"),
-            "Names of your own for lists of ops, tasks, groups and other targets. A target that is "
-            "a table, `[targets.nightly]`, has options of its own; see "
-            "[selecting](selecting.md#targets-with-options).",
-            default={},
-            ours=True,
+
+class File(Table, frozen=True):
+    """The whole file."""
+
+    project: Annotated[Project | None, documented("The workspace.")] = None
+    validation: Annotated[Validation | None, documented("Settings for the checks of all ops.")] = (
+        None
+    )
+    policies: Annotated[Policies | None, documented("What counts as a failure.")] = None
+    ci: Annotated[Ci | None, documented("Quick and thorough runs.")] = None
+    targets: Annotated[
+        Mapping[Name, Words | TargetTable],
+        named("a table of name = list of targets"),
+        key(
+            "Names of your own for lists of ops, tasks, groups and other targets. A target that "
+            "is a table, `[targets.nightly]`, has options of its own; see "
+            "[selecting](selecting.md#targets-with-options)."
         ),
-        Key("execution", EXECUTION, "How programs are run."),
-        Key(
-            "profiles",
-            TableOf(NAME, CHANGEABLE, "a table of name = keys of other tables"),
+    ] = {}
+    execution: Annotated[ExecutionConfig | None, documented("How programs are run.")] = None
+    profiles: Annotated[
+        Mapping[Name, Changeable],
+        named("a table of name = keys of other tables"),
+        key(
             "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]` that `--profile NAME` "
             "puts over those of the file, such as `[profiles.nightly.validation]`; see "
-            "[selecting](selecting.md#settings-of-one-run).",
-            default={},
-            ours=True,
+            "[selecting](selecting.md#settings-of-one-run)."
         ),
-        Key("sandbox", SANDBOX, "What the system keeps ops from; see [security](security.md)."),
-        Key("cache", CACHE, "The cache of the workspace."),
-        Key("daemon", DAEMON, "The daemon."),
-        Key("storage", STORAGE, "The daemon's results."),
-        Key(
-            "include",
-            ListOf(PATH, 0, 1000),
+    ] = {}
+    sandbox: Annotated[
+        SandboxConfig | None,
+        documented("What the system keeps ops from; see [security](security.md)."),
+    ] = None
+    cache: Annotated[Cache | None, documented("The cache of the workspace.")] = None
+    daemon: Annotated[Daemon | None, documented("The daemon.")] = None
+    storage: Annotated[Storage | None, documented("The daemon's results.")] = None
+    include: Annotated[
+        Paths,
+        key(
             "Globs of files with further `[[ops]]`, `[[kernels]]` and `[[rules]]`; paths in them "
-            "start at the workspace, as those of this file do.",
-            default=[],
-            ours=True,
+            "start at the workspace, as those of this file do."
         ),
-        OPS,
-        RULES,
-        KERNELS,
-    )
-)
+    ] = ()
+    ops: Annotated[
+        Annotated[tuple[OpTable, ...], rows("[[ops]]")] | None, documented("The ops to check.")
+    ] = None
+    rules: Annotated[
+        Annotated[tuple[RuleTable, ...], rows("[[rules]]")] | None,
+        key("Commands that make files which ops need; see [rules](rules.md)."),
+    ] = None
+    kernels: Annotated[
+        Annotated[tuple[KernelTable, ...], rows("[[kernels]]")] | None,
+        documented("The kernels to build and lint."),
+    ] = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
@@ -17,64 +17,27 @@ TASKS = "tasks"
 CONFIG = "config"
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option of a target.
-
-    Attributes
-    ----------
-    target : str
-    value : Json
-        The checked value.
-    place : str
-        ``FILE:LINE`` of the option's key.
-    """
+class Option(Struct, frozen=True):
+    """One option of a target."""
 
     target: str
+    # The checked value.
     value: Json
+    # ``FILE:LINE`` of the option's key.
     place: str
 
 
-@dataclass(frozen=True)
-class Target:
-    """The options of a target, and the targets inside it.
+class Target(Struct, frozen=True):
+    """The options of a target, and the targets inside it."""
 
-    Attributes
-    ----------
-    inner : tuple of str
-        The members that are targets.
-    options : mapping of str to Option
-        Options by key; the key of an option in ``config`` is ``config.TABLE.KEY``.
-    """
-
+    # The members that are targets.
     inner: tuple[str, ...]
+    # Options by key; the key of an option in ``config`` is ``config.TABLE.KEY``.
     options: Mapping[str, Option]
 
-    def to_json(self) -> Json:
-        """Return plain JSON; `from_json` is its inverse."""
-        options = {key: asdict(option) for key, option in self.options.items()}
-        return {"inner": list(self.inner), "options": options}
 
-    @classmethod
-    def from_json(cls, data: Json) -> Target:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
-        options = {key: Option(**option) for key, option in data["options"].items()}
-        return cls(tuple(data["inner"]), options)
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """Options that a command gets from its targets; None or empty if they are not set.
-
-    Attributes
-    ----------
-    jobs, cases, seed : int or None
-    keep_going : bool or None
-    until, forcerun, dtypes : tuple of str
-    profile : str
-    config : mapping of table to mapping of key to value
-        Values that override the configuration.
-    """
+class TargetOptions(Struct, frozen=True):
+    """Options that a command gets from its targets; None or empty if they are not set."""
 
     jobs: int | None = None
     cases: int | None = None
@@ -84,7 +47,8 @@ class TargetOptions:
     forcerun: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     profile: str = ""
-    config: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    # Values that override the configuration.
+    config: Mapping[str, Mapping[str, Json]] = {}
 
 
 def members_of(value: Json) -> list[str]:
@@ -104,13 +68,6 @@ def read_targets(
     """Return the targets of a configuration by name.
 
     The dict is empty if no target is a table: only tables can have options.
-
-    Parameters
-    ----------
-    given : mapping
-        The checked ``[targets]``.
-    place_of : callable
-        Returns ``FILE:LINE`` of a key.
     """
     if not any(isinstance(value, dict) for value in given.values()):
         return {}
@@ -142,19 +99,7 @@ def chosen_options(
 
     A target also has the options of the targets inside it, but its own options take precedence.
 
-    Parameters
-    ----------
-    targets : mapping
-        As `read_targets` returns them.
-    words : iterable of str
-        The words of the command line.
-    given : collection of str
-        Keys that the command line sets itself; options of targets with these keys are ignored.
-
-    Raises
-    ------
-    UsageError
-        ``target-options-differ`` if two targets set a key to different values.
+    Raises UsageError: ``target-options-differ`` if two targets set a key to different values.
     """
     named = [word for word in words if word in targets]
     if not named:

@@ -24,28 +24,8 @@ def write_tolerances(
     spelling. Other values are added to the op's ``[ops.tolerances]``, or to a new table at the end
     of the op. Comments, order, blank lines and line ends are kept.
 
-    Parameters
-    ----------
-    text : str
-        A whole gpuemu.toml.
-    op : str
-        Name of an op in ``[[ops]]``.
-    tolerances : mapping of str to Tolerance
-        Tolerances by canonical dtype name. A tolerance with an rtol of 0 is written as a bare
-        number.
-    file : str
-        Name of the file for error messages.
-
-    Returns
-    -------
-    str
-        The new text. It was parsed, to check that it differs from `text` only in these tolerances.
-
-    Raises
-    ------
-    ConfigError
-        ``config-syntax``, ``unknown-op``, or ``config-not-editable`` for a form that is not
-        supported, such as ``ops = [{ ... }]``. The hint then shows the text to add.
+    Raises ConfigError: ``config-syntax``, ``unknown-op``, or ``config-not-editable`` for a form
+    that is not supported, such as ``ops = [{ ... }]``. The hint then shows the text to add.
     """
     before = _parse(text, file)
     index = _op_index(before, op, file)

@@ -1,32 +1,35 @@
-"""Value types for dtypes, layouts, strategies, tolerances, invariants and programs."""
+"""Words and types of values: dtypes, layouts, strategies, tolerances, paths and names."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta
+
 from gpuemu_flow.cases.schema import SCHEMA_KEYS
-from gpuemu_flow.config.keys import FreeValue, Key, Section
+from gpuemu_flow.config.fields import (
+    AS_GIVEN,
+    U64_MAX,
+    Table,
+    also,
+    choice,
+    documented,
+    named,
+    text,
+    then,
+)
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter
-from gpuemu_flow.config.values import (
-    Bool,
-    Choice,
-    Converted,
-    Either,
-    Integer,
-    ListOf,
-    Number,
-    TableOf,
-    Text,
-)
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     DTYPE_ALIASES,
     DTYPES,
     FRAMEWORK_KINDS,
     INVARIANTS,
     LAYOUTS,
+    PRECISIONS,
     STRATEGIES,
     STRATEGY_GROUPS,
-    Json,
 )
 
 MODES = ("client_side", "daemon_orchestrated", "script_based")
@@ -69,62 +72,81 @@ PROGRAM_KINDS = ("script", "callable", "command", *FRAMEWORK_KINDS, "triton", "p
 
 MAX_SECONDS = 1_000_000.0
 
-SECONDS = Number(0.0, MAX_SECONDS, above=True)
-DTYPE = Choice(tuple(DTYPES), "config-unknown-dtype", "dtype", DTYPE_ALIASES)
-DTYPE_LIST = ListOf(DTYPE, at_least=1)
-FLOAT_DTYPE = Choice(("float32", "float64"), "config-value", "reference dtype", DTYPE_ALIASES)
-LAYOUT = Choice(LAYOUTS, "config-unknown-layout", "layout")
-STRATEGY = Choice(
-    (*STRATEGIES, *STRATEGY_GROUPS),
-    "config-unknown-strategy",
-    "strategy",
-    {"nan_injected": "special", "adversarial": "stress", "default": "core"},
-)
-INVARIANT = Choice(INVARIANTS, "config-unknown-invariant", "invariant")
-LINT_RULE = Choice(LINT_RULES, "config-unknown-rule", "lint rule")
-ALLOWED_RULE = Choice(LINT_RULES, "config-unknown-rule", "lint rule", soft=True)
-POLICY = Choice(POLICIES, noun="policy", aliases={"warning": "warn"})
-FRAMEWORK = Choice(
-    FRAMEWORKS, noun="framework", aliases={"torch": "pytorch", "tf": "tensorflow"}, soft=True
-)
-LOG_LEVEL = Choice(LOG_LEVELS, noun="log level", aliases={"warning": "warn"})
-
-PATH = Text(what="a path")
-NAME = Text(r"[A-Za-z0-9_.:/-]+", "a name of letters, digits and _ . : / -", longest=200)
-WORD = Text(longest=128)
-
-
-@dataclass(frozen=True)
-class OpName(Text):
-    """The name of an op; the JSON Schema also accepts a template's name, with ``{name}`` in it."""
-
-    def hint(self, path: KeyPath, out: Reporter) -> str:
-        if not out.origins.get(path[:2], ((), ""))[1]:
-            return ""
-        return (
-            "let `foreach` give numbers or short names, such as i = [0, 1] for {i}, and have the "
-            "op look up by its kwargs what they stand for"
-        )
-
-    def schema(self) -> dict[str, Json]:
-        return {**super().schema(), "pattern": r"^(?:[A-Za-z0-9_.:/{}-]+)$"}
-
-
-OP_NAME = OpName(NAME.pattern, NAME.what, longest=NAME.longest)
-VARIABLE_NAMES = ListOf(
-    Text(
-        r"[^=*\s\x00-\x1f\x7f]*\*?",
-        "a name of an environment variable, with * at its end at most",
-        longest=256,
+Seconds = Annotated[float, Meta(gt=0.0, le=MAX_SECONDS)]
+Dtype = Annotated[
+    str, choice(*DTYPES, noun="dtype", slug="config-unknown-dtype", spellings=DTYPE_ALIASES)
+]
+Dtypes = Annotated[tuple[Dtype, ...], Meta(min_length=1)]
+FloatDtype = Annotated[
+    str,
+    choice(
+        "float32", "float64", noun="reference dtype", slug="config-value", spellings=DTYPE_ALIASES
     ),
-    0,
-    1000,
-)
+]
+Layout = Annotated[str, choice(*LAYOUTS, noun="layout", slug="config-unknown-layout")]
+Strategy = Annotated[
+    str,
+    choice(
+        *STRATEGIES,
+        *STRATEGY_GROUPS,
+        noun="strategy",
+        slug="config-unknown-strategy",
+        spellings={"nan_injected": "special", "adversarial": "stress", "default": "core"},
+    ),
+]
+Invariant = Annotated[str, choice(*INVARIANTS, noun="invariant", slug="config-unknown-invariant")]
+LintRule = Annotated[str, choice(*LINT_RULES, noun="lint rule", slug="config-unknown-rule")]
+AllowedRule = Annotated[
+    str, choice(*LINT_RULES, noun="lint rule", slug="config-unknown-rule", soft=True)
+]
+Policy = Annotated[str, choice(*POLICIES, noun="policy", spellings={"warning": "warn"})]
+Framework = Annotated[
+    str,
+    choice(
+        *FRAMEWORKS, noun="framework", spellings={"torch": "pytorch", "tf": "tensorflow"}, soft=True
+    ),
+]
+LogLevel = Annotated[str, choice(*LOG_LEVELS, noun="log level", spellings={"warning": "warn"})]
+PathText = Annotated[str, text("a path")]
+Name = Annotated[
+    str, text("a name of letters, digits and _ . : / -", pattern=r"[A-Za-z0-9_.:/-]+", longest=200)
+]
+Word = Annotated[str, text(longest=128)]
+
+
+def _template_hint(path: KeyPath, out: Reporter) -> str:
+    """Return a hint for a wrong name of an op that a template made; empty for other ops."""
+    if not out.origins.get(path[:2], ((), ""))[1]:
+        return ""
+    return (
+        "let `foreach` give numbers or short names, such as i = [0, 1] for {i}, and have the "
+        "op look up by its kwargs what they stand for"
+    )
+
+
+# The JSON Schema also accepts a template's name, with ``{name}`` in it.
+OpName = Annotated[Name, named(hint=_template_hint, schema_pattern=r"[A-Za-z0-9_.:/{}-]+")]
+Paths = Annotated[tuple[PathText, ...], Meta(max_length=1000)]
+Argument = Annotated[str, text("an argument", empty=True)]
+VariableNames = Annotated[
+    tuple[
+        Annotated[
+            str,
+            text(
+                "a name of an environment variable, with * at its end at most",
+                pattern=r"[^=*\s\x00-\x1f\x7f]*\*?",
+                longest=256,
+            ),
+        ],
+        ...,
+    ],
+    Meta(max_length=1000),
+]
 
 DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
-def _layouts_of_table(table: dict[str, bool]) -> list[str]:
+def _layouts_of_table(table: Mapping[str, bool]) -> list[str]:
     """Return the layouts that a table enables.
 
     A layout that the table omits is enabled if it is documented.
@@ -132,250 +154,77 @@ def _layouts_of_table(table: dict[str, bool]) -> list[str]:
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 
-def _expanded_strategies(names: list[str]) -> list[str]:
+def expanded_strategies(names: list[str]) -> list[str]:
     """Replace groups by their members; return each strategy once, in the vocabulary's order."""
     chosen = {member for name in names for member in STRATEGY_GROUPS.get(name, (name,))}
     return [name for name in STRATEGIES if name in chosen]
 
 
-LAYOUT_SET = Either(
-    (
-        ListOf(LAYOUT, at_least=1),
-        Converted(TableOf(LAYOUT, Bool(), "a table of layout = true or false"), _layouts_of_table),
-    )
-)
-STRATEGY_SET = Either(
-    (
-        Converted(ListOf(STRATEGY, at_least=1), _expanded_strategies),
-        Converted(STRATEGY, lambda name: _expanded_strategies([name])),
-    )
-)
+LayoutTable = Annotated[Mapping[Layout, bool], named("a table of layout = true or false")]
+Layouts = Annotated[tuple[Layout, ...], Meta(min_length=1), also(LayoutTable, _layouts_of_table)]
+Strategies = Annotated[
+    tuple[Strategy, ...],
+    Meta(min_length=1),
+    then(expanded_strategies),
+    also(Strategy, lambda name: expanded_strategies([name])),
+]
 
-_BOUND = Number(0.0, slug="config-tolerance")
-TOLERANCE = Section(
-    (
-        Key("atol", _BOUND, "Absolute part."),
-        Key("rtol", _BOUND, "Relative part."),
-    ),
-    "a table with atol or rtol or both",
-    at_least_one=True,
-    closed=True,
-)
+Bound = Annotated[float, Meta(ge=0.0), Meta(extra={"slug": "config-tolerance"})]
 
 
-def _absolute_only(number: float) -> Json:
+class ToleranceTable(Table, frozen=True):
+    """A tolerance as a table gives it for one dtype; None leaves a value to the next table."""
+
+    what = "a table with atol or rtol or both"
+    closed = True
+    at_least_one = True
+
+    atol: Annotated[Bound | None, documented("Absolute part.")] = None
+    rtol: Annotated[Bound | None, documented("Relative part.")] = None
+
+
+def _absolute_only(number: float) -> dict[str, float]:
     """Convert a bare number to an absolute tolerance, which is its documented meaning."""
     return {"atol": number, "rtol": 0.0}
 
 
-TOLERANCES = TableOf(
-    DTYPE,
-    Either((Converted(_BOUND, _absolute_only), TOLERANCE)),
-    "a table of dtype = number (absolute) or { atol, rtol }",
+Tolerances = Annotated[
+    Mapping[Dtype, Annotated[ToleranceTable, also(Bound, _absolute_only)]],
+    named("a table of dtype = number (absolute) or { atol, rtol }"),
+]
+Invariants = (
+    tuple[Invariant, ...]
+    | Annotated[Mapping[Invariant, bool], named("a table of invariant = true or false")]
 )
-
-INVARIANT_SET = Either(
-    (
-        ListOf(INVARIANT),
-        TableOf(INVARIANT, Bool(), "a table of invariant = true or false"),
-    )
+Schema = (
+    Annotated[str, text("the name of a built-in schema")]
+    | Annotated[
+        Mapping[str, Any], named("a table of dims, inputs and output", free=True, names=SCHEMA_KEYS)
+    ]
 )
+Architecture = Annotated[
+    str, text('an architecture such as "sm_80"', pattern=r"(?:sm_|compute_)?[1-9][0-9]{1,2}[af]?")
+]
+Arguments = Annotated[tuple[Argument, ...], Meta(max_length=200), AS_GIVEN]
 
-SCHEMA = Either(
-    (
-        Text(what="the name of a built-in schema"),
-        FreeValue("a table of dims, inputs and output", only_table=True, names=SCHEMA_KEYS),
-    )
-)
+Seed = Annotated[int, Meta(ge=0, extra={"most": U64_MAX})]
+Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Sizes = Annotated[tuple[Size, ...], Meta(max_length=1000)]
+Sides = Annotated[tuple[Size, ...], Meta(max_length=16), AS_GIVEN]
+Jobs = Annotated[int, Meta(ge=0, le=4096)]
+Words = tuple[Word, ...]
+MAX_CASES = 1_000_000
+Cases = Annotated[int, Meta(ge=1, le=MAX_CASES)]
+ToleranceMode = Annotated[str, choice("auto", "table", noun="tolerance")]
+Precision = Annotated[str, choice(*PRECISIONS, noun="precision")]
 
-ARCH = Text(r"(?:sm_|compute_)?[1-9][0-9]{1,2}[af]?", 'an architecture such as "sm_80"')
-ARGUMENTS = ListOf(Text(what="an argument", empty=True), 0, 200, distinct=False)
 
-_MODULE_KEYS = (
-    Key(
-        "module_class",
-        WORD,
-        "Of kind `torch`, in place of `function`: a class of `torch.nn.Module`, made once, whose "
-        "`forward` is called.",
-        ours=True,
-    ),
-    Key(
-        "init",
-        FreeValue("a table of arguments by name, or a list of them"),
-        "Arguments of `module_class`.",
-        default_text="none",
-        ours=True,
-    ),
-    Key(
-        "seed",
-        Integer(0, (1 << 63) - 1),
-        "What the weights of `module_class` follow from.",
-        default_text="0",
-        ours=True,
-    ),
-)
+def one_policy(policy: str | None, check: bool | None) -> str | None:
+    """Return the policy of a table for NaN or infinities; None if it sets none.
 
-_LOADED_KEYS = (
-    Key(
-        "loads",
-        PATH,
-        "Of a callable or interpreted Triton op: a file whose path the function is given once; it "
-        "returns the function that runs.",
-        ours=True,
-    ),
-    Key(
-        "triton_if",
-        ListOf(Text(what="a word"), 1, 20),
-        "Of a callable: it is of kind `triton` where the file of `loads` holds one of these words.",
-        ours=True,
-    ),
-    Key(
-        "skip_if",
-        ListOf(Text(what="a word"), 1, 20),
-        "The op is skipped where the file of `loads` holds one of these words.",
-        ours=True,
-    ),
-)
-
-_BUILD_KEYS = (
-    Key(
-        "kernel",
-        NAME,
-        "One of `[[kernels]]`, whose build makes the PTX of an op of kind `cuda`; in place of "
-        "`file`.",
-        ours=True,
-    ),
-    Key(
-        "arch",
-        ARCH,
-        "Architecture that CUDA C++ or Triton is compiled for.",
-        default_text="sm_80",
-        ours=True,
-    ),
-    Key("flags", ARGUMENTS, "Flags of nvcc.", default_text="[]", ours=True),
-    Key(
-        "mode",
-        Choice(TRITON_MODES, noun="mode"),
-        "Of kind `triton`: `interpreted`, or `compiled`, which executes the PTX that Triton makes.",
-        default_text="interpreted",
-        ours=True,
-    ),
-)
-
-_LAUNCH_KEYS = (
-    Key("entry", WORD, "Kernel of a PTX or CUDA file; not needed when there is one.", ours=True),
-    Key(
-        "grid",
-        FreeValue("a list of expressions"),
-        'Blocks of a launch, one to three expressions: `["B*S"]`.',
-        ours=True,
-    ),
-    Key("block", FreeValue("a list of expressions"), "Threads of a block, likewise.", ours=True),
-    Key(
-        "cluster",
-        FreeValue("a list of expressions"),
-        "Blocks of a cluster, likewise; not needed for a kernel with `__cluster_dims__`.",
-        ours=True,
-    ),
-    Key(
-        "args",
-        FreeValue("a list of arguments"),
-        'Arguments of the kernel in order: names of buffers, and numbers as `{ i32 = "B*S" }`.',
-        ours=True,
-    ),
-    Key(
-        "shared",
-        FreeValue("an expression"),
-        "Bytes of dynamic shared memory.",
-        default_text="0",
-        ours=True,
-    ),
-    Key(
-        "launches",
-        FreeValue("a list of tables"),
-        "Several launches in a row, each with `entry`, `grid`, `block`, `cluster`, `args` and "
-        "`shared`.",
-        ours=True,
-    ),
-    Key(
-        "outputs",
-        FreeValue("a table of buffers", only_table=True),
-        'Outputs of a compiled kernel: `{ out = ["B", "H"] }`, or with '
-        '`{ dims = [...], dtype = "float32" }` another dtype than that of the first input. The '
-        "name of an input means what the kernel leaves in it.",
-        ours=True,
-    ),
-    Key(
-        "scratch",
-        FreeValue("a table of buffers", only_table=True),
-        'Buffers that launches need and nobody looks at: `{ tmp = { bytes = "4*B", '
-        'init = "none" } }`; `init = "zero"` clears them.',
-        ours=True,
-    ),
-    Key(
-        "checks",
-        FreeValue("a list of checks"),
-        "What is checked while a compiled kernel runs: `mem`, `init`, `race`, `sync`.",
-        default_text="all",
-        ours=True,
-    ),
-    Key(
-        "backend",
-        Choice(EMULATOR_BACKENDS, noun="back end"),
-        "Who executes a compiled kernel: `numpy`, `c` (compiled by the system's C compiler, numpy "
-        "where that cannot), or `auto`: `c` for large launches that it can run.",
-        default_text="auto",
-        ours=True,
-    ),
-)
-
-PROGRAM = Either(
-    (
-        Text(what="a path, path.py:function, pkg.mod:function or executable"),
-        ListOf(Text(what="an argument", empty=True), 1, 200, distinct=False),
-        Section(
-            (
-                Key(
-                    "kind",
-                    Choice(PROGRAM_KINDS, "config-unknown-kind", "kind of program"),
-                    "How it is run: `script`, `callable`, `command`, `torch`, `jax`, `numpy`, "
-                    "`triton`, `ptx` or `cuda`.",
-                    required=True,
-                    ours=True,
-                ),
-                Key("path", PATH, "File of a script or callable.", ours=True),
-                Key(
-                    "module",
-                    WORD,
-                    "Module of a callable, dotted; of kind `torch` beside `file` the class of a "
-                    "module, as `module_class`.",
-                    ours=True,
-                ),
-                Key(
-                    "file",
-                    PATH,
-                    "File of a framework's or Triton function, PTX or CUDA C++.",
-                    ours=True,
-                ),
-                Key(
-                    "function",
-                    WORD,
-                    "Function of a callable, of a framework, or of Triton kernels.",
-                    ours=True,
-                ),
-                *_LOADED_KEYS,
-                *_MODULE_KEYS,
-                Key(
-                    "argv",
-                    ListOf(Text(what="an argument", empty=True), 1, 200, distinct=False),
-                    "Executable and arguments of a command.",
-                    ours=True,
-                ),
-                *_BUILD_KEYS,
-                *_LAUNCH_KEYS,
-            ),
-            "a table with a kind",
-            closed=True,
-        ),
-    )
-)
+    A policy decides over the documented key `check`.
+    """
+    if policy or check is None:
+        return policy or None
+    return "strict" if check else "match"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from msgspec import to_builtins
+
+from gpuemu_flow.artifacts.kernel import KernelMetrics, KernelRecord, KernelView, Violation
 from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.metrics import KernelMetrics, KnownLaunch
+from gpuemu_flow.artifacts.measure import Artifact, KnownLaunch, measure
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.daemon.fields import MAX_NAME, Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
@@ -19,9 +18,8 @@ from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.graph.compile_kernels import kernel_policy
-from gpuemu_flow.reporting import client_baselines
-from gpuemu_flow.store.artifacts import COUNTS, ArtifactMetrics, OwnFigures
-from gpuemu_flow.store.baselines import BaselineStore
+from gpuemu_flow.reporting import baselines
+from gpuemu_flow.store.baselines import ArtifactMetrics, BaselineStore
 from gpuemu_flow.types import Json, Verdict
 
 MAX_U32 = (1 << 32) - 1
@@ -116,24 +114,25 @@ def _metrics(name: str, metrics: KernelMetrics) -> ArtifactMetrics:
         patterns_found=tuple(sorted(metrics.opcodes)),
         source="Ptx",
         timestamp=int(time.time()),
-        own=OwnFigures(metrics.registers, metrics.metric_source, metrics.max_live),
+        registers=metrics.registers,
+        metric_source=metrics.metric_source,
+        max_live=metrics.max_live,
     )
 
 
 def _lint_result(
-    metrics: ArtifactMetrics, verdict: Verdict, violations: Iterable[Violation]
+    metrics: ArtifactMetrics, verdict: Verdict, violations: Sequence[Violation]
 ) -> dict[str, Json]:
-    violations = tuple(violations)
     return {
         "kernel_name": metrics.kernel_name,
         "passed": verdict is Verdict.PASSED,
-        "metrics": metrics.to_json(),
+        "metrics": to_builtins(metrics),
         "violations": [
             _violation(violation.rule, violation.message, violation.actual, violation.limit)
             for violation in violations
             if violation.severity == "error" and not violation.allowed
         ],
-        "findings": [violation.to_json() for violation in violations],
+        "findings": to_builtins(violations),
         "timestamp": metrics.timestamp,
     }
 
@@ -151,7 +150,9 @@ def lint_of_run(service: Service, record: KernelRecord) -> dict[str, Json]:
         patterns_found=tuple(sorted(figures.families)),
         source="Ptx",
         timestamp=int(time.time()),
-        own=OwnFigures(figures.registers, record.metric_source, figures.max_live),
+        registers=figures.registers,
+        metric_source=record.metric_source,
+        max_live=figures.max_live,
     )
     service.artifacts.put(metrics)
     return _lint_result(metrics, record.verdict, record.violations)
@@ -179,7 +180,7 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     name = metrics.get("kernel_name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise invalid("metrics.kernel_name must be a name")
-    counts: dict[str, Json] = {key: metrics.get(key) for key in COUNTS}
+    counts: dict[str, Json] = {key: metrics.get(key) for key in _DELTAS.values()}
     for key, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_U32:
             raise invalid(f"metrics.{key} must be an integer between 0 and {MAX_U32}")
@@ -212,13 +213,13 @@ def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
         known = tuple(service.artifacts.everything())
         text = f"no metrics of a kernel {name!r}; {did_you_mean(name, known)}"
         raise RequestError("ArtifactNotFound", text.rstrip("; "))
-    return {"type": "ArtifactMetricsResult", **metrics.to_json()}
+    return {"type": "ArtifactMetricsResult", **to_builtins(metrics)}
 
 
 def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
     """Answer ``ListArtifacts``: return the latest metrics of every kernel."""
-    every = service.artifacts.everything().values()
-    return {"type": "ArtifactList", "artifacts": [metrics.to_json() for metrics in every]}
+    every = list(service.artifacts.everything().values())
+    return {"type": "ArtifactList", "artifacts": to_builtins(every)}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
@@ -228,7 +229,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     """
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
-        client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())
+        baselines.store_artifacts(workspace, tag, service.artifacts.everything())
     return {"type": "Ok"}
 
 
@@ -269,8 +270,8 @@ def _diff(name: str, then: ArtifactMetrics | None, now: ArtifactMetrics) -> dict
     }
     return {
         "kernel_name": name,
-        "baseline": None if then is None else then.to_json(),
-        "current": now.to_json(),
+        "baseline": to_builtins(then),
+        "current": to_builtins(now),
         **deltas,
         "is_regression": any(deltas[delta] > 0 for delta in _GATED),
     }

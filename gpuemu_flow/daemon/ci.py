@@ -11,7 +11,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from msgspec import ValidationError, convert
+
+from gpuemu_flow.artifacts.kernel import KernelRecord
 from gpuemu_flow.daemon.artifacts import diff_summary, lint_of_run
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
@@ -22,7 +24,6 @@ from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.types import Json, number_from_json
 
 _COUNTED = ("total_tests", "passed", "skipped", "inconclusive", "duration_ms")
-_KERNEL = tuple(KernelRecord.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ class CiReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CiReport:
-        """Read a report, or raise KeyError, TypeError or ValueError if `data` is not a report."""
+        """Read a report, or raise KeyError, TypeError, ValueError or ValidationError."""
         return cls(
             counts={name: data[name] for name in _COUNTED},
             failed=data["failed"] + data["errors"],
             failures=tuple(map(CiFailure.from_json, data["failures"])),
             kernels=tuple(
-                KernelRecord.from_json({name: record[name] for name in _KERNEL})
+                convert(record, KernelRecord)
                 for record in data["kernels"]
                 if record["metrics"] is not None  # else there was nothing to lint
             ),
@@ -169,7 +170,7 @@ def _run(service: Service, job: Job, jobs: int, *, quick: bool) -> CiReport:
         complaints.seek(0)
         try:
             return CiReport.from_json(json.loads(out.read()))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, ValidationError):
             text = complaints.read()[-2000:].decode("utf-8", "replace").strip()
             code = "ConfigError" if process.returncode == 2 else "InternalError"
             raise RequestError(code, text or "the run gave no report") from None

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.fuzz_config import SequenceConfig
+from gpuemu_flow.cases.protocol_v1 import SequenceConfig
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.types import Json

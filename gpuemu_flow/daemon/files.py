@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import MAX_PATH_BYTES, fits, is_private, user_folders, workspace_stem
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -14,10 +15,9 @@ from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.issuing import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
-from gpuemu_flow.daemon.recording import record_failure
-from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
-from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.service import Configured, Service
+from gpuemu_flow.daemon.validating import record_failure
 from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.quick_dataclass import dataclass
@@ -213,4 +213,6 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def _key(subject: WireSubject, checks: Checks, case: Case) -> str:
-    return digest_json(["wire-fuzz", VERSION, subject.judged_by, checks.to_json(), case.identity()])
+    return digest_json(
+        ["wire-fuzz", VERSION, subject.judged_by, msgspec.to_builtins(checks), case.identity()]
+    )

@@ -8,16 +8,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.fuzz_config import LAYOUTS_V1, SequenceConfig
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.op_schema import default_schema
-from gpuemu_flow.cases.protocol_v1 import case_at, nominal_strides, representative_shape, tensors
+from gpuemu_flow.cases.protocol_v1 import (
+    LAYOUTS_V1,
+    SequenceConfig,
+    case_at,
+    nominal_strides,
+    representative_shape,
+    tensors,
+)
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
-from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.service import Issued, Service, digest_of
 from gpuemu_flow.errors import FlowError, UsageError
 from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import Query

@@ -12,20 +12,17 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, SAME_SHAPE_BUILTINS, TensorDef
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.daemon.cases import Issued, digest_of, seed_of
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.issuing import issued_case, issued_inputs
 from gpuemu_flow.daemon.jobs import Job
-from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import RequestError
-from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.service import Configured, Issued, Service, digest_of, seed_of
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
 from gpuemu_flow.judging.judge_requests import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
-from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.numerics.tensor_bytes import bytes_of
+from gpuemu_flow.numerics.dtypes import bytes_of, dtype_name, numpy_dtype
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     DTYPES,

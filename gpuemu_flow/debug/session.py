@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.debug.pipeline import STAGES, stage_lines
 from gpuemu_flow.debug.tensors import (
     Index,
     bad_arguments,
@@ -33,8 +32,86 @@ from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
-from gpuemu_flow.reports.text import Style, plural, printable
+from gpuemu_flow.reports.failure_text import outcome_of
+from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, share
+from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.types import Case, Verdict
+
+# Show the stages that a case goes through, and the result of each for the selected failure.
+
+
+STAGES = ("generate", "op", "reference", "compare")
+
+
+class Steps(Protocol):
+    """The interface from which `stage_lines` gets the data of the selected failure."""
+
+    @property
+    def selected(self) -> FailureRecord | None: ...
+    @property
+    def style(self) -> Style: ...
+
+    def inputs(self) -> Mapping[str, NDArray[Any]]: ...
+    def reproduction(self) -> Reproduction: ...
+
+
+def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
+    """Yield lines of text about one stage: the name of its task, then its result."""
+    record = steps.selected
+    assert record is not None, "the session selects a failure first"  # noqa: S101
+    yield steps.style.paint(f"{stage}:{record.op}:{record.dtype}", "1")
+    yield from (f"  {line}" for line in _TELL[stage](record, steps))
+
+
+def _generate(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    case = Case.from_json(record.case)
+    target = f" of {case.target}" if case.target else ""
+    yield f"seed {case.seed}  strategy {case.strategy}{target}  layout {case.layout}"
+    if case.dims:
+        yield "dims " + "  ".join(f"{name} = {size}" for name, size in dict(case.dims).items())
+    yield from (describe(name, array) for name, array in steps.inputs().items())
+
+
+def _op(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    yield from _outputs(steps.reproduction().actual, steps)
+
+
+def _reference(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    yield from _outputs(steps.reproduction().expected, steps)
+
+
+def _outputs(tensors: Mapping[str, NDArray[Any]], steps: Steps) -> Iterator[str]:
+    if tensors:
+        yield from (describe(name, array) for name, array in tensors.items())
+        return
+    yield "no outputs"
+    for failure in steps.reproduction().result.failures:
+        yield from printable(failure.message).splitlines()
+
+
+def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    found = steps.reproduction()
+    result, stats = found.result, found.result.stats
+    verdict, word = outcome_of(found)
+    yield steps.style.verdict(verdict) + (f": it {word}" if found.did_not_show else "")
+    if stats.count:
+        yield (
+            f"{stats.num_exceeding} of {stats.count} elements exceed the tolerance; the worst uses "
+            f"{share(stats.tolerance_used)} of it"
+        )
+        yield (
+            f"max abs {number(stats.max_abs)}  max rel {number(stats.max_rel)}  "
+            f"max ulp {number(stats.max_ulp)}  median abs {number(stats.p50_abs)}"
+        )
+    for failure in result.failures:
+        yield f"{failure.kind.value}:"
+        yield from (f"  {line}" for line in printable(failure.message).splitlines())
+    if result.verdict is not Verdict.PASSED:
+        yield from note_lines(result)
+
+
+_TELL = {"generate": _generate, "op": _op, "reference": _reference, "compare": _compare}
 
 
 @dataclass(frozen=True)
@@ -100,7 +177,7 @@ class DebugSession:
     # The failure to which commands without a seed or id refer.
     selected: FailureRecord | None = None
     _inputs: Mapping[str, NDArray[Any]] | None = None
-    _found: failures.Reproduction | None = None
+    _found: Reproduction | None = None
     _stage: int = 0
 
     def __post_init__(self) -> None:
@@ -182,7 +259,7 @@ class DebugSession:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
         return self._inputs
 
-    def reproduction(self) -> failures.Reproduction:
+    def reproduction(self) -> Reproduction:
         """Return the result of running the selected failure again.
 
         The failure is run on first use, and the result is kept. The command `reproduce` or

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import to_float64
-from gpuemu_flow.reporting.drawing import heat_map
+from gpuemu_flow.reporting.pictures import heat_map
 from gpuemu_flow.reports.text import number, printable
 from gpuemu_flow.types import Shape
 

@@ -179,6 +179,7 @@ class Atomics(Accesses):
             lanes, good = self._local_lanes(address, active, size, step, "writes")
             return lanes, self._aligned(lanes, good, size), self.local
         lanes = self._lanes(address - _G, active, whole=True)
+        self.launch.arena.touch(lanes.offsets, size)
         good = self._check_global(lanes, size, step, write=False)
         writable = self._check_global(lanes, size, step, write=True)
         if writable is not None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.lanes import ActiveLanes
-from gpuemu_flow.emulator.memory import Buffer
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
@@ -48,7 +47,6 @@ class QuickGlobalRaces(GlobalRaces):
 
     def __init__(self, launch: KernelLaunch) -> None:
         super().__init__(launch)
-        self._buffers = launch.arena.buffers
         self._only_read: set[int] = set()
         self._changed: set[int] = set()
         self._recorded: set[int] = set()
@@ -122,11 +120,7 @@ class QuickGlobalRaces(GlobalRaces):
     def _touched(self, offsets: Array, size: int) -> set[int]:
         """List the buffers that an access may touch, by number."""
         low, high = int(offsets.min()), int(offsets.max()) + size
-
-        def meets(buffer: Buffer) -> bool:
-            return buffer.start < high and low < buffer.end
-
-        return {n for n, buffer in enumerate(self._buffers) if meets(buffer)}
+        return self._launch.arena.overlapping(low, high)
 
     def _blocks(self, state: State, mask: Array | None) -> Array:
         if mask is not None:

@@ -330,6 +330,7 @@ class Bulk(Mbarriers):
                 self.shared_written[near] = 1
             return
         near, far = near[there], copy.far[there]
+        self.launch.arena.touch(far.astype(np.uint64), 1)
         if self.check_init:
             self._check_given(copy, near)
             self.launch.arena.shadow[far] = WRITTEN

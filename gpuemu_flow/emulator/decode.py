@@ -64,6 +64,11 @@ def decode_program(function: Function) -> KernelProgram:
     return _Decoder(function).decode()
 
 
+def is_cuda_header(file: str) -> bool:
+    """Tell whether a source file is a header of CUDA, not the user's."""
+    return "/include/" in file and ("cuda" in file or "/nvidia/" in file or "/cccl/" in file)
+
+
 class _Frame:
     """The registers, variables and parameters, by name, of one function that is being decoded."""
 
@@ -297,7 +302,7 @@ class _Decoder:
         guard: Register | None,
         negated: bool,
     ) -> int:
-        location = frame.body.location_of(instruction)
+        location = self._own_line(frame.body, instruction)
         text = f"{instruction.opcode.text} {' '.join(instruction.text.split())}".strip()
         self._program.steps.append(
             Step(
@@ -307,11 +312,27 @@ class _Decoder:
                 negated,
                 (),
                 instruction.offset,
-                None if location is None else (location.file, location.line),
+                location,
                 text[:160],
             )
         )
         return len(self._program.steps) - 1
+
+    def _own_line(self, body: Body, instruction: Instruction) -> tuple[int, int] | None:
+        """Return an instruction's file and line; for CUDA's headers, those of the caller."""
+        location = body.location_of(instruction)
+        if location is None:
+            return None
+        found, seen = location, set()
+        while is_cuda_header(self._module.files.get(found.file, "")) and found not in seen:
+            seen.add(found)
+            call = found.inlined_at
+            if call is None:
+                return (location.file, location.line)
+            if not is_cuda_header(self._module.files.get(call[0], "")):
+                return call[:2]
+            found = next((one for one in body.locations if one[:3] == call), found)
+        return (found.file, found.line)
 
     def _operand(self, text: str, instruction: Instruction, frame: _Frame) -> Operand:
         key = (instruction.scope, text)

@@ -117,8 +117,9 @@ class GlobalMemory(Bytes):
         if not lanes.offsets.size:
             return
         size = width * len(values)
-        good = self._check_global(lanes, size, step, write=True)
         arena = self.launch.arena
+        arena.touch(lanes.offsets, size)
+        good = self._check_global(lanes, size, step, write=True)
         races = self.global_races
 
         def unchanged() -> Array:

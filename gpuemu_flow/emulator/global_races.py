@@ -47,7 +47,8 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 class BlockTrace:
     """For each cell, the block (counted from 1), time and step of the last access of one kind."""
 
-    def __init__(self, cells: int) -> None:
+    def __init__(self, cells: int, *, strong: bool = False) -> None:
+        self.strong = strong
         self.block: Array = np.zeros(cells, np.int32)
         self.when: Array = np.zeros(cells, np.int32)
         self.step: Array = np.zeros(cells, np.int32)
@@ -89,8 +90,10 @@ class GlobalRaces:
         # Two readers of each cell: a later writer is a different block than at least one of them.
         self._reads = [BlockTrace(cells) for _ in range(2)]
         # Strong accesses, which may meet atomics and other strong accesses at any time.
-        self._strong_written = BlockTrace(cells)
-        self._strong_reads = [BlockTrace(cells) for _ in range(2)]
+        self._strong_written = BlockTrace(cells, strong=True)
+        self._strong_reads = [BlockTrace(cells, strong=True) for _ in range(2)]
+        steps = launch.program.steps
+        self._returning: Array = np.array([step.opcode.base == "atom" for step in steps])
         self._met_strong = False
         self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
@@ -116,7 +119,8 @@ class GlobalRaces:
         self._time += 1
         blocks = np.unique(self._blocks(state, mask))
         self._acquired[blocks] = self._time
-        self._released[blocks] = self._time if releases else self._fenced[blocks]
+        published = self._time if releases else self._fenced[blocks]
+        self._released[blocks] = np.maximum(self._released[blocks], published)
 
     def acquire(self, state: State, mask: Array) -> None:
         """Record that lanes can now see all writes that other blocks have released."""
@@ -205,6 +209,8 @@ class GlobalRaces:
                 bad = (other > 0) & (other != me)
                 if bad.any():
                     bad &= ~self._ordered(other, trace.when[cells], me)
+                    if trace.strong and bad.any():
+                        bad &= ~self._came_last(cells, trace.when[cells], me)
                     bad = differing(bad)
                     self._report(state, bad, numbers, trace, step, offsets, cells, write, verb)
             if write:
@@ -213,6 +219,15 @@ class GlobalRaces:
             else:
                 self._record_read(cells, me, step, strong)
         return collided
+
+    def _came_last(self, cells: Array, when: Array, me: Array) -> Array:
+        """Tell where a block's own atomic, whose result it knows, came after the other accesses.
+
+        So the block that an atomic counter names as the last one may reset the counter.
+        """
+        own = self._strong_written
+        found: Array = (own.block[cells] == me) & (own.when[cells] >= when)
+        return found & self._returning[own.step[cells]]
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
         """List the traces of earlier accesses that can conflict with a new access.

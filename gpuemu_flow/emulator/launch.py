@@ -263,6 +263,8 @@ class Kernel:
         local = max(1, self.program.local_bytes)
         size = size_of(launch.cluster)
         per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width // size) * size
+        if launch.workspace:
+            per = len(ids)
         ids = together(ids, launch.grid, launch.cluster)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):

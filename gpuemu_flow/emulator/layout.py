@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import struct
 
-from gpuemu_flow.artifacts.ptx.declarations import parse_variables
 from gpuemu_flow.artifacts.ptx.model import Function, Module, Variable
-from gpuemu_flow.artifacts.ptx.numbers import parse_integer
-from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
+from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES, parse_integer
+from gpuemu_flow.artifacts.ptx.parser import parse_variables
 from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.quick_dataclass import dataclass
 
-GLOBAL_BASE = 0x7F00_0000_0000
-"""Start of the arena's range of emulated addresses; none of them is ever dereferenced by this
-process."""
+GLOBAL_BASE = 0x6000_0000_0000
+"""Start of the arena's range of addresses. In a program that `host` runs, the memory really lies
+here: the range is free, as Linux puts libraries and stacks above 0x7000_0000_0000."""
 SHARED_BASE = 0x0100_0000_0000
 LOCAL_BASE = 0x0200_0000_0000
 WINDOW = 1 << 36
@@ -75,6 +77,7 @@ class LaunchArena:
         self.data: Array = np.zeros(capacity, np.uint8)
         self.shadow: Array = np.zeros(capacity, np.uint8)
         self.buffers: list[Buffer] = []
+        self.journal: Any = None
         self._top = ALIGNMENT
         self._end = ALIGNMENT
 
@@ -136,6 +139,13 @@ class LaunchArena:
             if buffer.start <= low and high <= buffer.end:
                 return buffer
         return None
+
+    def overlapping(self, low: int, high: int) -> set[int]:
+        """List the numbers of the buffers with bytes from `low` to `high`, `high` excluded."""
+        return {n for n, b in enumerate(self.buffers) if b.start < high and low < b.end}
+
+    def touch(self, offsets: Array, size: int) -> None:
+        """Do nothing: a launch that is made again begins with a new arena."""
 
     def describe(self, offset: int) -> str:
         """Describe an offset in words: ``x[17] + 2 bytes`` or ``4 bytes past the end of x``."""

@@ -6,8 +6,7 @@ import re
 import struct
 from collections.abc import Callable
 
-from gpuemu_flow.artifacts.ptx.numbers import parse_integer
-from gpuemu_flow.artifacts.ptx.operands import parse_address, split_operands
+from gpuemu_flow.artifacts.ptx.opcode import parse_address, parse_integer, split_operands
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,
@@ -30,7 +29,7 @@ SPECIAL_REGISTERS = frozenset(
         "cluster_ctarank", "cluster_nctarank", "is_explicit_cluster",
         "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt",
         "clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi",
-        "total_smem_size", "aggr_smem_size", "dynamic_smem_size",
+        "total_smem_size", "aggr_smem_size", "dynamic_smem_size", "envreg1", "envreg2",
     }
 )  # fmt: skip
 """Special registers that the emulator implements (PTX ISA, "Special Registers")."""

@@ -5,7 +5,8 @@ the PTX memory model does not call this a data race. Still, timing decides wheth
 value before the store or the value after it. The load is correct only if the kernel handles both.
 Examples are a flag that is read until it changes, a value that ``cas`` compares again, and a test
 that only avoids an unnecessary atomic. Every other volatile or relaxed load uses its value as data,
-and is checked for races like a plain load.
+and is checked for races like a plain load. A plain load, too, may give the first value of a loop
+around a ``cas``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def is_strong(step: Step) -> bool:
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """Return the step numbers of the acquire and mmio loads, and of other strong loads that poll.
+    """Return the step numbers of the acquire and mmio loads, and of other loads that poll.
 
     A volatile or relaxed load counts as polling if its value decides whether to load again, or
     whether an atomic update takes place. The kernel is then expected to be correct whether the load
@@ -60,7 +61,36 @@ def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
     if unclear:
         flow = _Flow(program, blocks)
         found.update(n for n in unclear if flow.is_polling(n))
+    compared = {n for step in steps if _is_cas(step) for n in registers_in(step.operands[2])}
+    if compared:
+        found.update(n for n in range(len(steps)) if _starts_cas(program, n, compared))
     return frozenset(found)
+
+
+def _is_cas(step: Step) -> bool:
+    return step.opcode.base == "atom" and "cas" in step.opcode.segments
+
+
+def _starts_cas(program: KernelProgram, load: int, compared: set[int]) -> bool:
+    """Tell whether a plain load only gives the first value that a ``cas`` compares with memory.
+
+    So begins the loop with which CUDA's programming guide makes an atomic of its own.
+    """
+    step = program.steps[load]
+    if (
+        step.opcode.base != "ld"
+        or is_strong(step)
+        or step.opcode.space not in ("global", "shared", "")
+    ):
+        return False
+    reached = set(_passed(step)[0])
+    size = 0
+    while size != len(reached):
+        size = len(reached)
+        for other in program.steps:
+            if other.opcode.base == "mov" and reached.intersection(_passed(other)[1]):
+                reached.update(_passed(other)[0])
+    return not reached.isdisjoint(compared)
 
 
 def _loops(blocks: Blocks) -> list[frozenset[int]]:

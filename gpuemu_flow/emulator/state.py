@@ -74,6 +74,10 @@ class KernelLaunch:
         the others.
     cluster : tuple of int
         Blocks per cluster, by dimension.
+    workspace : int
+        Address of the barrier of the whole grid, in a cooperative launch: all blocks run together.
+    failed : int
+        The first block in which C met something that a check does not allow; -1 if there is none.
     """
 
     program: KernelProgram
@@ -89,6 +93,8 @@ class KernelLaunch:
     cases: tuple[CaseMemory, ...] = ()
     warps_reversed: bool = False
     cluster: Dimensions = ALONE
+    workspace: int = 0
+    failed: int = -1
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -148,6 +154,10 @@ class KernelLaunch:
             self._tallies[key] = _Tally(rule, message(), block, thread, count, there)
         else:
             known.count += count
+
+    def take_findings(self, other: KernelLaunch) -> None:
+        """Take over the findings of another run of the same launch."""
+        self._tallies = other._tallies
 
     def findings(self) -> list[CheckFinding]:
         """List findings, sorted by check and step; merge those of one rule, opcode and line."""
@@ -341,6 +351,8 @@ def _specials(
         "is_explicit_cluster": one(int(launch.cluster != ALONE)),
         "cluster_ctarank": wide(rank[:, None]) if launch.cluster != ALONE else one(0),
         "cluster_nctarank": one(size_of(launch.cluster)),
+        "envreg1": one(launch.workspace >> 32),
+        "envreg2": one(launch.workspace),
     }
     places = block_indices(column, launch.grid)
     sizes = zip("xyz", launch.block, launch.grid, launch.cluster, places, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.inputs import plan
-from gpuemu_flow.inputs.environment import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
+from gpuemu_flow.inputs.own_code import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.stamps import ABSENT, FILE, FOLDER, LINK, LOOK, VARIABLE, Row, row_of
 from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.reports import text
+from gpuemu_flow.results.model import STANDING
 from gpuemu_flow.runners.sandbox.spec import lacks
 from gpuemu_flow.tasks import stages
 
@@ -31,9 +34,6 @@ def save_if_clean(workspace: Workspace, outcome: RunOutcome, report: RunReport) 
     during the run. Neither if the sandbox is incomplete, since a system with a complete sandbox
     must not reuse the results.
     """
-    from gpuemu_flow.reports import text  # noqa: PLC0415
-    from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
-
     standing = [p for p in report.problems if p.slug in STANDING]
     sound = report.exit_code == 0 and len(standing) == len(report.problems)
     whole = outcome.everything and outcome.all_current(workspace) and workspace.has_plain_cases
@@ -134,8 +134,6 @@ def _settle(workspace: Workspace, seen: Iterable[Sequence[int]]) -> None:
 
 def _package_files() -> list[str]:
     """Return the files that change when a package that affects all results is reinstalled."""
-    import importlib.util  # noqa: PLC0415
-
     found = []
     for name in NUMERIC_PACKAGES:
         spec = importlib.util.find_spec(name)

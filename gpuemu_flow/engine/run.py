@@ -23,7 +23,6 @@ from doit.runner import MThreadRunner
 from doit.task import Stream, Task
 from msgspec.structs import asdict
 
-from gpuemu_flow.engine.durations import known_durations, longest_first, with_real_duration
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.revealed import as_inputs, hidden_by, without_hidden
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
@@ -31,10 +30,9 @@ from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.atomic import FAILING_ERRNOS, disk_problem
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.private_files import FAILING_ERRNOS, PrivateFolder, disk_problem
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, NotCached, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
@@ -464,3 +462,52 @@ class Executor:
         self._context.cancel.set()
         if self._runner is not None:
             self._runner.stop()
+
+
+# Use the durations of earlier runs to order tasks.
+
+
+def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, float]:
+    """Return the tasks' last durations in seconds; tasks without a known duration are left out."""
+    found = {name: states.duration(name) for name in names}
+    return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+
+def with_real_duration(
+    values: Mapping[str, Json], before: Mapping[str, Json], *, executed: bool
+) -> Mapping[str, Json]:
+    """Return a task's values with the duration of all its work, including work of earlier runs.
+
+    In the result, ``duration_s`` is the sum of two durations:
+
+    - For the cases that were run now: ``duration_s`` in `values`.
+    - For the restored cases, which were run earlier: ``duration_s`` of the task's last success,
+      divided by its number of cases and multiplied by the number of restored cases.
+
+    If no case was restored, or if a duration is unknown, `values` are returned unchanged. A task
+    without cases is treated as one case.
+    """
+    cases, known_cases = values.get("cases", 1), before.get("cases", 1)
+    ran = values.get("executed", int(executed))
+    known, took = before.get("duration_s"), values.get("duration_s")
+    if took is None or known is None or ran >= cases or not known_cases:
+        return values
+    kept = known if (ran, cases) == (0, known_cases) else known / known_cases * (cases - ran)
+    return {**values, "duration_s": kept + took if ran else kept}
+
+
+def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:
+    """Order tasks by the longest path that begins at each task, longest first.
+
+    On a path, each task reads the output of the previous one. The length of a path is the sum of
+    its tasks' durations. Starting long paths early shortens the run. Tasks with equally long paths
+    keep the order of the graph.
+    """
+    order = [name for name in graph.tasks if name in names]
+    if not seconds:
+        return order
+    ways: dict[str, float] = {}
+    for name in reversed(order):
+        after = [ways[reader] for reader in graph.readers(name) if reader in ways]
+        ways[name] = seconds.get(name, 0.0) + max(after, default=0.0)
+    return sorted(order, key=lambda name: -ways[name])

@@ -12,8 +12,8 @@ from gpuemu_flow.engine.revealed import as_inputs, revealed
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.inputs.own_code import package_version
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (

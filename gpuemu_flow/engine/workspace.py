@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.engine.staleness import StaleSearch
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.graph import snapshot
-from gpuemu_flow.graph.dependent_references import dependent_references
+from gpuemu_flow.graph.compile import Compiler, dependent_references, links_on_the_way
+from gpuemu_flow.graph.compile_kernels import still_holds
 from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.graph.overrides import Overrides, samplings
 from gpuemu_flow.graph.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.environment import fingerprint
 from gpuemu_flow.inputs.files import ABSENT, FileTable, Stamp
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.observed_sets import ObservedSets
+from gpuemu_flow.inputs.own_code import fingerprint
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.inputs.stamps import Row
-from gpuemu_flow.runners.sandbox.level import level_for
+from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.sandbox.fence import level_for
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json
@@ -301,16 +302,11 @@ class Workspace:
     def _same_kernels(self, known: Snapshot) -> bool:
         if known.basis.kernels is None:
             return True
-        from gpuemu_flow.graph.compile_kernels import still_holds  # noqa: PLC0415
-
         return still_holds(self.root, known.basis.kernels)
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
-        from gpuemu_flow.graph.compile import Compiler, links_on_the_way  # noqa: PLC0415
-        from gpuemu_flow.graph.sampling import samplings  # noqa: PLC0415
-
         config = self.config
         self.target = config.target_options
         if config.cache.dir is not None:
@@ -414,3 +410,70 @@ def _content_digest(path: Path) -> str:
 def _scanned(index: SourceIndex, path: Path) -> list[str]:
     """Return two digests: of a script's content, and of the list of its imports."""
     return [index.content_digest(path), index.imports_digest(path)]
+
+
+# Find the tasks that may have to run.
+
+
+@dataclass(frozen=True)
+class StaleSearch:
+    """A search for the tasks that may have to run: changed, or downstream of a change."""
+
+    snapshot: Snapshot
+    states: TaskStates
+    names: Set[str]
+    triggers: Set[str]
+
+    def stale(self, lookup: Discovery) -> set[str]:
+        """Return the tasks that may have to run.
+
+        A task is checked only if it reads or writes a changed file, was not current before, or
+        always has to be checked; see `TaskSpec.wavers`.
+        """
+        files = self.snapshot.files
+        self.snapshot.current = self.states.with_manifest(
+            self.snapshot.current, self.snapshot.graph
+        )
+        changed = files.refresh()
+        with files.as_refreshed():
+            moved_sets = self.snapshot.observed.changed(lookup)
+            return self._have_to_run(self._touched(changed, moved_sets))
+
+    def _touched(self, changed: set[str], moved_sets: set[str]) -> set[str]:
+        """Return the tasks to check: those with a changed file or a changed set of observed inputs.
+
+        Tasks that were not current before, or that are always checked, are included.
+        """
+        targets, current = self.states.targets_in(changed), self.snapshot.current
+        return {
+            name
+            for name, spec in self.snapshot.graph.tasks.items()
+            if name not in current
+            or spec.wavers
+            or name in moved_sets
+            or spec.target in targets
+            or not changed.isdisjoint(spec.sources)
+        }
+
+    def _have_to_run(self, touched: set[str]) -> set[str]:
+        """Return the touched tasks that are not current, and all tasks downstream of them."""
+        snapshot, graph, states = self.snapshot, self.snapshot.graph, self.states
+        suspects = {n for t in touched for n in (t, *graph.readers(t))}
+        snapshot.current -= suspects
+        specs = map(graph.tasks.__getitem__, suspects & self.names)
+        moved = {spec.name for spec in specs if states.reasons(spec, states.parts(spec))}
+        self._observe((suspects & self.names) - moved)
+        if self.triggers == set(TRIGGERS):
+            snapshot.current |= (suspects & self.names) - graph.downstream(moved)
+        return graph.downstream(moved) & self.names
+
+    def _observe(self, names: Iterable[str]) -> None:
+        """Copy the observed inputs of these tasks from their records to the snapshot.
+
+        A new snapshot lacks the inputs. An old one may have outdated inputs, for example after a
+        run was killed.
+        """
+        for name in names:
+            record = self.states.record(name)
+            if record is not None and record.inputs:
+                self.snapshot.observed.record(name, record.discovered, record.observed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # importing it from typing would cost every process
 if TYPE_CHECKING:
     from gpuemu_flow.frameworks.base import FrameworkAdapter as BaseAdapter
-    from gpuemu_flow.frameworks.jax_adapter import JAXAdapter as JaxAdapter
+    from gpuemu_flow.frameworks.jax import JAXAdapter as JaxAdapter
 
 __all__ = [
     "BaseAdapter",
@@ -21,7 +21,7 @@ def __getattr__(name: str) -> object:
     if name == "BaseAdapter":
         return _names("base", "FrameworkAdapter")[0]
     if name == "JaxAdapter":
-        return _names("jax_adapter", "JAXAdapter")[0]
+        return _names("jax", "JAXAdapter")[0]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

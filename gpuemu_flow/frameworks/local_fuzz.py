@@ -9,8 +9,7 @@ import numpy as np
 
 from gpuemu_flow.client.results import FailureInfo, FuzzResults, ValidationResult, summed
 from gpuemu_flow.frameworks.base import caller
-from gpuemu_flow.frameworks.local import compare, outputs_by_name, reference_of
-from gpuemu_flow.frameworks.local_auto import checked_precision
+from gpuemu_flow.frameworks.local import checked_precision, compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.local_shadow import Versions
 from gpuemu_flow.numerics.dtypes import to_float64, widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE

@@ -2,29 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.frameworks.backward import compare_gradients, why
+from gpuemu_flow.client.arrays import as_array
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.frameworks.base import (
+    Array,
+    Arrays,
     CheckOutcome,
+    FrameworkAdapter,
     Inputs,
     agree,
     caller,
     named,
+    outputs_of,
 )
-from gpuemu_flow.frameworks.contexts import GradientContext, dispatch
+from gpuemu_flow.frameworks.contexts import (
+    GradientContext,
+    compare_gradients,
+    dispatch,
+    plain_context,
+    validating,
+    why,
+)
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
-from gpuemu_flow.frameworks.local_auto import checked_precision
-from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER, PyTorchAdapter
-from gpuemu_flow.frameworks.pytorch_submitting import context as _context
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.frameworks.local import checked_precision
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, ML_DTYPES_NAMES, dtype_name, numpy_dtype
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.numerics.operand import INPUT
+from gpuemu_flow.types import DTYPES
+
+# The adapter for PyTorch: tensors and gradients.
+
+
+class PyTorchAdapter(FrameworkAdapter):
+    """Adapter for PyTorch."""
+
+    mutable = True
+    name = "pytorch"
+    package = extra = "torch"
+
+    def to_numpy(self, tensor: Any) -> Array:
+        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
+        return as_array(tensor, "tensor")
+
+    def from_numpy(self, array: Array, like: Any = None) -> Any:
+        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
+        torch = self.module
+        # A copy of its own, since torch warns of memory that cannot be written to.
+        copied = np.array(array, order="K")
+        name = dtype_name(copied.dtype)
+        if name in ML_DTYPES_NAMES:
+            words = copied.view(np.uint8 if DTYPES[name].itemsize == 1 else np.int16)
+            tensor = torch.from_numpy(words).view(getattr(torch, name))
+        else:
+            tensor = torch.from_numpy(copied)
+        if isinstance(like, str):
+            return tensor.to(getattr(torch, numpy_dtype(like).name))
+        return tensor if like is None else tensor.to(device=like.device, dtype=like.dtype)
+
+    def get_dtype_name(self, tensor: Any) -> str:
+        """Return the canonical name of a tensor's dtype; see `FrameworkAdapter.get_dtype_name`."""
+        return str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+
+    def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
+        """Tell or set whether a tensor requires gradients; see `FrameworkAdapter.requires_grad`."""
+        if requires is not None:
+            return tensor.requires_grad_(requires)
+        return bool(tensor.requires_grad)
+
+    def compute_gradient(
+        self, output: Any, inputs: Any, grad_output: Any = None, output_index: int = 0
+    ) -> Any:
+        """Return an output's gradients for the inputs that require gradients.
+
+        The result is a dict by input name if `inputs` is a mapping, else a list. A gradient is None
+        if the output does not depend on the input. If the output requires no gradient, the result
+        is empty.
+
+        Parameters
+        ----------
+        output : tensor or callable
+            The output; or a function, which is called with `inputs` to get its outputs.
+        inputs : tensor, sequence or mapping
+        grad_output : tensor, optional
+            The output's cotangent; ones by default. If `output` is a function, an int in this place
+            is taken as `output_index`.
+        output_index : int
+            Number of the output to use if `output` is a function.
+        """
+        torch = self.module
+        if callable(output) and not isinstance(output, torch.Tensor):
+            if isinstance(grad_output, int):
+                output_index, grad_output = grad_output, None
+            output = outputs_of(caller(output, inputs)(named(inputs)))[output_index]
+        wanted = {n: t for n, t in named(inputs).items() if getattr(t, "requires_grad", False)}
+        cotangent = torch.ones_like(output) if grad_output is None else grad_output
+        gradients: Sequence[Any] = ()
+        if wanted and output.requires_grad:
+            gradients = torch.autograd.grad(
+                output, list(wanted.values()), cotangent, retain_graph=True, allow_unused=True
+            )
+        if not isinstance(inputs, Mapping):
+            return list(gradients)
+        return dict(zip(wanted, gradients, strict=bool(gradients)))
+
+    def pullback(
+        self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
+    ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
+        """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
+        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        leaves = [tensors[name].requires_grad_(True) for name in names]
+        outputs = outputs_of(function(tensors))
+
+        def pull(cotangents: list[Array]) -> dict[str, Array]:
+            found = self.pull(outputs, leaves, cotangents)
+            return dict(zip(names, found, strict=True))
+
+        return [self.to_numpy(output) for output in outputs], pull
+
+    def pull(
+        self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
+    ) -> list[Array]:
+        """Return the gradient with respect to each input.
+
+        It is the gradient of the sum of all outputs, each multiplied by its cotangent. For an input
+        on which no output depends, it is 0.
+        """
+        torch = self.module
+        differentiable = [
+            (output, self.from_numpy(cotangent, output))
+            for output, cotangent in zip(outputs, cotangents, strict=True)
+            if output.requires_grad
+        ]
+        found: Sequence[Any] = [None] * len(inputs)
+        if differentiable:
+            found = torch.autograd.grad(
+                [output for output, _ in differentiable],
+                list(inputs),
+                [cotangent for _, cotangent in differentiable],
+                retain_graph=True,
+                allow_unused=True,
+            )
+        return [
+            np.zeros(tuple(tensor.shape)) if gradient is None else self.to_numpy(gradient)
+            for tensor, gradient in zip(inputs, found, strict=True)
+        ]
+
+
+ADAPTER = PyTorchAdapter()
+
 
 __all__ = [
     "PyTorchAdapter",
@@ -219,7 +351,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     UsageError
         ``gradient-missing``: the output does not depend on ``context.inputs``.
     """
-    return dispatch(_context, _fill, args, kwargs)
+    return dispatch(context, _fill, args, kwargs)
 
 
 def _fill(context: GradientContext, op_fn: Callable[..., Any], inputs: Inputs, _: bool) -> None:
@@ -288,3 +420,76 @@ def _on_device(op: Callable[..., Any], device: str) -> Callable[..., Any]:
         return caller(op, inputs)({name: tensor.to(device) for name, tensor in inputs.items()})
 
     return run
+
+
+# The context of ``validate_pytorch``, which can submit gradients together with the outputs.
+
+
+_plain = plain_context(ADAPTER)
+
+
+@contextmanager
+def context(
+    client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
+) -> Iterator[GradientContext]:
+    """Yield the context of one call of `validate_pytorch`; `options` are its other arguments."""
+    given = dict(options)
+    gradients = given.pop("gradients", False)
+    if gradients is False:
+        with _plain(client, op_name, inputs, given) as made:
+            yield made
+        return
+    if given.get("ref_fn") is not None:
+        text = "gradients = ... is what a daemon is to judge, and there is none beside ref_fn"
+        hint = "check_backward=True judges by the autograd of ref_fn"
+        raise UsageError(Problem("validate-arguments", text, hint))
+    leaves = _leaves(inputs, None if gradients is True else tuple(gradients))
+    backward = bool(given.pop("check_backward", False))
+
+    def submitted(context: GradientContext) -> dict[str, Array]:
+        return _with_gradients(op_name, context.output, context.inputs, list(leaves))
+
+    with validating(
+        ADAPTER, client, op_name, {**named(inputs), **leaves}, backward, given, submitted
+    ) as made:
+        yield made
+
+
+def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
+    """Return float inputs as tensors that require gradients, by name.
+
+    These are the inputs that `by` names, or all if it is None.
+    """
+    arrays = ADAPTER.arrays(inputs)
+    floats = [name for name, array in arrays.items() if dtype_name(array.dtype) in FLOAT_LIMITS]
+    for name in () if by is None else by:
+        if name not in floats:
+            text = f"gradients names {name!r}, which is no input of floats"
+            raise UsageError(Problem("validate-arguments", text, did_you_mean(name, floats)))
+    torch, found = ADAPTER.module, {}
+    for name in floats if by is None else by:
+        tensor = named(inputs)[name]
+        if not isinstance(tensor, torch.Tensor):
+            tensor = ADAPTER.from_numpy(arrays[name])
+        wanted = tensor.requires_grad
+        found[name] = tensor if wanted else tensor.detach().clone().requires_grad_(True)
+    return found
+
+
+def _with_gradients(
+    op_name: str, output: Any, inputs: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, Array]:
+    """Return the outputs by name, and their gradients for the inputs that `names` lists."""
+    outputs = dict(output) if isinstance(output, Mapping) else {"output": output}
+    torch = ADAPTER.module
+    if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in outputs.values()):
+        text = f"the output of {op_name} depends on no input that requires a gradient"
+        hint = "compute it from context.inputs, whose tensors require gradients"
+        raise UsageError(Problem("gradient-missing", text, hint))
+    arrays = ADAPTER.arrays(inputs)
+    cotangents = [cotangent(name, tuple(y.shape), None, arrays) for name, y in outputs.items()]
+    pulled = ADAPTER.pull(list(outputs.values()), [inputs[name] for name in names], cotangents)
+    found = {name: ADAPTER.to_numpy(y) for name, y in outputs.items()}
+    for name, gradient in zip(names, pulled, strict=True):
+        found[gradient_name(name)] = gradient.astype(arrays[name].dtype)
+    return found

@@ -14,7 +14,7 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import outputs_of, require
 from gpuemu_flow.frameworks.local import compare, reference_of, with_changes
 from gpuemu_flow.frameworks.local_shadow import PLAIN, SHADOW, Versions
-from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER
+from gpuemu_flow.frameworks.pytorch import ADAPTER
 
 
 @dataclass

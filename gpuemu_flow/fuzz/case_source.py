@@ -6,10 +6,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
 from gpuemu_flow.cases.plan import iterate_cases, plan_cases

@@ -7,18 +7,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.cause import Cause, Counts, case_id
 from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
 from gpuemu_flow.cases.generated_values import unmade
+from gpuemu_flow.cases.op_schema import allows_size
 from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_cases
-from gpuemu_flow.cases.sizes_allowed import allows_size
 from gpuemu_flow.engine.signals import unwrapped_interrupts
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
@@ -26,7 +26,7 @@ from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.judging.verdicts import UNSTEADY, reason
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.results.model import OpResult, RunReport
-from gpuemu_flow.runners.timeouts import TIMEOUT
+from gpuemu_flow.runners.api import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.value_rules import ABSENT, GENERATOR_SLUGS

@@ -33,10 +33,10 @@ from gpuemu_flow.numerics.layouts import lay_out_guarded
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.arguments import pinned
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.script_style import function_to_call
-from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.runners.script import function_to_call
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.types import Case, CheckResult, FailureKind, Tolerance
 
 Array = NDArray[Any]

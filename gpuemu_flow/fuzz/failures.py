@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from threading import Event
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.cause import case_id
@@ -32,14 +30,15 @@ from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvalu
 from gpuemu_flow.judging.subject import FULL_CHECKS, Subject
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
 from gpuemu_flow.store.failures import (
     GENERATED,
     INPUTS_DROPPED,
+    INPUTS_LIMIT,
     FailureRecord,
     FailureStore,
     inputs_dropped_problem,
@@ -142,33 +141,6 @@ MOST_DIGITS = 40
 """Largest number of digits in a text that may be a seed; Python refuses to read thousands."""
 MOST_NAMED = 8
 """Largest number of failures that an error lists."""
-
-
-class Reproduction(Struct, frozen=True):
-    """A recorded failure, run again."""
-
-    record: FailureRecord
-    result: CheckResult
-    inputs: Arrays
-    actual: Arrays
-    expected: Arrays
-    did_not_show: bool = False
-    known: bool = True
-    disallowed: str = ""
-
-    @property
-    def still_fails(self) -> bool:
-        """Tell whether the op still fails on the case, in the recorded way or in another way."""
-        return self.result.verdict in BAD
-
-    @property
-    def exit_code(self) -> int:
-        """Return 1 if the op still fails, 0 if it passes, 4 if there is no verdict."""
-        if self.still_fails:
-            return 1
-        if self.did_not_show or self.disallowed:
-            return 4
-        return 0 if self.result.verdict is Verdict.PASSED else 4
 
 
 class FailureLog:
@@ -381,9 +353,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         message = f"the record of failure {record.id} does not say how {record.op} was run"
         hint = "run or fuzz the op again: that records its failures anew"
         raise UsageError(Problem("failure-not-runnable", message, hint)) from None
-    now = msgspec.structs.replace(
-        recorded, op=resolved(recorded.op), reference=resolved(recorded.reference)
-    )
+    now = replace(recorded, op=resolved(recorded.op), reference=resolved(recorded.reference))
     return now, schema
 
 
@@ -453,13 +423,13 @@ class _Rerun:
             told = told_by_setting(setting, self._fails)
             differs = told == DIFFERS
             notes = (told, *shown.result.notes) if told else shown.result.notes
-            shown = msgspec.structs.replace(shown, result=replace(shown.result, notes=notes))
+            shown = replace(shown, result=replace(shown.result, notes=notes))
         elif passed and (not self._changed or self._is_unsteady()):
             again = next((r for r in self._more_runs() if r.still_fails), None)
             if again is not None:
                 notes = (DIFFERS, *again.result.notes)
                 shown, differs = (
-                    msgspec.structs.replace(again, result=replace(again.result, notes=notes)),
+                    replace(again, result=replace(again.result, notes=notes)),
                     True,
                 )
         known = self._record.id in {record.id for record in self._store.find(self._record.seed)}
@@ -470,9 +440,7 @@ class _Rerun:
         )
         case, schema = Case.from_json(self._record.case), self._schema
         disallowed = disallowed_sizes(schema, case) if schema and not known else ""
-        return msgspec.structs.replace(
-            shown, did_not_show=unseen, known=known, disallowed=disallowed
-        )
+        return replace(shown, did_not_show=unseen, known=known, disallowed=disallowed)
 
     def _first_that_shows(self) -> tuple[FailureSetting, Reproduction]:
         shown: tuple[FailureSetting, Reproduction] | None = None

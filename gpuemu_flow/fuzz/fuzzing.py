@@ -20,7 +20,7 @@ from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import Discovered, SeenInputs
 from gpuemu_flow.store.failures import FailureStore
@@ -126,7 +126,7 @@ class Fuzzer:
 
     def _run_here(self, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge the cases in threads of this process."""
-        malloc.tune()  # the tensors of fully checked cases come and go
+        limits.tune()  # the tensors of fully checked cases come and go
         jobs = max(1, self._options.jobs)
         sessions = jobs * SESSIONS_PER_EVALUATOR * len(self.subjects)
         with Pool(sessions, staging=self._cache.staging) as pool:

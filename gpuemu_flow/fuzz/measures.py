@@ -6,12 +6,11 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
@@ -38,35 +37,23 @@ from gpuemu_flow.numerics.calibrate import (
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
     MutantResult,
-    MutationScore,
     has_finite,
     plant,
 )
 from gpuemu_flow.numerics.output_mutants import score as mutation_score
 from gpuemu_flow.numerics.trivial import (
     Arrays,
-    TrivialReport,
     TrivialResult,
     assess,
     trivial_candidates,
 )
+from gpuemu_flow.results.fuzz_model import Mutation
 from gpuemu_flow.runners.api import EMULATED, Program
-from gpuemu_flow.runners.planted import RECORD
+from gpuemu_flow.runners.emulated import RECORD
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import BAD, Case, Verdict
-
-
-class Mutation(Struct, frozen=True):
-    """The share of planted bugs that the check finds with the op's configured tolerances."""
-
-    op: str
-    score: MutationScore
-    trivial: TrivialReport
-    cases: int
-    kernel: MutationScore | None = None
-    kernel_untold: int = 0
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
@@ -261,7 +248,7 @@ def _try_all(
     except (OSError, FlowError):
         return
     file = folder / MUTANT_FILE
-    changed = msgspec.structs.replace(subject.subject, op=replace(program, path=str(file)))
+    changed = replace(subject.subject, op=replace(program, path=str(file)))
     for mutant in planted:
         found.planted.setdefault(mutant.name, mutant)
         file.write_bytes(mutant.data)
@@ -279,9 +266,7 @@ def _try_triton(
     if program.sandbox is not None:
         writable = (*program.sandbox.writable, str(folder))
         program = replace(program, sandbox=replace(program.sandbox, writable=writable))
-    with open_ordered(
-        workspace, pool, msgspec.structs.replace(subject, op=program), cancel
-    ) as evaluator:
+    with open_ordered(workspace, pool, replace(subject, op=program), cancel) as evaluator:
         passing = _passing(evaluator, cases)
         found.untold += len(cases) - len(passing)
         if not passing:

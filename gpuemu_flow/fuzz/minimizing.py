@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
@@ -34,24 +32,14 @@ from gpuemu_flow.fuzz.failures import (
 from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.results.fuzz_model import Minimization
+from gpuemu_flow.runners.api import TIMEOUT
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.timeouts import TIMEOUT
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
 
 HANG_SECONDS = 2.0
 """Time limit, in seconds, of each smaller case while a hang is shrunk."""
-
-
-class Minimization(Struct, frozen=True):
-    """A failure, and the smallest case found that fails in the same way."""
-
-    original: FailureRecord
-    minimized: FailureRecord | None
-    steps: int
-    calls: int
-    one_minimal: bool
-    log: tuple[str, ...] = ()
 
 
 def minimise_failure(
@@ -150,7 +138,7 @@ class _Shrinker:
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
             quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
-            self._subject = msgspec.structs.replace(subject, op=quick)
+            self._subject = replace(subject, op=quick)
         self._record = record
         self._cancel = cancel
         self._case = Case.from_json(record.case)

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from gpuemu_flow.cases.op_schema import OpSchema, takes_any_rank
+from gpuemu_flow.cases.op_schema import OpSchema, allows_size, takes_any_rank
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.cases.shapes import listed_sizes
-from gpuemu_flow.cases.sizes_allowed import allows_size
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops

@@ -12,7 +12,7 @@ from msgspec import Struct
 from gpuemu_flow.cases.coverage import Coverage
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS, TIMEOUT
+from gpuemu_flow.runners.api import MOST_TIMEOUTS, TIMEOUT
 from gpuemu_flow.types import BAD, Case, CheckResult, Verdict
 from gpuemu_flow.verdicts import Tally
 

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
-from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
@@ -29,8 +28,8 @@ from gpuemu_flow.judging.generated import with_generated
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
+from gpuemu_flow.runners.arena import changed_inputs
 from gpuemu_flow.runners.arguments import given_values
-from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
@@ -116,7 +115,7 @@ class OwnOutputs:
         """
         with self._lock:
             program = self._subject(op, case.dtype, None).op
-        explained = explain(error, replace(program, path=""))
+        explained = explain(error, msgspec.structs.replace(program, path=""))
         if isinstance(error, FlowError):
             return run_error_result(FailureKind.EXECUTION, explained)
         return self.judge_error(op, case, explained)

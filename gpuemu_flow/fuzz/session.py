@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from threading import Event
 
-import msgspec
-from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row
@@ -23,8 +21,8 @@ from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judging.case_evaluator import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
-from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
+from gpuemu_flow.results.fuzz_model import CauseGroup, CoverageReport, FuzzReport
+from gpuemu_flow.runners.api import MOST_TIMEOUTS
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import read_manifest
@@ -58,11 +56,7 @@ def fuzz_ops(
         for op in select_ops(workspace, ops):
             if cancel.is_set():
                 break
-            wanted = (
-                msgspec.structs.replace(options, iterations=int(iterations[op]))
-                if configured
-                else options
-            )
+            wanted = replace(options, iterations=int(iterations[op])) if configured else options
             on_start(op, wanted.iterations)
             reports.append(
                 _fuzz_op(
@@ -289,14 +283,6 @@ def _minimized(
 
 
 COVERAGE_KEY = "coverage:fuzz"
-
-
-class CoverageReport(Struct, frozen=True):
-    """The coverage of ops by runs and fuzz runs together, and the gaps that remain."""
-
-    coverage: Coverage
-    rows: tuple[Row, ...]
-    gaps: tuple[Gap, ...]
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
-from gpuemu_flow.cases.samples import op_samples
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
@@ -43,7 +43,7 @@ class OpTasks(Struct, frozen=True):
     @property
     def schema(self) -> OpSchema:
         """Return the schema of the op's inputs."""
-        return schema_from_json(self.generate.settings["schema"])
+        return convert(self.generate.settings["schema"], OpSchema)
 
     def samples(self) -> list[Case]:
         """Plan the sample cases on which the op's traits (`OpTraits`) are decided.

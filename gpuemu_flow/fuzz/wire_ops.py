@@ -6,10 +6,9 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.config.model import OpConfig
@@ -24,7 +23,7 @@ from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
-from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.runners.script import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -233,7 +232,11 @@ class Subjects:
         return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
     def _base(self, query: Query, compiled: _Compiled, subject: Subject) -> str:
-        parts = [subject.reference.to_json(), subject.op.to_json(), subject.compare.to_json()]
+        parts = [
+            msgspec.to_builtins(subject.reference),
+            msgspec.to_builtins(subject.op),
+            subject.compare.to_json(),
+        ]
         samples = [case.identity() for case in subject.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
         return digest_json([repr(query.key()[1:]), *parts, *made_of])  # without the op's name
@@ -259,7 +262,9 @@ class Subjects:
             compare = msgspec.structs.replace(compare, precision=query.precision)
 
         def changed(program: Program) -> Program:
-            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
+            return msgspec.structs.replace(
+                program, kwargs={**op.kwargs, **kwargs}, input_names=names
+            )
 
         return msgspec.structs.replace(
             subject,
@@ -298,8 +303,8 @@ class Subjects:
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
         """Compile an op in one dtype as the graph's compiler does, even if the op cannot be run."""
-        stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
-        config = replace(self._config, ops=(stand_in,), targets={})
+        stand_in = structs.replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
+        config = structs.replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
         tasks = tasks_of(graph, op.name, dtype)
         subject = make_subject(tasks, planned_samples(tasks))
@@ -313,7 +318,7 @@ class Subjects:
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         # Without the op's name, so that a renamed op keeps its digest.
-        programs = [subject.op.to_json(), subject.reference.to_json()]
+        programs = [msgspec.to_builtins(subject.op), msgspec.to_builtins(subject.reference)]
         static = digest_json(["wire", programs, dtype, files, digests, self._version])
         inputs = KnownInputs(self._cache.actions, static, self._lookup)
         earlier = self._compiled.get((op.name, dtype))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuemu_flow.cases.op_schema import schema_to_json
+from msgspec import to_builtins
+
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.graph.compile_kernels import KernelCompiler
 from gpuemu_flow.graph.compile_programs import ProgramCompiler
+from gpuemu_flow.graph.compile_rules import outputs_apart, rule_tasks
 from gpuemu_flow.graph.graph import STAGES, Graph, Skip
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.graph.sampling import Sampling, samplings
+from gpuemu_flow.graph.overrides import Overrides, Sampling, samplings
 from gpuemu_flow.graph.snapshot import KernelBasis
 from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.globs import glob_files
@@ -24,8 +27,7 @@ from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
 from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.runners.api import EMULATED
-from gpuemu_flow.runners.off_limits import NOTHING
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence
 from gpuemu_flow.runners.sandbox.spec import OFF
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -111,8 +113,6 @@ class Compiler:
     def _outputs_apart(config: Config) -> tuple[str, ...]:
         if not (config.rules and config.sandbox.apart):
             return ()
-        from gpuemu_flow.graph.compile_rules import outputs_apart  # noqa: PLC0415
-
         return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
@@ -122,8 +122,6 @@ class Compiler:
         """
         if not self._config.rules:
             return None
-        from gpuemu_flow.graph.compile_rules import rule_tasks  # noqa: PLC0415
-
         found = rule_tasks(self._config, self._cache, self.sources, self._version, self.fence)
         for rule, spec in found.tasks.items():
             self._tasks[spec.name] = spec
@@ -142,8 +140,6 @@ class Compiler:
         """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
-        from gpuemu_flow.graph.compile_kernels import KernelCompiler  # noqa: PLC0415
-
         return KernelCompiler(
             self._config, self._cache, self.sources, self._version, self.fence, self._rules
         ).compile()
@@ -197,7 +193,7 @@ class Compiler:
                 else Closure((), ()),
                 inputs=self._needs(op, stages.GENERATE, *op.generators.values()),
                 settings={
-                    "schema": schema_to_json(op.schema),
+                    "schema": to_builtins(op.schema),
                     **self._programs.generators(op, program),
                 },
             )
@@ -432,3 +428,22 @@ def _reads(role: str, spec: TaskSpec) -> TaskInput:
 
 def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
     return () if spec is None else (_reads(stages.CODE, spec),)
+
+
+# Find references that import the op that they check.
+
+
+def dependent_references(config: Config, tasks: Iterable[TaskSpec]) -> list[Problem]:
+    """Return a warning for each op whose reference imports the file of the op.
+
+    Such a reference may return the op's own results. The op would then pass whatever it computes.
+    """
+    imported = {spec.subject: spec.sources for spec in tasks if spec.stage == stages.REFERENCE}
+    found = []
+    for op in config.ops:
+        file = op.op.relative if op.op is not None else ""
+        if file and file != op.reference.relative and file in imported.get(op.name, ()):
+            text = f"the reference of {op.name} imports {file}, which is the op"
+            hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
+            found.append(Problem("reference-imports-op", text, hint, warning=True))
+    return found

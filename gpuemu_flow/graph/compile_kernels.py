@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import json, structs
 
-from gpuemu_flow.artifacts.host_compiler import HOST_COMPILERS, host_compilers
+from gpuemu_flow.artifacts.kernel import VIEW_VERSION
 from gpuemu_flow.artifacts.lint import LINT_VERSION
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing, tool_places
-from gpuemu_flow.artifacts.view import VIEW_VERSION
-from gpuemu_flow.config.model import Config, Policies
-from gpuemu_flow.config.model_kernels import KernelConfig
+from gpuemu_flow.artifacts.toolchain import (
+    HOST_COMPILERS,
+    Toolchain,
+    find_tools,
+    host_compilers,
+    tool_missing,
+    tool_places,
+)
+from gpuemu_flow.config.model import Config, KernelConfig, Policies
 from gpuemu_flow.graph.compile_rules import RuleTasks, programs_of, with_outputs
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.graph.snapshot import KernelBasis
-from gpuemu_flow.inputs.environment import package_version
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.includes import Includes, find_includes, relative
+from gpuemu_flow.inputs.own_code import package_version
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import Fence, OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -320,8 +325,8 @@ class KernelCompiler:
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
                 "tool_problems": [asdict(problem) for problem in self._chain.problems],
                 "python": self._python,
-                "sandbox": None if maker is None else asdict(maker),
-                "tool_sandbox": None if wall is None else asdict(wall),
+                "sandbox": None if maker is None else msgspec.to_builtins(maker),
+                "tool_sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
         )
 
@@ -403,7 +408,7 @@ class KernelCompiler:
     def _lint(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
         policy = kernel_policy(self._config.policies, kernel)
         if arch:  # this task answers for its own architecture
-            policy = replace(policy, archs=(arch,))
+            policy = structs.replace(policy, archs=(arch,))
         return self._spec(
             stages.LINT,
             kernel,
@@ -412,7 +417,7 @@ class KernelCompiler:
             params=LintParams(
                 entry=kernel.name,
                 arch=arch,
-                policy=policy.to_json(),
+                policy=json.decode(json.encode(policy, order="deterministic")),
                 threads=kernel.threads_per_block or 0,
                 dynamic_shared_bytes=kernel.dynamic_shared_memory,
                 versions=[VIEW_VERSION, LINT_VERSION],

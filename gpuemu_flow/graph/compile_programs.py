@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of
 from gpuemu_flow.inputs.forbidden_files import ForbiddenFiles
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.runners.api import EMULATED, Gradients, Program
-from gpuemu_flow.runners.off_limits import NOTHING, OffLimits
-from gpuemu_flow.runners.preloadable import FRAMEWORKS
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.imports import FRAMEWORKS
+from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence, OffLimits
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 from gpuemu_flow.value_rules import SCALAR
@@ -64,7 +65,7 @@ class ProgramCompiler:
         if emulated:
             off_limits = NOTHING  # the emulator's process runs no code of the user
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
-        return Program(
+        program = Program(
             ref.kind,
             root=str(self._config.root),
             # A dotted module is imported by its name, as relative imports inside it need.
@@ -93,7 +94,7 @@ class ProgramCompiler:
             groups=groups_of(op),
             deterministic=op.deterministic,
             masks=masks_of(op),
-            gradients=Gradients.from_json({**gradients_of(op), "plain": fenced})
+            gradients=msgspec.convert({**gradients_of(op), "plain": fenced}, Gradients)
             if op.gradients
             else None,
             # Only for the op: a reference may be the library that is forbidden to the op.
@@ -102,7 +103,9 @@ class ProgramCompiler:
             framework=self._framework(ref),
             sandbox=sandbox,
             **off_limits,
-        ).to_json()
+        )
+        settings: dict[str, Json] = msgspec.to_builtins(program)
+        return settings
 
     def generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
         """Return the descriptions of the functions that generate the op's inputs, by their labels.

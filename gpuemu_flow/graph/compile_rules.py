@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 
-from gpuemu_flow.config.glob_match import matches
-from gpuemu_flow.config.model import Config, OpConfig
-from gpuemu_flow.config.model_rules import RuleConfig
+import msgspec
+
+from gpuemu_flow.config.globs import matches
+from gpuemu_flow.config.model import Config, OpConfig, RuleConfig
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.off_limits import off_limits_of
-from gpuemu_flow.runners.sandbox.fence import Fence, is_below
+from gpuemu_flow.runners.sandbox.fence import Fence, is_below, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -129,7 +129,7 @@ def rule_tasks(
                     for path in config.sandbox.writable
                     if path.is_relative_to(config.root)
                 ],
-                "sandbox": None if wall is None else asdict(wall),
+                "sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
             target=target.as_posix(),
             packages=packages,

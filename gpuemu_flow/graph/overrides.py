@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
+from gpuemu_flow.cases.schema import fixed_shapes_schema
+from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
@@ -47,3 +51,38 @@ class Overrides:
         """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
         lists = {name: tuple(data[name]) for name in _LISTS}
         return cls(**{**data, **lists, "given": frozenset(lists["given"])})
+
+
+# Changes that a mode of ``[ci]`` makes to the ops' cases.
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Changes that a mode of ``[ci]`` makes to the ops' cases."""
+
+    cases: int | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+    seed: int | None = None
+
+    def of(self, op: OpConfig) -> OpConfig:
+        """Return a copy of an op in which `cases` and `shapes` replace the op's own settings.
+
+        The op keeps its shapes if it has a schema.
+        """
+        schema = op.schema
+        if self.shapes and not op.has_schema:
+            schema = fixed_shapes_schema(op.input_names, self.shapes)
+        return replace(op, cases=self.cases or op.cases, schema=schema)
+
+
+def samplings(config: Config) -> dict[str, Sampling]:
+    """Return, by mode of ``[ci]``, the changes that the mode makes to the ops' cases.
+
+    A mode that changes nothing is left out.
+    """
+    ci = config.ci
+    found = {
+        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),
+        "thorough": Sampling(ci.fuzz_iterations, seed=ci.seed),
+    }
+    return {mode: sampling for mode, sampling in found.items() if sampling != Sampling()}

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
 
+import msgspec
+
 from gpuemu_flow import __version__
 from gpuemu_flow.config.target_options import Target
 from gpuemu_flow.errors import Problem
@@ -57,14 +59,14 @@ class Settings:
         return {
             **vars(self),
             "warnings": [asdict(problem) for problem in self.warnings],
-            "targets": {name: target.to_json() for name, target in self.targets.items()},
+            "targets": msgspec.to_builtins(self.targets),
         }
 
     @classmethod
     def from_json(cls, data: Json) -> Settings:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
-        targets = {name: Target.from_json(target) for name, target in data["targets"].items()}
+        targets = msgspec.convert(data["targets"], dict[str, Target])
         return cls(**{**data, "warnings": warnings, "targets": targets})
 
 

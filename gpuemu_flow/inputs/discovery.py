@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.inputs.file_clock import FileClock
-from gpuemu_flow.inputs.files import ABSENT, FileTable
+from gpuemu_flow.inputs.files import ABSENT, FileClock, FileTable
+from gpuemu_flow.inputs.globs import entries_in
 from gpuemu_flow.inputs.input_names import InputNames
-from gpuemu_flow.inputs.listings import entries_in
-from gpuemu_flow.inputs.looks import MOST_LOOKS, Look, Looks, halves_of
 from gpuemu_flow.inputs.plan import look_of, variable_digest
-from gpuemu_flow.inputs.unchanged import Unchanged, raw
+from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 
@@ -321,3 +322,154 @@ def _is_listing(names: Discovered) -> bool:
 
 def _listing(entries: frozenset[str] | None) -> str:
     return ABSENT if entries is None else digest_json(sorted(entries))
+
+
+# Cache the states of sets of inputs, as they were when last determined.
+
+
+MOST_LOOKS = 16
+_PATHS = ("files", "links", "missed", "looked")
+"""Parts of `Discovered` that hold paths, in sets without listings of folders."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The states that a set of inputs had at one time."""
+
+    unchanged: Unchanged
+    parts: dict[str, str]
+    moved: dict[int, list[str]]
+
+
+class Looks:
+    """Cache of one `Look` per set of inputs, for the sets used most recently. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looks: dict[Discovered, Look] = {}
+
+    def get(self, names: Discovered) -> Look | None:
+        """Return the cached `Look` of a set, which may be out of date; None if none is cached."""
+        return self._looks.get(names)
+
+    def keep(self, names: Discovered, look: Look) -> None:
+        """Cache the `Look` of a set, and mark this set as the most recently used one.
+
+        If the cache is full, drop the `Look` of the least recently used set.
+        """
+        with self._lock:
+            self._looks.pop(names, None)
+            self._looks[names] = look
+            if len(self._looks) > MOST_LOOKS:
+                del self._looks[next(iter(self._looks))]
+
+
+@lru_cache(maxsize=MOST_LOOKS)
+def halves_of(names: Discovered) -> tuple[Discovered, ...]:
+    """Split a set of inputs into the paths in the workspace and all other inputs.
+
+    Most inputs outside of the workspace are the same for all programs, so that their states need to
+    be determined only once. The set must not include folders that a program listed. The results do
+    not include the reasons in `Discovered.untracked`. An empty part is not returned.
+    """
+    own: dict[str, frozenset[str]] = {}
+    shared: dict[str, frozenset[str]] = {"untracked": frozenset()}
+    for part in _PATHS:
+        paths: frozenset[str] = getattr(names, part)
+        own[part] = frozenset(path for path in paths if path[:1] not in ("/", "<"))
+        shared[part] = paths - own[part]
+    halves = Discovered(**own), replace(names, **shared)
+    return tuple(half for half in halves if half != Discovered())
+
+
+# Tell cheaply whether files and variables are as they were at an earlier time.
+
+
+_Look = tuple[int, int, int, int, int]
+
+
+def _status(path: str) -> _Look | None:
+    try:
+        s = os.stat(path)  # noqa: PTH116 - hot
+    except (OSError, ValueError):
+        return None
+    # Setting the time of modification also updates the time of change, which cannot be set back.
+    return s.st_ctime_ns, s.st_ino, s.st_size, s.st_mode, s.st_dev
+
+
+def _link_status(path: str) -> _Look | None:
+    try:
+        s = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return s.st_ctime_ns, s.st_ino, s.st_size, s.st_mode, s.st_dev
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116 - hot
+    except (OSError, ValueError):
+        return -1
+
+
+def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
+    """Return a copy of an environment from which variables can be read quickly.
+
+    The copy of `os.environ` has names and values as bytes, since `os.environ` itself decodes a
+    variable each time it is read. Any other mapping is copied as it is.
+    """
+    return dict(getattr(variables, "_data", variables))
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The state of paths and variables at one time; made by `Unchanged.now`."""
+
+    followed: tuple[tuple[str, _Look | None], ...]
+    links: tuple[tuple[str, _Look | None], ...]
+    modes: tuple[tuple[str, int], ...]
+    variables: Mapping[Any, Any]
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        followed: Iterable[str],
+        links: Iterable[str],
+        modes: Iterable[str],
+        variables: Mapping[str, str],
+    ) -> Unchanged:
+        """Return the present state of some paths and variables."""
+        own = tuple((path, _link_status(path)) for path in dict.fromkeys(links))
+        absent = {path for path, seen in own if seen is None}  # their modes cannot differ
+        return cls(
+            tuple((path, _status(path)) for path in dict.fromkeys(followed)),
+            own,
+            tuple((path, _mode(path)) for path in dict.fromkeys(modes) if path not in absent),
+            raw(variables),
+        )
+
+    def times(self) -> dict[str, int]:
+        """Return the time of change, in ns, of each file that was followed and exists."""
+        return {path: seen[0] for path, seen in self.followed if seen is not None}
+
+    def link_times(self) -> dict[str, int]:
+        """Return the time of change, in ns, of each path in `links` that exists."""
+        return {path: seen[0] for path, seen in self.links if seen is not None}
+
+    def existing(self) -> set[str]:
+        """Return the paths in `modes` at which something exists."""
+        return {path for path, mode in self.modes if mode != -1}
+
+    def holds(self, variables: Mapping[str, str]) -> bool:
+        """Tell whether all paths, and all variables, are as they were."""
+        for path, seen in self.followed:
+            if _status(path) != seen:
+                return False
+        for path, seen in self.links:
+            if _link_status(path) != seen:
+                return False
+        for path, mode in self.modes:
+            if _mode(path) != mode:
+                return False
+        return raw(variables) == self.variables

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
-from gpuemu_flow.runners.off_limits import OffLimits, off_limits
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import Fence, OffLimits, off_limits
 from gpuemu_flow.runners.sandbox.spec import OFF
 from gpuemu_flow.types import Json
 
@@ -50,11 +50,13 @@ class ForbiddenFiles:
         key = fence.key()
         if key["level"] == OFF:
             return key
-        alone = self._alone(op, program)
+        starts, _ = self._judges(op)
+        named = map(self._sources.relative, set(starts) - set(self._starts(program)))
+        alone = sorted({*self._alone(op, program), *named})
         own = fence.own_apart(off_limits, self.own(op, program))
         return {
             **key,
-            **({"hidden": list(alone)} if alone else {}),
+            **({"hidden": alone} if alone else {}),
             **({"own": [self._sources.relative(Path(path)) for path in own]} if own else {}),
         }
 

@@ -36,8 +36,7 @@ from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome
 from gpuemu_flow.runners.checked import watches
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.session import ProgramSession
-from gpuemu_flow.runners.work import CallMany, SharedInputs
+from gpuemu_flow.runners.work import CallMany, ProgramSession, SharedInputs
 from gpuemu_flow.types import DTYPES, Case, CheckResult, Failure, FailureKind
 
 

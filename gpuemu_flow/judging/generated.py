@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from threading import Event
 from typing import Any
 
+import msgspec
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import (
     MOST_BYTES,
     case_fault,
     decode_values,
     encode_values,
+    unmade,
     wanted_of,
     with_values,
 )
@@ -29,15 +30,14 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.dtypes import element_name
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.api import MOST_TIMEOUTS, OpError, Program, RunError
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.runners.pool import OnObserved, Pool
 from gpuemu_flow.runners.tensors import as_plain_array
-from gpuemu_flow.runners.timeouts import MOST_TIMEOUTS
-from gpuemu_flow.types import Case, InputSpec, Json, Shape
+from gpuemu_flow.types import Case, InputSpec, Json
 from gpuemu_flow.value_rules import (
     GENERATE_DIFFERS_SLUG,
     GENERATE_FAILED_SLUG,
@@ -80,7 +80,7 @@ def with_generated(
         if label not in generators:
             continue  # the case itself reports that it was not called
         asker = _GeneratorCaller(pool, generators[label], label, cancel, on_observed)
-        calls = [_call_of(cases[number], spec) for number, spec in places]
+        calls = [(unmade(cases[number]), spec) for number, spec in places]
         for (number, spec), given in zip(places, asker.ask_all(calls), strict=True):
             found[number][spec.name] = _checked(spec, given)
     return [with_values(case, given) for case, given in zip(cases, found, strict=True)]
@@ -99,19 +99,6 @@ def fit_together(cases: Sequence[Case]) -> bool:
 def usable(samples: Sequence[Case]) -> list[Case]:
     """Return the samples whose inputs could all be made; if there are none, return all samples."""
     return [case for case in samples if case_fault(case) is None] or list(samples)
-
-
-def _call_of(case: Case, spec: InputSpec) -> GeneratorCall:
-    return GeneratorCall(
-        name=spec.name,
-        position=spec.position,
-        shape=spec.shape,
-        dtype=spec.dtype,
-        strategy=spec.strategy,
-        seed=case.seed,
-        shapes={each.name: each.shape for each in case.inputs},
-        dims=dict(case.dims),
-    )
 
 
 def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
@@ -175,7 +162,7 @@ class _GeneratorCaller:
         return answers
 
     def _ask(self, calls: Sequence[GeneratorCall]) -> list[GeneratedValues]:
-        payload = {"label": self._label, "calls": [call.to_json() for call in calls]}
+        payload = {"label": self._label, "calls": to_builtins(calls)}
         answer = self._pool.call(
             self._program,
             TARGET,
@@ -192,23 +179,16 @@ class _GeneratorCaller:
     def _failed(
         self, call: GeneratorCall, error: RunError, slug: str = GENERATE_FAILED_SLUG
     ) -> GeneratedValues:
-        text = f"{call.name}: {self._label}: {error.message}"
+        text = f"{call[1].name}: {self._label}: {error.message}"
         return GeneratedValues("", slug, text, error.hint, error.file, error.line)
 
 
 def _read(answer: Json) -> list[GeneratedValues]:
     """Parse a worker's answers; return an empty list if they are malformed."""
-    kinds = {name: type(value) for name, value in vars(GeneratedValues()).items()}
-    if not isinstance(answer, list):
+    try:
+        return msgspec.convert(answer, list[GeneratedValues])
+    except msgspec.ValidationError:
         return []
-    found = []
-    for each in answer:
-        if not isinstance(each, dict) or any(
-            type(value) is not kinds.get(name) for name, value in each.items()
-        ):
-            return []
-        found.append(GeneratedValues.from_json(each))
-    return found
 
 
 # Make an input's values with a user's function, in a separate worker.
@@ -224,43 +204,26 @@ MOST_ANSWERED = 16 << 20
 _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 
 
-class GeneratorCall(Struct, frozen=True):
-    """One input of one case whose values a user's function has to return."""
+GeneratorCall = tuple[Case, InputSpec]
+"""A case and one of its inputs, whose values a user's function has to return."""
 
-    name: str
-    position: int
-    shape: Shape
-    dtype: str
-    strategy: str
-    seed: int
-    shapes: Mapping[str, Shape]
-    dims: Mapping[str, int]
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the call as plain JSON; `from_json` is the inverse."""
-        shapes = {name: list(shape) for name, shape in self.shapes.items()}
-        return {**asdict(self), "shape": list(self.shape), "shapes": shapes}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> GeneratorCall:
-        """Rebuild a call from the result of `to_json`."""
-        shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
-        return cls(**{**data, "shape": tuple(data["shape"]), "shapes": shapes})
-
-    def arguments(self) -> dict[str, Any]:
-        """Return arguments for one call, new ones each time, since the function may change them."""
-        seed = SeededRng(self.seed).derive("data").derive(f"input_{self.position}").gen_u64()
-        return {
-            "seed": seed,
-            "rng": np.random.Generator(np.random.PCG64(seed)),
-            "case_seed": SeededRng(self.seed).derive("data").gen_u64(),
-            "shape": tuple(self.shape),
-            "dtype": self.dtype,
-            "name": self.name,
-            "shapes": dict(self.shapes),
-            "dims": dict(self.dims),
-            "strategy": self.strategy,
-        }
+def _arguments(call: GeneratorCall) -> dict[str, Any]:
+    """Return arguments for one call, new ones each time, since the function may change them."""
+    case, spec = call
+    data = SeededRng(case.seed).derive("data")
+    seed = data.derive(f"input_{spec.position}").gen_u64()
+    return {
+        "seed": seed,
+        "rng": np.random.Generator(np.random.PCG64(seed)),
+        "case_seed": data.gen_u64(),
+        "shape": spec.shape,
+        "dtype": spec.dtype,
+        "name": spec.name,
+        "shapes": {each.name: each.shape for each in case.inputs},
+        "dims": dict(case.dims),
+        "strategy": spec.strategy,
+    }
 
 
 def generate_all(payload: Json, evaluator: Evaluator) -> Json:
@@ -275,9 +238,9 @@ def generate_all(payload: Json, evaluator: Evaluator) -> Json:
     function = load_function(program)
     answers: list[Json] = []
     taken = 0
-    for data in payload["calls"]:
-        given = _answer(function, program, payload["label"], GeneratorCall.from_json(data))
-        answers.append(given.to_json())
+    for call in convert(payload["calls"], list[GeneratorCall]):
+        given = _answer(function, program, payload["label"], call)
+        answers.append(to_builtins(given))
         taken += len(given.data)
         if taken > MOST_ANSWERED:
             break
@@ -288,23 +251,24 @@ def _answer(
     function: Callable[..., Any], program: Program, label: str, call: GeneratorCall
 ) -> GeneratedValues:
     """Call the function twice; return the values, or an error if it failed or the values differ."""
+    name = call[1].name
     try:
         names = _names(function)
         first, second = (_called(function, call, names) for _ in range(2))
     except OpError as error:
         failed = error.error
-        text = f"{call.name}: {label}: {failed.message}"
+        text = f"{name}: {label}: {failed.message}"
         return GeneratedValues(slug=failed.slug, message=text, hint=failed.hint)
     except BaseException as error:  # functions of the user's may raise anything
         failed = explain(error, program)
-        text = f"{call.name}: {label}: {failed.message}"
+        text = f"{name}: {label}: {failed.message}"
         return GeneratedValues(
             "", GENERATE_FAILED_SLUG, text, failed.hint, failed.file, failed.line
         )
-    if not (_fits(first, call) and first.nbytes <= MOST_BYTES):
-        return _refused(label, call, first)
-    if not _fits(second, call) or first.tobytes() != second.tobytes():
-        text = f"{call.name}: {label} returned different values for equal arguments"
+    if not (_fits(first, call[1]) and first.nbytes <= MOST_BYTES):
+        return _refused(label, call[1], first)
+    if not _fits(second, call[1]) or first.tobytes() != second.tobytes():
+        text = f"{name}: {label} returned different values for equal arguments"
         hint = "draw from `rng` or `seed` alone, and keep nothing between calls"
         return GeneratedValues(slug=GENERATE_DIFFERS_SLUG, message=text, hint=hint)
     return encode_values(first)
@@ -336,26 +300,26 @@ def _called(
     function: Callable[..., Any], call: GeneratorCall, names: tuple[str, ...]
 ) -> np.ndarray:
     """Call the function, and return a copy of its result; raise OpError if that is no array."""
-    given = call.arguments()
+    given, spec = _arguments(call), call[1]
     returned = function(**{name: given[name] for name in names})
     try:
-        return np.array(as_plain_array(returned, call.name))
+        return np.array(as_plain_array(returned, spec.name))
     except OpError:
         kind = type(returned).__name__
-        message = f"it returned a {kind}; an array of {call.dtype} {list(call.shape)} is asked for"
+        message = f"it returned a {kind}; an array of {spec.dtype} {list(spec.shape)} is asked for"
         raise _fault(GENERATE_RESULT_SLUG, message) from None
 
 
-def _fits(array: np.ndarray, call: GeneratorCall) -> bool:
-    return array.shape == call.shape and element_name(array.dtype) == call.dtype
+def _fits(array: np.ndarray, spec: InputSpec) -> bool:
+    return array.shape == spec.shape and element_name(array.dtype) == spec.dtype
 
 
-def _refused(label: str, call: GeneratorCall, array: np.ndarray) -> GeneratedValues:
-    asked = f"{call.dtype} {list(call.shape)}"
-    if _fits(array, call):
-        text = f"{call.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
+def _refused(label: str, spec: InputSpec, array: np.ndarray) -> GeneratedValues:
+    asked = f"{spec.dtype} {list(spec.shape)}"
+    if _fits(array, spec):
+        text = f"{spec.name}: {label} returned {array.nbytes} bytes; {MOST_BYTES} are possible"
         hint = "smaller dims in the schema, or a kind of values in place of a function"
         return GeneratedValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)
-    text = f"{call.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
+    text = f"{spec.name}: {label} returned {array.dtype} {list(array.shape)}; {asked} is asked for"
     hint = "return an array of the `shape` and `dtype` that it is given"
     return GeneratedValues(slug=GENERATE_RESULT_SLUG, message=text, hint=hint)

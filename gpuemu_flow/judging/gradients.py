@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.gradients import (
     Excused,
@@ -17,7 +18,6 @@ from gpuemu_flow.numerics.gradients import (
     is_gradient,
     is_of_parameter,
 )
-from gpuemu_flow.numerics.variants import WITH_GRADIENTS
 from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
@@ -24,13 +24,14 @@ from gpuemu_flow.judging.traits import (
 )
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
-from gpuemu_flow.numerics.contract import OutputContract
-from gpuemu_flow.numerics.contract_shapes import declared_dtypes
+from gpuemu_flow.numerics.contract import OutputContract, default_tolerance
 from gpuemu_flow.numerics.contract_statistics import tested
+from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, split_variants
 from gpuemu_flow.numerics.contracts import (
     CaseContracts,
     SeenOutputs,
     ViewedReference,
+    declared_dtypes,
 )
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, element_name, to_float64
@@ -38,8 +39,6 @@ from gpuemu_flow.numerics.envelope import Envelope, build_envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
-from gpuemu_flow.numerics.tolerances import default_tolerance
-from gpuemu_flow.numerics.variants import WITH_GRADIENTS, split_variants
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -129,7 +128,7 @@ class Judge:
     ) -> CheckResult:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
-        If the outputs of a variant (`numerics.variants`) get a different verdict, the case is
+        If the outputs of a variant (`numerics.contract_views`) get a different verdict, the case is
         inconclusive. The variant with gradients is an exception: there, the worse verdict counts.
 
         With `explain`, two more steps follow for a case that does not pass, and take longer than

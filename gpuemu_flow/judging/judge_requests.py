@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
@@ -16,12 +17,9 @@ from gpuemu_flow.judging.subject import PLAIN, CompareParams
 from gpuemu_flow.judging.verdicts import StoredCase, input_error, run_error_result, with_violations
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
-from gpuemu_flow.runners.answers import MALFORMED
-from gpuemu_flow.runners.api import OpError, Outcome, RunError
-from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.runners.buffers import changed_inputs
-from gpuemu_flow.runners.slots import Slot
+from gpuemu_flow.runners.api import OpError, Outcome, RunError, Slot
+from gpuemu_flow.runners.arena import Arena, changed_inputs
+from gpuemu_flow.runners.attempt import MALFORMED, Attempt, WorkerClient
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Json, failure_from_json
 
@@ -106,7 +104,7 @@ def post(
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return {str(name): Slot.from_json(slot) for name, slot in data.items()}
+    return msgspec.convert(data, dict[str, Slot])
 
 
 class Evaluation:
@@ -119,7 +117,7 @@ class Evaluation:
         self._setup = setup
         self._inputs = inputs
         self._shadow = shadow
-        self._rounding = None if rounding is None else vars(rounding)
+        self._rounding = None if rounding is None else msgspec.to_builtins(rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send the request to the worker; see `Work.begin`."""
@@ -232,9 +230,7 @@ class JudgeRequest:
             "bring": self.bring,
             "explain": self.explain,
             "watch": self.watch and places is not None and current.gave,
-            "places": None
-            if places is None
-            else [{n: slot.to_json() for n, slot in place.items()} for place in places],
+            "places": None if places is None else [msgspec.to_builtins(place) for place in places],
         }
         arrays = self.actual if places is None and self.method == "judge" else {}
         failed = post(worker_client, message, self._setup, arrays)

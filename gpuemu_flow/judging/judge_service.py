@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -24,22 +25,19 @@ from gpuemu_flow.judging.judge import Judge, refused
 from gpuemu_flow.judging.subject import CompareParams, expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judging.traits import OpTraits
 from gpuemu_flow.judging.verdicts import comparison_failed
-from gpuemu_flow.numerics.compare_batch import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
+from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.reference_order import dtypes_to_try
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.runners import blobs
-from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
-from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError, Slot, end_of
+from gpuemu_flow.runners.arena import Arena, changed_inputs
+from gpuemu_flow.runners.arguments import begin_call
 from gpuemu_flow.runners.blobs import BlobError
-from gpuemu_flow.runners.buffers import changed_inputs
 from gpuemu_flow.runners.execute import converted
-from gpuemu_flow.runners.float_dtype import begin_call
 from gpuemu_flow.runners.jobs import ServiceContext
 from gpuemu_flow.runners.limits import lift_memory_limit
-from gpuemu_flow.runners.slots import Slot, end_of
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict, failure_to_json
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, dtypes_to_try, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -374,11 +372,12 @@ def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return {name: Slot.from_json(slot) for name, slot in data.items()}
+    return msgspec.convert(data, dict[str, Slot])
 
 
 def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
-    return {name: slot.to_json() for name, slot in slots.items()}
+    places: dict[str, Json] = msgspec.to_builtins(slots)
+    return places
 
 
 def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:

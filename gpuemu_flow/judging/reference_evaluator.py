@@ -36,12 +36,11 @@ from gpuemu_flow.judging.verdicts import (
 )
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import OpError, Program, RunError
-from gpuemu_flow.runners.attempt import Attempt
+from gpuemu_flow.runners.attempt import MALFORMED, Attempt
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
+from gpuemu_flow.runners.work import ProgramSession
 from gpuemu_flow.types import Case, CheckResult, Failure
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from gpuemu_flow.numerics.contract import OutputContract
-from gpuemu_flow.numerics.reference_order import WIDE
 from gpuemu_flow.runners.api import Checks, Outcome, Program
-from gpuemu_flow.types import COMPLEX, DTYPES, PRECISIONS, Case, Json
+from gpuemu_flow.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json
 
 
 class Subject(Struct, frozen=True):
@@ -38,12 +38,14 @@ class Subject(Struct, frozen=True):
     def to_json(self) -> dict[str, Json]:
         """Return the subject, without name and dtype, as plain JSON for a failure's record."""
         return {
-            "op": self.op.to_json(),
-            "reference": self.reference.to_json(),
+            "op": msgspec.to_builtins(self.op),
+            "reference": msgspec.to_builtins(self.reference),
             "reference_dtype": self.reference_dtype,
             "compare": self.compare.to_json(),
             "samples": [case.to_json() for case in self.samples],
-            "generators": {label: made.to_json() for label, made in self.generators.items()},
+            "generators": {
+                label: msgspec.to_builtins(made) for label, made in self.generators.items()
+            },
         }
 
     @classmethod
@@ -52,12 +54,15 @@ class Subject(Struct, frozen=True):
         return cls(
             name,
             case.dtype,
-            Program.from_json(data["op"]),
-            Program.from_json(data["reference"]),
+            msgspec.convert(data["op"], Program),
+            msgspec.convert(data["reference"], Program),
             CompareParams.from_json(data["compare"]),
             [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
             data["reference_dtype"],
-            {label: Program.from_json(made) for label, made in data.get("generators", {}).items()},
+            {
+                label: msgspec.convert(made, Program)
+                for label, made in data.get("generators", {}).items()
+            },
         )
 
 

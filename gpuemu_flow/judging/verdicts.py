@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.runners.api import RunError, error_from_json
-from gpuemu_flow.runners.timeouts import NOT_RUN_SLUG
+from gpuemu_flow.runners.api import NOT_RUN_SLUG, RunError
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -172,7 +172,7 @@ class StoredCase(Struct, frozen=True):
     def without_outputs(self) -> CheckResult | None:
         """Return the verdict if a program gave no outputs; see `without_outputs`."""
         reference, op = (
-            None if record["ok"] else error_from_json(record["error"])
+            None if record["ok"] else msgspec.convert(record["error"], RunError)
             for record in (self.reference, self.op)
         )
         return without_outputs(reference, op)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.config.lookup import key_at
+from gpuemu_flow.config.fields import describe, key_at
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.lsp.outline import OpTable, Outline
 from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.failure_text import failure_row
@@ -19,10 +20,10 @@ def hover(outlined: Outline, last: LastResults, line: int, column: int, *, rich:
         if line in (table.header, table.place.line) and table.name:
             return results_card(table, last, rich=rich)
     path = outlined.path_at(line, column)
-    key = key_at(path) if path and isinstance(path[-1], str) else None
+    key = key_at(File, path) if path and isinstance(path[-1], str) else None
     if key is None:
         return ""
-    return "\n\n".join(part for part in (f"{_title(key.name, rich=rich)}: {key.type.describe()}",
+    return "\n\n".join(part for part in (f"{_title(key.name, rich=rich)}: {describe(key.type)}",
                                          key.doc, _default(key.default_text)) if part)  # fmt: skip
 
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 
-from gpuemu_flow.config.keys import Section, Tables, plain
-from gpuemu_flow.config.lookup import key_at, section_at, words_of
-from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.fields import (
+    Table,
+    describe,
+    key_at,
+    keys_of,
+    plain,
+    rows_of,
+    table_at,
+    words_of,
+)
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.lsp.outline import Outline
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -36,8 +44,8 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
         return _tables()
     table = outlined.table_at(line)
     if _KEY.fullmatch(before):
-        section = section_at(table)
-        return _keys(section) if section is not None else []
+        found = table_at(File, table)
+        return _keys(found) if found is not None else []
     value = _VALUE.fullmatch(before)
     return (
         _words((*table, *value[1].split(".")), quoted=value[2][:1] in ("'", '"')) if value else []
@@ -47,8 +55,8 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 def _tables() -> list[Completion]:
     """Return completions for the names in table headers, including ``ops.schema``."""
     found = []
-    for key in FILE.keys:
-        array = isinstance(key.type, Tables)
+    for key in keys_of(File).values():
+        array = rows_of(key.type) is not None
         found.append(
             Completion(key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc)
         )
@@ -56,16 +64,16 @@ def _tables() -> list[Completion]:
     return found
 
 
-def _keys(section: Section) -> list[Completion]:
+def _keys(table: type[Table]) -> list[Completion]:
     return [
-        Completion(key.name, "key", key.type.describe()[:120], plain(key.doc))
-        for key in section.keys
-        if not isinstance(key.type, Tables)
+        Completion(key.name, "key", describe(key.type)[:120], plain(key.doc))
+        for key in keys_of(table).values()
+        if rows_of(key.type) is None
     ]
 
 
 def _words(path: tuple[str, ...], *, quoted: bool) -> list[Completion]:
-    key = key_at(path)
+    key = key_at(File, path)
     found = words_of(key.type) if key is not None else ()
     bare = ("true", "false")
     return [

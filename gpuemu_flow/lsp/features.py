@@ -7,11 +7,10 @@ from typing import Any, BinaryIO
 from lsprotocol import types
 
 from gpuemu_flow.lsp import cards, completions, jobs
-from gpuemu_flow.lsp.documents import Document, to_range
 from gpuemu_flow.lsp.findings import Diagnosis
 from gpuemu_flow.lsp.outline import Outline
 from gpuemu_flow.lsp.running import RunningCommands
-from gpuemu_flow.lsp.server import WATCHED, ConfigServer
+from gpuemu_flow.lsp.server import WATCHED, ConfigServer, Document, to_range
 
 MAX_OPS = 2_000
 """Maximum number of tables with lenses: more than an editor can show, but quick to send."""

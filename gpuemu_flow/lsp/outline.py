@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import field
 
+from gpuemu_flow.config.fields import names_of
 from gpuemu_flow.config.positions import KeyPath, scan
 from gpuemu_flow.config.read import MAX_BYTES, parse_toml
 from gpuemu_flow.config.report import Reporter
-from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.quick_dataclass import dataclass
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.:/-]+")
@@ -91,7 +92,7 @@ class Outline:
             found = _HEADER.fullmatch(self.lines[above])
             if found:
                 path = tuple(part.strip().strip("\"'") for part in found[1].split("."))
-                if path[0] in FILE.by_name:
+                if path[0] in names_of(File):
                     return path
         return ()
 

@@ -11,9 +11,8 @@ from typing import Any
 from lsprotocol import types
 
 from gpuemu_flow.lsp import jobs
-from gpuemu_flow.lsp.documents import Document
 from gpuemu_flow.lsp.jobs import CommandProgress, CommandResult, run_command
-from gpuemu_flow.lsp.server import ConfigServer
+from gpuemu_flow.lsp.server import ConfigServer, Document
 
 MAX_WAITING = 20
 MAX_LOGGED = 200_000

@@ -15,9 +15,20 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FloatLimits, to_float32, to_float64
+from gpuemu_flow.numerics.dtypes import (
+    NON_FINITE_DISTANCE,
+    Float64Array,
+    FloatLimits,
+    max_spacings_finite,
+    max_steps_finite,
+    spacing,
+    to_float32,
+    to_float64,
+    ulp_distance,
+)
 from gpuemu_flow.numerics.judge import (
     Bound,
     Judgement,
@@ -34,15 +45,6 @@ from gpuemu_flow.numerics.statistics import (
     relative_errors,
     sample_positions,
 )
-from gpuemu_flow.numerics.ulp import (
-    NON_FINITE_DISTANCE,
-    Float64Array,
-    max_spacings_finite,
-    max_steps_finite,
-    spacing,
-    ulp_distance,
-)
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 
@@ -54,8 +56,7 @@ _scratch = threading.local()
 _PADDING = 128  # keeps buffers from lying a power of two apart, where they compete for cache lines
 
 
-@dataclass(frozen=True)
-class BlockedOutcome:
+class BlockedOutcome(Struct, frozen=True):
     """The comparison of one output: totals over all elements, and a sample for percentiles."""
 
     totals: Totals
@@ -74,21 +75,6 @@ class Proof(NamedTuple):
 class Prover:
     """Tries to show with few vector operations that every element of a block passes.
 
-    Parameters
-    ----------
-    atol, rtol : float
-        Finite and not negative; `provable` tells whether they suit the arithmetic.
-    work : numpy dtype
-        The dtype of the arithmetic, float32 or float64. It must hold the actual and the expected
-        values exactly.
-
-    Attributes
-    ----------
-    block : int
-        Elements of the longest block.
-
-    Notes
-    -----
     An element passes if ``|a-e| <= atol + rtol*|e|``, where a is its actual and e its expected
     value. The proof divides instead, which saves a multiplication per element::
 
@@ -270,37 +256,7 @@ def compare_floats(
     *,
     stop_at_failure: bool = False,
 ) -> BlockedOutcome:
-    """Compare a float output, with only a few blocks of additional memory.
-
-    Parameters
-    ----------
-    actual : ndarray
-        Any strides.
-    expected : ndarray
-        Same shape; same dtype, or float64 holding unrounded values.
-    bound : Bound
-    rules : Rules
-    fmt : FloatLimits or None
-        Format of the output, for ulp; None = no ulp statistics.
-    stop_at_failure : bool
-        True to return after the first block with a failing element; the statistics are then
-        partial.
-
-    Returns
-    -------
-    BlockedOutcome
-        An element's share is its error divided by its tolerance. Accuracy of the results:
-
-        - The failing elements and their number, ``max_abs``, the largest ``share`` and the worst
-          element are exact for any size.
-        - ``sum_abs`` has a relative error below 2e-4, since the errors within a proven block may be
-          added in float32.
-        - ``max_rel`` and ``max_ulp`` are exact up to `FULL_EXTREMES` elements. In larger outputs
-          they are lower bounds: they cover the blocks without a proof, a part of the proven blocks,
-          the sample, and the elements of largest error and share.
-        - Percentiles, and the means of relative and ulp error, are exact up to `EXACT_SIZE`
-          elements. In larger outputs they are estimated; see `sample_positions`.
-    """
+    """Compare a float output, with only a few blocks of additional memory."""
     comparison = _FloatComparison(actual, expected, bound, rules, fmt)
     with np.errstate(all="ignore"):
         return comparison.run(stop_at_failure=stop_at_failure)

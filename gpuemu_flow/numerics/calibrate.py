@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Tolerance
 
 PERCENTILE = 0.95
@@ -24,29 +23,16 @@ TOP_BINADES = 3
 """Number of binades, from the largest value down, in which the relative errors decide ``rtol``."""
 
 
-@dataclass(frozen=True)
-class MeasuredErrors:
-    """The errors of a trusted implementation in one case, in the outputs of one dtype.
-
-    Attributes
-    ----------
-    dtype : str
-    max_abs : float
-        Largest ``|actual - expected|`` over the elements where both values are finite.
-    relative : mapping of int to float
-        For each exponent e, the largest ``|actual - expected| / |expected|`` over the elements with
-        ``2**e <= |expected| < 2**(e + 1)``.
-    at_zero : float
-        Largest ``|actual|`` where the expected value is 0.
-    mismatches : int
-        Elements whose actual or expected value, but not both, is NaN or Inf.
-    """
+class MeasuredErrors(Struct, frozen=True):
+    """The errors of a trusted implementation in one case, in the outputs of one dtype."""
 
     dtype: str
-    max_abs: float
+    max_abs: float  # largest ``|actual - expected|`` over the elements where both values are finite
+    # For each exponent e, the largest ``|actual - expected| / |expected|`` over the elements with
+    # ``2**e <= |expected| < 2**(e + 1)``
     relative: Mapping[int, float] = field(default_factory=dict)
-    at_zero: float = 0.0
-    mismatches: int = 0
+    at_zero: float = 0.0  # largest ``|actual|`` where the expected value is 0
+    mismatches: int = 0  # elements whose actual or expected value, but not both, is NaN or Inf
 
     @property
     def at_the_top(self) -> float:
@@ -63,35 +49,20 @@ class MeasuredErrors:
         return max(self.at_zero, 0.0, *excess)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A suggested tolerance and the figures that it is based on.
-
-    Attributes
-    ----------
-    dtype : str
-    atol, rtol : float
-        The tolerance ``|actual - expected| <= atol + rtol * |expected|``. Both numbers have three
-        significant digits, and are rounded upward.
-    error : float
-        1.5 times the 95th percentile of the cases' largest errors.
-    cases : int
-    worst : float
-        The largest error of all cases.
-    above : int
-        Number of cases that the suggested tolerance would fail, as false alarms.
-    mismatches : int
-        Elements whose actual or expected value, but not both, is NaN or Inf. No tolerance covers
-        them.
-    """
+class Calibration(Struct, frozen=True):
+    """A suggested tolerance and the figures that it is based on."""
 
     dtype: str
+    # The tolerance ``|actual - expected| <= atol + rtol * |expected|``. Both numbers have three
+    # significant digits, and are rounded upward.
     atol: float
     rtol: float
-    error: float
+    error: float  # 1.5 times the 95th percentile of the cases' largest errors
     cases: int
-    worst: float
-    above: int
+    worst: float  # the largest error of all cases
+    above: int  # number of cases that the suggested tolerance would fail, as false alarms
+    # Elements whose actual or expected value, but not both, is NaN or Inf. No tolerance covers
+    # them.
     mismatches: int
 
     @property
@@ -126,14 +97,7 @@ def observe(
     actual: Mapping[str, NDArray[Any]],
     expected: Mapping[str, NDArray[Any]],
 ) -> list[MeasuredErrors]:
-    """Measure one case's errors, one entry per float dtype among the outputs.
-
-    Parameters
-    ----------
-    actual, expected : mapping of str to ndarray
-        Same names and shapes; the expected values may have a wider dtype. Integer outputs are left
-        out, since their tolerance is 0.
-    """
+    """Measure one case's errors, one entry per float dtype among the outputs."""
     found: dict[str, MeasuredErrors] = {}
     for name, values in actual.items():
         dtype = dtype_name(values.dtype) or ""
@@ -176,8 +140,6 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
 def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:
     """Suggest a tolerance for each dtype, in the order in which the dtypes first occur.
 
-    Notes
-    -----
     Each tolerance is 1.5 times the 95th percentile, over the cases, of one figure per case:
 
     - For ``rtol``, the figure is the largest relative error among the case's values of largest

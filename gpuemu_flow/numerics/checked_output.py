@@ -6,18 +6,183 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.blocked import BlockedOutcome, compare_floats, compare_integers
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.numerics.blocked import (
+    BlockedOutcome,
+    compare_floats,
+    compare_integers,
+    paired_blocks,
+    take,
+)
+from gpuemu_flow.numerics.contract import default_tolerance
 from gpuemu_flow.numerics.contracts import SeenOutputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
-from gpuemu_flow.numerics.invariants import as_failure, check_invariant
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, ExcusedBound, Rules
 from gpuemu_flow.numerics.statistics import multi_index
-from gpuemu_flow.numerics.tolerances import default_tolerance
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import DTYPES, Failure, FailureKind, Tolerance
+from gpuemu_flow.types import (
+    DTYPES,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Shape,
+    Tolerance,
+    Verdict,
+    WeakOutput,
+)
+from gpuemu_flow.verdicts import ZEROS, weakness_alone
+
+CHUNK = 1 << 20
+"""Number of elements examined at a time, so that memory stays bounded."""
+
+
+class BrokenInvariant(Struct, frozen=True):
+    """The first violation of an invariant by an output."""
+
+    message: str
+    index: Shape | None = None
+    actual: float | None = None
+
+
+def check_invariant(
+    name: str,
+    output: Array,
+    dtype: str,
+    tolerance: Tolerance,
+    exempt: BoolArray | None = None,
+) -> BrokenInvariant | None:
+    """Check one invariant of one output.
+
+    Raises ValueError when the name is unknown.
+
+    ``non_negative``: no element below zero; -0.0 and NaN are not below zero. ``finite``: no NaN and
+    no Inf; ``no_nan``: no NaN; ``no_inf``: no Inf. ``symmetric``: the last two dims are square and
+    the matrices equal their transposes, NaN counting as equal to NaN. ``normalized``: sums over the
+    last dim, taken in float64, are 1 to within ``max(atol, rtol, n * epsilon(dtype))``.
+    """
+    if name == "shape_preserved" or output.size == 0:
+        return None
+    if name == "symmetric":
+        return _check_symmetric(output, tolerance, exempt)
+    if name == "normalized":
+        return _check_normalized(output, dtype, tolerance, exempt)
+    if name not in _ELEMENTWISE:
+        raise ValueError(f"unknown invariant {name!r}")
+    known = DTYPES.get(dtype)
+    if (
+        known is not None
+        and known.kind != "float"
+        and (name, known.kind) != ("non_negative", "int")
+    ):
+        return None
+    return _check_elements(name, output, exempt)
+
+
+def as_failure(name: str, output_name: str, violation: BrokenInvariant) -> Failure:
+    """Return a violation in the form of a failure."""
+    return Failure(
+        FailureKind.INVARIANT,
+        f"invariant {name} does not hold: {violation.message}",
+        output=output_name,
+        index=violation.index,
+        actual=violation.actual,
+    )
+
+
+def check_shape_preserved(
+    shape: Shape, input_name: str, input_shape: Shape
+) -> BrokenInvariant | None:
+    """Check a ``shape_preserved`` that names an input: the output must have this input's shape."""
+    if shape == input_shape:
+        return None
+    return BrokenInvariant(
+        f"the output has shape {list(shape)}, {input_name!r} {list(input_shape)}"
+    )
+
+
+_ELEMENTWISE: dict[str, tuple[Callable[[Array], BoolArray], str]] = {
+    "non_negative": (lambda values: values < 0, "is below zero"),
+    "finite": (lambda values: ~np.isfinite(values), "is not finite"),
+    "no_nan": (np.isnan, "is NaN"),
+    "no_inf": (np.isinf, "is infinite"),
+}
+
+
+def _check_elements(name: str, output: Array, exempt: BoolArray | None) -> BrokenInvariant | None:
+    violates, what = _ELEMENTWISE[name]
+    for start, block, _ in paired_blocks(output, output):
+        # int64 does not fit float64, and the dtypes of ml_dtypes have no predicates of numpy's.
+        values = block if block.dtype.kind in "iu" else to_float64(block)
+        bad = violates(values)
+        if exempt is not None:
+            bad &= ~exempt.reshape(-1)[start : start + bad.size]
+        if bad.any():
+            at = int(bad.argmax())
+            index, value = multi_index(start + at, output.shape), float(values[at])
+            return BrokenInvariant(f"the element at {list(index)} {what}", index, value)
+    return None
+
+
+def _check_normalized(
+    output: Array, dtype: str, tolerance: Tolerance, exempt: BoolArray | None
+) -> BrokenInvariant | None:
+    length = output.shape[-1] if output.ndim else 1
+    epsilon = FLOAT_LIMITS[dtype].eps if dtype in FLOAT_LIMITS else 0.0
+    allowed = max(tolerance.atol, tolerance.rtol, length * epsilon)
+    rows_at_once = max(1, CHUNK // length)
+    for first in range(0, output.size // length, rows_at_once):
+        last = min(first + rows_at_once, output.size // length)
+        where = slice(first * length, last * length)
+        rows = to_float64(take(output, where)).reshape(-1, length)
+        with np.errstate(all="ignore"):
+            sums = rows.sum(axis=1)
+            bad = ~(np.abs(sums - 1.0) <= allowed)
+        if exempt is not None:
+            bad &= ~exempt.reshape(-1)[where].reshape(-1, length).any(axis=1)
+        if bad.any():
+            row = int(bad.argmax())
+            index = multi_index((first + row) * length, output.shape)[:-1]
+            total = float(sums[row])
+            message = (
+                f"the last dim at {list(index)} sums to {total:.9g}, 1 +- {allowed:.3g} wanted"
+            )
+            return BrokenInvariant(message, index, total)
+    return None
+
+
+def _check_symmetric(
+    output: Array, tolerance: Tolerance, exempt: BoolArray | None
+) -> BrokenInvariant | None:
+    if output.ndim < 2 or output.shape[-1] != output.shape[-2]:
+        return BrokenInvariant(f"shape {list(output.shape)} does not end in a square matrix")
+    size = output.shape[-1]
+    rows_at_once = max(1, CHUNK // size)
+    for lead in np.ndindex(output.shape[:-2]):
+        matrix = output[lead]
+        for first in range(0, size, rows_at_once):
+            rows = slice(first, first + rows_at_once)
+            values, mirrored = to_float64(matrix[rows]), to_float64(matrix[:, rows].T)
+            with np.errstate(all="ignore"):
+                error = np.abs(values - mirrored)
+                allowed = tolerance.atol + tolerance.rtol * np.abs(mirrored)
+                finite = np.isfinite(error)
+            equal = (values == mirrored) | (np.isnan(values) & np.isnan(mirrored))
+            bad = ~(equal | (finite & (error <= allowed)))
+            if exempt is not None:
+                bad &= ~(exempt[lead][rows] | exempt[lead][:, rows].T)
+            if bad.any():
+                row, column = divmod(int(bad.argmax()), size)
+                index = (*lead, first + row, column)
+                message = (
+                    f"the elements at {list(index)} and mirrored are "
+                    f"{values[row, column]:.9g} and {mirrored[row, column]:.9g}"
+                )
+                return BrokenInvariant(message, index, float(values[row, column]))
+    return None
+
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -26,32 +191,22 @@ QUICK_SHARE = 0.75
 """Under ``auto`` a case within this share of the quick bound needs no further evaluation."""
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Requirements on an output besides closeness to the expected values.
+class Policy(Struct, frozen=True):
+    """Requirements on an output besides closeness to the expected values."""
 
-    Attributes
-    ----------
-    nan_policy, inf_policy : str
-        The policies for NaN and for Inf. For NaN, the values mean the following. ``match``: the
-        output must be NaN exactly where the expected value is NaN. ``strict``: the same, and if the
-        case's inputs hold neither NaN nor Inf, no element may be NaN. ``ignore``: an element is not
-        judged if its expected value is NaN, or if its actual value is NaN and the case's inputs
-        hold NaN or Inf. The values mean the same for Inf, except that ``match`` and ``strict`` also
-        require the same sign.
-    invariants : tuple of str
-        Names from `types.INVARIANTS`, checked on every output.
-    shape_preserved_input : str or None
-        Input whose shape the first output must have; None if no shape is demanded. It is set if the
-        configuration has a table ``invariants`` that sets ``shape_preserved``.
-    gradients : frozenset of str
-        Outputs that are gradients; no invariant is checked on them.
-    """
-
+    # The policies for NaN and for Inf. For NaN, the values mean the following. ``match``: the
+    # output must be NaN exactly where the expected value is NaN. ``strict``: the same, and if the
+    # case's inputs hold neither NaN nor Inf, no element may be NaN. ``ignore``: an element is not
+    # judged if its expected value is NaN, or if its actual value is NaN and the case's inputs hold
+    # NaN or Inf. The values mean the same for Inf, except that ``match`` and ``strict`` also
+    # require the same sign.
     nan_policy: str = "match"
     inf_policy: str = "match"
-    invariants: tuple[str, ...] = ()
+    invariants: tuple[str, ...] = ()  # names from `types.INVARIANTS`, checked on every output
+    # Input whose shape the first output must have; None if no shape is demanded. It is set if the
+    # configuration has a table ``invariants`` that sets ``shape_preserved``.
     shape_preserved_input: str | None = None
+    # Outputs that are gradients; no invariant is checked on them
     gradients: frozenset[str] = frozenset()
 
 
@@ -77,8 +232,7 @@ def _has_special(array: Array) -> bool:
     return not (np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
-@dataclass(frozen=True)
-class CheckedOutput:
+class CheckedOutput(Struct, frozen=True):
     """The comparison of one output, and the failures that follow from it."""
 
     name: str
@@ -209,18 +363,7 @@ def compare_output(
     seen: SeenOutputs | None = None,
     excused: BoolArray | None = None,
 ) -> CheckedOutput:
-    """Compare one output of an op with the expected output.
-
-    Parameters
-    ----------
-    tolerance : mapping of dtype to Tolerance, or Envelope
-        The tolerance of each dtype. For the tolerance ``auto``, the envelope instead.
-    seen : SeenOutputs, optional
-        All outputs as the op returned them; needed if `actual` is only a part or another form of
-        the returned output. Failures then name positions in the returned output.
-    excused : ndarray of bool, optional
-        Elements that get no verdict if they exceed the tolerance.
-    """
+    """Compare one output of an op with the expected output."""
     fmt = FLOAT_LIMITS.get(dtype)
     if fmt is None:
         expected = _as_integers(expected, actual.dtype)
@@ -304,3 +447,105 @@ def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
         cast = expected.astype(dtype)
     same = np.array_equal(cast.astype(np.float64), expected.astype(np.float64))
     return cast if same else expected
+
+
+GLANCE = 4096
+"""Number of elements examined first; nearly always they show that no comparison is weak."""
+
+BLOCK = 1 << 20
+"""Number of elements examined at a time afterwards."""
+
+
+def only_zeros_or_nan(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
+    """Tell whether a case's inputs have elements, and all of them are 0 or NaN."""
+    filled = [array for array in (inputs or {}).values() if array.size]
+    # Nearly always an element at an end already shows that the inputs are something else.
+    for array in filled:
+        for place in (0, -1):
+            value = array.item(place)
+            if isinstance(value, (int, float)) and (value < 0 or value > 0):
+                return False
+    with np.errstate(invalid="ignore"):  # bfloat16 warns of comparisons with NaN
+        return bool(filled) and not any(((array < 0) | (array > 0)).any() for array in filled)
+
+
+def note_of_zeros(result: CheckResult) -> tuple[str, ...]:
+    """Return a warning if a case that was judged alone passed on inputs of only zeros or NaN.
+
+    Otherwise, return an empty tuple. In a run, an op does not pass if all of its cases have such
+    inputs; see `verdicts.Tally`.
+    """
+    if not result.blank or result.verdict is not Verdict.PASSED:
+        return ()
+    problem = Problem(
+        "inputs-only-zeros",
+        f"all inputs on which outputs were compared are {ZEROS}",
+        "give random inputs: on such inputs many wrong ops give the right output",
+        warning=True,
+    )
+    return (_as_note(problem),)
+
+
+def note_of_tolerance(result: CheckResult) -> tuple[str, ...]:
+    """Return a warning if a case that was judged alone would also pass with outputs of zeros.
+
+    Otherwise, return an empty tuple.
+    """
+    reason = weakness_alone(result)
+    hint = 'give a smaller one, or `tolerance = "auto"`'
+    return (_as_note(Problem("loose-tolerance", reason, hint, warning=True)),) if reason else ()
+
+
+def _as_note(problem: Problem) -> str:
+    return f"{problem.slug}: {problem.message}; {problem.hint}"
+
+
+def weakness(output: CheckedOutput) -> WeakOutput | None:
+    """Describe the weakness of an output's comparison; None when it has none.
+
+    A comparison is weak if all finite expected values are equal, or if the explicit tolerance would
+    accept zeros in place of all of them. With such a tolerance, even negated values could pass.
+    """
+    flat = output.expected.reshape(-1)
+    if not flat.size:
+        return None
+    tolerance = None if output.envelope is not None else output.tolerance
+    found = _Looked(tolerance)
+    found.look(flat[:: -(-flat.size // GLANCE)])
+    for start in range(0, flat.size, BLOCK) if flat.size > GLANCE else ():
+        if not found.weak:
+            return None
+        found.look(flat[start : start + BLOCK])
+    if not found.weak or found.value is None:
+        return None
+    return WeakOutput(output.name, found.value if found.constant else None, found.zeros)
+
+
+class _Looked:
+    """The weaknesses that are still possible after the expected values examined so far."""
+
+    def __init__(self, tolerance: Tolerance | None) -> None:
+        self._tolerance = tolerance
+        self.value: float | None = None
+        self.constant = True
+        self.zeros = tolerance is not None
+
+    @property
+    def weak(self) -> bool:
+        """Tell whether the values examined so far leave a weakness possible."""
+        return self.constant or self.zeros
+
+    def look(self, expected: NDArray[Any]) -> None:
+        """Examine some more of the output's expected values."""
+        values = to_float64(expected) if expected.dtype.kind not in "biu" else expected
+        values = values[np.isfinite(values)].astype(np.float64)
+        if not values.size:
+            return
+        if self.value is None:
+            self.value = float(values[0])
+        self.constant = self.constant and bool((values == self.value).all())
+        if self.zeros and self._tolerance is not None:
+            sizes = np.abs(values)
+            with np.errstate(over="ignore"):
+                allowed = self._tolerance.atol + self._tolerance.rtol * sizes
+            self.zeros = bool((sizes <= allowed).all())

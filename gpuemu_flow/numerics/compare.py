@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
@@ -14,36 +16,47 @@ from gpuemu_flow.numerics.checked_output import (
     CheckedOutput,
     Policy,
     SpecialInputs,
+    as_failure,
+    check_shape_preserved,
     compare_output,
+    only_zeros_or_nan,
+    weakness,
 )
+from gpuemu_flow.numerics.contract import default_tolerance
 from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs
-from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
+    Float64Array,
+    FloatLimits,
+    dtype_name,
+    spacing,
+    to_float64,
+    ulp_distance,
+)
 from gpuemu_flow.numerics.envelope import Envelope
-from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
-from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.statistics import Sample, Totals, combine
-from gpuemu_flow.numerics.weakness import only_zeros_or_nan, weakness
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
-from gpuemu_flow.verdicts import Compared, of_outputs
+from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Judgement, Rules, judge
+from gpuemu_flow.numerics.statistics import Sample, Totals, combine, rank
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    ErrorStats,
+    Failure,
+    FailureKind,
+    Shape,
+    Tolerance,
+    Verdict,
+    WeakOutput,
+)
+from gpuemu_flow.verdicts import Compared, decide, of_outputs
 
 __all__ = ["QUICK_SHARE", "Policy", "SeparateVerdict", "check_outputs", "check_structure"]
 
 
-@dataclass(frozen=True)
-class SeparateVerdict:
-    """The verdict on an output that was not judged element by element.
-
-    Attributes
-    ----------
-    name : str
-    count, no_verdict : int
-        Number of the output's elements, and of its elements without a verdict.
-    failures : tuple of Failure
-    note : str
-    """
+class SeparateVerdict(Struct, frozen=True):
+    """The verdict on an output that was not judged element by element."""
 
     name: str
+    # Number of the output's elements, and of its elements without a verdict
     count: int
     no_verdict: int = 0
     failures: tuple[Failure, ...] = ()
@@ -71,44 +84,6 @@ def check_outputs(
 ) -> CheckResult:
     """Check all outputs of one case.
 
-    Parameters
-    ----------
-    actual : mapping of str to ndarray
-        The op's outputs, with any strides.
-    expected : mapping of str to ndarray
-        The reference's outputs; float64 values may represent a narrower output and are then
-        compared unrounded.
-    tolerance : mapping of dtype name to Tolerance, or Envelope
-        Explicit tolerances. A dtype that is missing has its documented default, which is exact for
-        integers and booleans. An `Envelope` is the ``auto`` tolerance.
-    policy : Policy
-    expected_dtypes : mapping of str to str, optional
-        Dtype that each output should have, where `expected` is wider.
-    inputs : mapping of str to ndarray, optional
-        The case's inputs. The meaning of the policies ``strict`` and ``ignore`` depends on whether
-        the inputs hold NaN or Inf. An invariant ``shape_preserved`` may name an input, whose shape
-        is then needed. Without `inputs`, this invariant is not checked, and NaN and Inf count as
-        absent.
-    seen : SeenOutputs, optional
-        The contracts of the outputs, and the op's original outputs. `actual` and `expected` then
-        hold outputs that the contracts have transformed.
-    apart : sequence of SeparateVerdict
-        Outputs that were judged in another way.
-    excused : mapping of str to ndarray of bool, optional
-        For each output, a mask of the elements on which a failure proves nothing.
-
-    Returns
-    -------
-    CheckResult
-        ``ERROR`` when an output is missing, unexpected, or has a wrong shape or dtype (values are
-        not compared then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
-        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures are in
-        the order of the checks: values, NaN, Inf, invariants, and last a ``shape_preserved`` that
-        names an input. The statistics cover all outputs; see `blocked.compare_floats` for which of
-        them are sampled in large outputs.
-
-    Notes
-    -----
     Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
     further evaluation of the reference. If no error exceeds `QUICK_SHARE` of this bound, the output
     passes, and `tolerance_used` is the largest share of the bound that an error takes up. The full
@@ -286,3 +261,250 @@ def notes_on(
         number = f"{shown - without} of {count} elements"
         notes.append(f"NaN is expected in {number}, on finite inputs: it has no value to compare")
     return tuple(notes)
+
+
+Array = NDArray[Any]
+
+MOST_ELEMENTS = 1024
+"""Largest outputs compared together: for larger ones, numpy's fixed costs hardly matter."""
+
+MOST_CASES = 64
+"""Cases compared together, so that all their elements stay in the processor's cache."""
+
+
+class Form(Struct, frozen=True):
+    """The facts, besides values, that decide how a case with one output is compared."""
+
+    name: str
+    case_dtype: str
+    shape: tuple[int, ...]
+    actual: np.dtype[Any]
+    expected: np.dtype[Any]
+    # Name, shape and dtype of each input, on which the output's shape and dtype may depend
+    inputs: tuple[tuple[str, Shape, np.dtype[Any]], ...]
+    # Sizes of the case's dims, on which the output's shape may depend
+    dims: tuple[tuple[str, int], ...]
+    policies: frozenset[str]  # the policies for NaN and for Inf
+
+
+def form_of(
+    case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, policy: Policy
+) -> Form | None:
+    """Return a case's form; None if its outputs cannot be compared with those of other cases."""
+    if len(expected) != 1 or actual.keys() != expected.keys():
+        return None
+    if policy.invariants or policy.shape_preserved_input is not None or policy.gradients:
+        return None
+    ((name, values),) = expected.items()
+    output = actual[name]
+    known = dtype_name(values.dtype) in FLOAT_LIMITS and dtype_name(output.dtype) in FLOAT_LIMITS
+    if not known or output.shape != values.shape or not 0 < values.size <= MOST_ELEMENTS:
+        return None
+    if not (values.dtype.isnative and output.dtype.isnative):
+        return None
+    given = tuple((name, array.shape, array.dtype) for name, array in inputs.items())
+    policies = frozenset((policy.nan_policy, policy.inf_policy))
+    return Form(
+        name, case.dtype, values.shape, output.dtype, values.dtype, given, case.dims, policies
+    )
+
+
+def check_batch(
+    form: Form,
+    actual: Sequence[Array],
+    expected: Sequence[Array],
+    inputs: Sequence[Arrays],
+    *,
+    dtype: str,
+    tolerance: Mapping[str, Tolerance] | Envelope,
+) -> list[CheckResult | None]:
+    """Check the outputs of several cases of one form; see `compare.check_outputs`."""
+    results: list[CheckResult | None] = [None] * len(actual)
+    if dtype_name(form.actual) != dtype:
+        return results
+    side_a, side_e = np.stack(actual), np.stack(expected)
+    side_a, side_e = side_a.reshape(len(actual), -1), side_e.reshape(len(actual), -1)
+    with np.errstate(all="ignore"):
+        numbers = _comparable(form, to_float64(side_a), to_float64(side_e), inputs)
+        if not numbers.size:
+            return results
+        if numbers.size < len(actual):
+            side_a, side_e = side_a[numbers], side_e[numbers]
+        rows = _Rows(form, side_a, side_e, dtype, tolerance)
+    notes = notes_on([], tolerance)
+    for row in np.flatnonzero(rows.passes).tolist():
+        number = int(numbers[row])
+        results[number] = CheckResult(
+            decide(False, side_e.shape[1]),
+            (),
+            rows.stats(row),
+            notes,
+            weak=rows.weak(row),
+            blank=only_zeros_or_nan(inputs[number]),
+        )
+    return results
+
+
+def _comparable(
+    form: Form, actual: Float64Array, expected: Float64Array, inputs: Sequence[Arrays]
+) -> NDArray[np.intp]:
+    """Return the indices of the rows in which the policies only demand that NaN and Inf match.
+
+    A NaN that is expected on finite inputs is no evidence (see `verdicts.Compared`), so such a row
+    is left out, too.
+    """
+    both = np.isfinite(actual) & np.isfinite(expected)
+    chosen: NDArray[np.bool_] = np.all(both, axis=1)
+    for row in np.flatnonzero(~chosen).tolist():
+        plain = form.policies == {"match"} and not np.isnan(expected[row]).any()
+        # On inputs with NaN or Inf, ``strict`` means ``match``.
+        chosen[row] = plain or ("ignore" not in form.policies and bool(SpecialInputs(inputs[row])))
+    return np.flatnonzero(chosen)
+
+
+class _Rows:
+    """The comparison of several outputs, one per row, with their expected values.
+
+    NaN and Inf have to match the expected ones; they are neither forbidden nor ignored.
+
+    A sum over a row adds its elements in the order in which `np.add.reduce` adds those of a single
+    output, so that both sums are rounded in the same way.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        actual: Array,
+        expected: Array,
+        dtype: str,
+        tolerance: Mapping[str, Tolerance] | Envelope,
+    ) -> None:
+        self._form = form
+        fmt = FLOAT_LIMITS[dtype]
+        explicit = None
+        bound: Bound
+        if isinstance(tolerance, Envelope):
+            bound = tolerance.quick(form.name)
+        else:
+            explicit = tolerance.get(dtype) or default_tolerance(dtype)
+            bound = AffineBound(explicit.atol, explicit.rtol)
+        self._actual, self._expected = to_float64(actual), to_float64(expected)
+        rules = Rules(clip=fmt if form.actual != form.expected else None)
+        flat_a, flat_e = self._actual.reshape(-1), self._expected.reshape(-1)
+        judgement = judge(flat_a, flat_e, bound, slice(0, flat_a.size), rules)
+        self._special = judgement.finite is not None
+        self._measure(judgement, _ulps(judgement, actual, expected, fmt))
+        self.passes = ~judgement.failed.reshape(self._actual.shape).any(axis=1)
+        if explicit is None:
+            self.passes = self.passes & (self._largest_share <= QUICK_SHARE)
+        self._look_for_weakness(explicit)
+
+    def _measure(self, judgement: Judgement, ulps: Float64Array) -> None:
+        """Compute the statistics of all rows."""
+        shape = self._actual.shape
+        count = shape[1]
+        self._finite = [count] * shape[0]
+        if self._special:
+            self._finite = np.isfinite(self._expected).sum(axis=1).tolist()
+        error, share = judgement.error.reshape(shape), judgement.share.reshape(shape)
+        ordered = np.sort(error, axis=1)
+        ranks = [ordered[:, rank(level, count)] for level in (0.50, 0.90, 0.99)]
+        self._percentiles = np.stack(ranks, axis=1).tolist()
+        self._max_abs = ordered[:, -1].tolist()
+        self._mean_abs = (np.add.reduce(error, axis=1) / count).tolist()
+        self._max_ulp = ulps.max(axis=1).tolist()
+        self._mean_ulp = (np.add.reduce(ulps, axis=1) / count).tolist()
+        places = share.argmax(axis=1)
+        self._largest_share = share[np.arange(shape[0]), places]
+        self._shares = self._largest_share.tolist()
+        self._places = places.tolist()
+        axes = np.unravel_index(places, self._form.shape) if self._form.shape else ()
+        self._indices = list(zip(*(axis.tolist() for axis in axes), strict=True))
+        magnitude = np.abs(self._expected)
+        relative = error / magnitude
+        self._max_rel = relative.max(axis=1).tolist()
+        self._mean_rel = (np.add.reduce(relative, axis=1) / count).tolist()
+        self._correct_relative(relative, magnitude > 0.0)
+
+    def _correct_relative(self, relative: Float64Array, counted: NDArray[np.bool_]) -> None:
+        """Correct the relative errors of rows in which some expected values are zero or NaN.
+
+        `counted` is False for these elements, which have no relative error; see
+        `statistics.relative_errors`.
+        """
+        numbers = counted.sum(axis=1)
+        rows = np.flatnonzero(numbers < counted.shape[1])
+        for number in np.unique(numbers[rows]).tolist():
+            of_number = rows[numbers[rows] == number]
+            kept = relative[of_number][counted[of_number]].reshape(-1, number or 1)
+            largest = kept.max(axis=1).tolist() if number else [0.0] * len(of_number)
+            total = np.add.reduce(kept, axis=1).tolist() if number else largest
+            for row, top, summed in zip(of_number.tolist(), largest, total, strict=True):
+                self._max_rel[row], self._mean_rel[row] = top, summed / (number or 1)
+
+    def _look_for_weakness(self, tolerance: Tolerance | None) -> None:
+        """Find the rows whose comparison is weak; see `weakness.weakness`."""
+        expected = self._expected
+        first = expected[:, :1]
+        other = np.zeros(expected.shape, bool)
+        if self._special:  # only finite values count
+            finite = np.isfinite(expected)
+            first = np.take_along_axis(expected, finite.argmax(axis=1)[:, np.newaxis], axis=1)
+            other = ~finite
+        any_value = ~other.all(axis=1)
+        self._first = first[:, 0]
+        self._constant = (np.all((expected == first) | other, axis=1) & any_value).tolist()
+        self._zeros = [False] * len(expected)
+        if tolerance is not None:
+            sizes = np.abs(expected)
+            allowed = tolerance.atol + tolerance.rtol * sizes
+            self._zeros = (np.all((sizes <= allowed) | other, axis=1) & any_value).tolist()
+
+    def weak(self, row: int) -> tuple[WeakOutput, ...]:
+        """Return a `WeakOutput` if a row's comparison proves little; else an empty tuple.
+
+        A comparison proves little if all finite expected values are equal, or if the explicit
+        tolerance would accept zeros in place of all of them.
+        """
+        constant, zeros = self._constant[row], self._zeros[row]
+        if not (constant or zeros):
+            return ()
+        value = float(self._first[row]) if constant else None
+        return (WeakOutput(self._form.name, value, zeros),)
+
+    def stats(self, row: int) -> ErrorStats:
+        """Return the statistics of a row that passes."""
+        share, place = self._shares[row], self._places[row]
+        found = share > 0.0
+        p50, p90, p99 = self._percentiles[row]
+        count = self._actual.shape[1]
+        return ErrorStats(
+            count=count,
+            num_finite=self._finite[row],
+            max_abs=self._max_abs[row],
+            mean_abs=self._mean_abs[row],
+            p50_abs=p50,
+            p90_abs=p90,
+            p99_abs=p99,
+            max_rel=self._max_rel[row],
+            mean_rel=self._mean_rel[row],
+            max_ulp=self._max_ulp[row],
+            mean_ulp=self._mean_ulp[row],
+            tolerance_used=share,
+            worst_index=(self._indices[row] if self._indices else ()) if found else None,
+            worst_expected=float(self._expected[row, place]) if found else None,
+            worst_actual=float(self._actual[row, place]) if found else None,
+        )
+
+
+def _ulps(judgement: Judgement, actual: Array, expected: Array, fmt: FloatLimits) -> Float64Array:
+    """Return each element's error in ulp, as in `blocked`; it is 0 where NaN or Inf match."""
+    error = judgement.error.reshape(actual.shape)
+    ulps: Float64Array
+    if actual.dtype == expected.dtype:
+        ulps = ulp_distance(actual, expected).astype(np.float64)
+    else:
+        ulps = error / spacing(to_float64(expected), fmt)
+    if judgement.finite is not None:
+        ulps = np.where(judgement.finite.reshape(actual.shape), ulps, 0.0)
+    return ulps

@@ -47,20 +47,12 @@ class _Constant(Single):
 
     Where a numpy function computes float32 values from it and may round them, these values are
     changed by up to `unit`.
-
-    Attributes
-    ----------
-    rng : SeededRng
-    unit : float
-        Largest relative change.
-    direction : float
-        `UP`, `DOWN`, or 0 for random changes of each element.
     """
 
     holds_integers = True
     rng: SeededRng
-    unit: float
-    direction: float
+    unit: float  # largest relative change
+    direction: float  # `UP`, `DOWN`, or 0 for random changes of each element
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -103,18 +95,6 @@ def moving_constants(
     The shadow is the reference computed in float32. Constants are arrays that the shadow makes
     without inputs, such as ``np.arange(n)``.
 
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-    rng : SeededRng
-    unit : float
-        Largest relative change of each rounded result.
-    direction : float
-        `UP` or `DOWN` to change all rounded results by `unit` in this direction; 0 to change each
-        at random.
-
-    Notes
-    -----
     Quotients count as rounded even where they are exact, unless the divisor is a power of two: an
     op may multiply by a rounded reciprocal or ratio instead. Arithmetic on inputs or on single
     numbers, and arithmetic of other libraries, is not perturbed.
@@ -142,15 +122,6 @@ def add_constant_draws(
     from the first position. This change grows with the perturbation. The second is that the
     perturbation selects another index, for example that of another nearest neighbour. The result
     then jumps to the value at this index, however large the perturbation is.
-
-    Parameters
-    ----------
-    outputs : mapping of str to Spread
-    evaluate : callable
-        Returns the shadow's flat outputs; None if it fails.
-    inputs : mapping of str to ndarray
-    rng, unit, thorough
-        As for `constant_draws`.
     """
     draws = [evaluate(moved) for moved in constant_draws(inputs, rng, unit, thorough=thorough)]
     for values in draws:
@@ -177,16 +148,6 @@ def constant_draws(
     without inputs, such as ``np.arange(n)``. One draw increases all rounded results of arithmetic
     on constants, one decreases all of them, and the others change each at random. See
     `moving_constants`.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-    rng : SeededRng
-    unit : float
-        Largest relative change of each rounded result. The directions of the changes do not depend
-        on it.
-    thorough : bool
-        True for three times as many random draws.
     """
     count = 3 * RANDOM if thorough else RANDOM
     for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):

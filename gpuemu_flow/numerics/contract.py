@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Json, Tolerance
+from msgspec import Struct, convert, to_builtins
+
+from gpuemu_flow.types import DTYPES, Json, Tolerance
+from gpuemu_flow.value_rules import Number
 
 OWN_TOLERANCE = "gpuemu.toml, of this output"
 UNKNOWN_SIZE = "?"
@@ -21,116 +23,60 @@ A single parameter is written as ``self.weight``.
 """
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """The distribution that the elements of a random output are drawn from.
+class Statistics(Struct, frozen=True):
+    """The distribution that the elements of a random output are drawn from."""
 
-    Attributes
-    ----------
-    mean : str or float
-        A number, or the name of an input that holds each element's mean. If empty, the reference's
-        output holds the means.
-    std : float or None
-        Standard deviation of every element.
-    zeros : float or None
-        Share of the elements that are 0.
-    samples : int
-        Number of elements that a case needs for a verdict.
-    false_alarms : float
-        Largest share of cases in which a correct op may fail.
-    """
-
+    # A number, or the name of an input that holds each element's mean. If empty, the reference's
+    # output holds the means.
     mean: str | float = ""
-    std: float | None = None
-    zeros: float | None = None
-    samples: int = 1000
-    false_alarms: float = 1e-6
+    std: Number | None = None  # Standard deviation of every element
+    zeros: Number | None = None  # share of the elements that are 0
+    samples: int = 1000  # number of elements that a case needs for a verdict
+    false_alarms: Number = 1e-6  # largest share of cases in which a correct op may fail
 
 
-@dataclass(frozen=True)
-class CompareRef:
-    """A function of the user's that compares one output.
+class CompareRef(Struct, frozen=True):
+    """A function of the user's that compares one output."""
 
-    Attributes
-    ----------
-    path : str
-        The file, relative to the workspace; empty for a function of an installed package.
-    module, function : str
-    """
-
-    path: str
+    path: str  # the file, relative to the workspace; empty for a function of an installed package
     module: str
     function: str
 
 
-@dataclass(frozen=True)
-class Mask:
-    """A test of an input that decides which elements of an output count.
-
-    Attributes
-    ----------
-    input : str
-    axes : tuple of int
-        Axes of the output, one for each axis of the input.
-    test : str
-        ``true``, ``false``, ``==`` or ``!=`` tests the input's values. With ``<``, an element
-        counts if its index on axis `along` is less than the input's value.
-    value : float
-        Value that ``==`` and ``!=`` compare with.
-    along : int
-        Axis of the output, for ``<``.
-    """
+class Mask(Struct, frozen=True):
+    """A test of an input that decides which elements of an output count."""
 
     input: str
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # Axes of the output, one for each axis of the input
+    # ``true``, ``false``, ``==`` or ``!=`` tests the input's values. With ``<``, an element counts
+    # if its index on axis `along` is less than the input's value.
     test: str
-    value: float = 0.0
-    along: int = 0
+    value: Number = 0.0  # Value that ``==`` and ``!=`` compare with
+    along: int = 0  # Axis of the output, for ``<``
 
 
-@dataclass(frozen=True)
-class OutputContract:
-    """A description of one output.
-
-    Attributes
-    ----------
-    name : str
-    dims : tuple of str or int, or None
-        Names of dims and sizes; ``?`` is a size that depends on the inputs' values. None if not
-        declared.
-    dtype : str
-        Canonical name, ``same as INPUT`` or ``promote``; empty for the dtype of the reference's
-        output.
-    low, high : float or None
-        Bounds of the output's values, both included.
-    atol, rtol : float or None
-        The output's own tolerance; both None to use that of the op.
-    ties : str
-        Input into which the output's indices point; indices of equal elements are equally correct.
-    order : bool
-        True if the elements along `axis` may be in any order.
-    up_to : str
-        Difference from the reference that is allowed: one of `VIEWS`, or empty.
-    axis : int or None
-        The axis of `ties`, `order` and `up_to`.
-    only : Mask or None
-        The mask of the elements that count; None if all do.
-    compare : CompareRef or None
-    statistics : Statistics or None
-    """
+class OutputContract(Struct, frozen=True, omit_defaults=True):
+    """A description of one output."""
 
     name: str
+    # Names of dims and sizes; ``?`` is a size that depends on the inputs' values. None if not
+    # declared.
     dims: tuple[str | int, ...] | None = None
+    # Canonical name, ``same as INPUT`` or ``promote``; empty for the dtype of the reference's
+    # output
     dtype: str = ""
-    low: float | None = None
-    high: float | None = None
-    atol: float | None = None
-    rtol: float | None = None
+    # Bounds of the output's values, both included
+    low: Number | None = None
+    high: Number | None = None
+    # The output's own tolerance; both None to use that of the op
+    atol: Number | None = None
+    rtol: Number | None = None
+    # Input into which the output's indices point; indices of equal elements are equally correct
     ties: str = ""
-    order: bool = False
-    up_to: str = ""
-    axis: int | None = None
-    only: Mask | None = None
+    order: bool = False  # true if the elements along `axis` may be in any order
+    up_to: str = ""  # Difference from the reference that is allowed: one of `VIEWS`, or empty
+    axis: int | None = None  # the axis of `ties`, `order` and `up_to`
+    only: Mask | None = None  # the mask of the elements that count; None if all do
     compare: CompareRef | None = None
     statistics: Statistics | None = None
 
@@ -169,31 +115,13 @@ class OutputContract:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
-        said: dict[str, Json] = {}
-        for name, value in vars(self).items():
-            if value is None or value is False or value == "":
-                continue
-            nested = isinstance(value, (CompareRef, Mask, Statistics))
-            said[name] = dict(vars(value)) if nested else value
-        if self.dims is not None:
-            said["dims"] = list(self.dims)
-        if self.only is not None:
-            said["only"]["axes"] = list(self.only.axes)
-        return said
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OutputContract:
-        """Return the contract that `to_json` converted; raise TypeError for any other form."""
-        given = dict(data)
-        if "dims" in given:
-            given["dims"] = tuple(given["dims"])
-        if "only" in given:
-            given["only"] = Mask(**{**given["only"], "axes": tuple(given["only"]["axes"])})
-        if "compare" in given:
-            given["compare"] = CompareRef(**given["compare"])
-        if "statistics" in given:
-            given["statistics"] = Statistics(**given["statistics"])
-        return cls(**given)
+        """Undo `to_json`; raise ValueError for other data."""
+        return convert(data, cls)
 
 
 def parameter_name(of: str) -> str:
@@ -204,3 +132,72 @@ def parameter_name(of: str) -> str:
 def names_parameter(name: str) -> bool:
     """Tell whether an input's name stands for all parameters of a module, or for one of them."""
     return name == PARAMETERS or name.startswith(f"{PARAMETERS}.")
+
+
+DEFAULT_ORIGIN = "default"
+
+DEFAULTS: dict[str, float] = {
+    "float64": 1e-10,
+    "float32": 1e-5,
+    "float16": 1e-2,
+    "bfloat16": 1e-2,
+    # One step at the bottom of a binade, as 1e-2 nearly is for bfloat16: two right ops may round to
+    # neighbouring values, and nothing finer can be asked of these formats.
+    "float8_e4m3fn": 0.125,
+    "float8_e5m2": 0.25,
+}
+"""``atol = rtol`` per float dtype, as gpuemu documents them; integers and booleans are exact."""
+
+
+class PartialTolerance(Struct, frozen=True):
+    """A tolerance as one table gives it for one dtype; None leaves a value to the next table."""
+
+    atol: float | None = None
+    rtol: float | None = None
+
+
+ToleranceTable = Mapping[str, PartialTolerance]
+
+
+def default_tolerance(dtype: str) -> Tolerance:
+    """Return the documented default of a dtype from `DEFAULTS`; integers and booleans are exact.
+
+    An unknown dtype gets the default of float32.
+    """
+    known = DTYPES.get(dtype)
+    value = DEFAULTS["float32"] if known is None else DEFAULTS.get(dtype, 0.0)
+    return Tolerance(value, value, DEFAULT_ORIGIN)
+
+
+def resolve(
+    dtype: str,
+    op_tolerances: ToleranceTable | None = None,
+    validation_tolerances: ToleranceTable | None = None,
+    *,
+    call: PartialTolerance | None = None,
+    kernel_tolerances: ToleranceTable | None = None,
+) -> Tolerance:
+    """Return the tolerance of one dtype: `atol` and `rtol`, each from the first table that sets it.
+
+    The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's tolerances,
+    ``[validation.tolerances]``, the documented defaults.
+    """
+    places: list[tuple[str, PartialTolerance | None]] = [("call", call)]
+    for name, table in (
+        ("op", op_tolerances),
+        ("kernel", kernel_tolerances),
+        ("validation", validation_tolerances),
+    ):
+        places.append((name, table.get(dtype) if table else None))
+    default = default_tolerance(dtype)
+    atol, atol_from = default.atol, DEFAULT_ORIGIN
+    rtol, rtol_from = default.rtol, DEFAULT_ORIGIN
+    for name, given in reversed(places):
+        if given is None:
+            continue
+        if given.atol is not None:
+            atol, atol_from = given.atol, name
+        if given.rtol is not None:
+            rtol, rtol_from = given.rtol, name
+    same = atol_from == rtol_from
+    return Tolerance(atol, rtol, atol_from if same else f"atol {atol_from}, rtol {rtol_from}")

@@ -10,27 +10,165 @@ they pass, the next tests look for draws that repeat, and the last ones test eac
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import Statistics
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
-from gpuemu_flow.numerics.random_groups import grouped
-from gpuemu_flow.numerics.random_parts import PartEvidence, Series, Zeros, divergences, wrong_part
-from gpuemu_flow.numerics.random_repeats import (
-    are_independent,
-    is_repeated,
-    mirrored,
-    neighbours,
-    pairs,
-    repeated_shift,
-    scaled_terms,
-    tile_lags,
+from gpuemu_flow.numerics.random_parts import (
+    PartEvidence,
+    Series,
+    Zeros,
+    divergences,
+    grouped,
+    wrong_part,
 )
-from gpuemu_flow.quick_dataclass import dataclass
+
+MOST_SHIFTED = 1 << 20
+"""Elements of which all shifts are compared; larger outputs are represented by so many of them."""
+CANDIDATES = 4
+"""Likeliest shifts that are examined without the rounding of the transforms."""
+ROUNDING = 1e-13
+"""Share of a transform's largest result below which its other results are taken for rounding."""
+
+
+def scaled_terms(terms: Wide, variance: float) -> tuple[Wide, float]:
+    """Scale terms to magnitudes of at most 1, so that squares cannot overflow."""
+    largest = float(np.abs(terms).max(initial=0.0)) or 1.0
+    return terms / largest, variance / largest / largest
+
+
+def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
+    """Return the first and the second elements of pairs of neighbours along an axis.
+
+    Each element is in at most one pair.
+    """
+    moved = np.moveaxis(terms, axis, 0)
+    return moved[: len(moved) - 1 : 2], moved[1::2]
+
+
+def are_independent(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
+    """Tell whether two sets of terms look independent: their products add up to about 0.
+
+    For independent terms, the answer is False with a probability of at most about
+    ``2 * exp(-at_least)``.
+
+    The answer is True if the square of the sum is at most ``2 * at_least`` times an estimate of the
+    sum's variance. The estimate is the largest of these numbers:
+
+    - The sum of the squared products.
+    - The square of `variance`, times the number of products that are not 0. It is needed if there
+      are few terms, their distribution is skewed, and all of them happen to be small.
+    - If the sum is negative: the sum of the squares of `first`, times that of `second`, divided by
+      the number of products. It does not depend on which terms are paired.
+
+    The last number is needed for skewed terms, such as those of a mask that is nearly always 0.
+    Their products are skewed, too: a few are large, and many small ones are negative. If no large
+    product occurred, the sum is negative, and the squared products are far too small an estimate.
+
+    The probability of a wrong False that is stated above is the one for products with a symmetric
+    distribution. It also holds for negative sums of skewed products, because negative sums are on
+    the side of the distribution's short tail.
+    """
+    products = first * second
+    total, squares = float(products.sum()), float(np.square(products).sum())
+    squares = max(squares, variance * variance * np.count_nonzero(products))
+    if total < 0.0:
+        apart = float(np.square(first).sum()) * float(np.square(second).sum()) / products.size
+        squares = max(squares, apart)
+    return total * total <= 2.0 * at_least * squares
+
+
+def tile_lags(size: int) -> list[int]:
+    """Return 2^k and 3 · 2^k up to half of `size`: distances after which tiles may repeat."""
+    powers = [2**k for k in range(1, max(size, 2).bit_length())]
+    return sorted(lag for power in powers for lag in (power, 3 * power // 2) if 2 * lag <= size)
+
+
+def is_repeated(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
+    """Tell whether the sum of the terms' products is larger than independent terms would give.
+
+    Repeated draws have positive products, so the answer is False if the sum is negative. A negative
+    sum is no sign of dependence: it occurs if few terms are large, as in a mask that is nearly
+    always 0, and no large term is paired with another. The parameters are those of
+    `are_independent`.
+    """
+    repeated = float((first * second).sum()) > 0.0
+    return repeated and not are_independent(first, second, at_least, variance)
+
+
+def pairs(terms: Wide, lag: int) -> tuple[Wide, Wide]:
+    """Return the first and the second elements of pairs that are `lag` places apart in memory.
+
+    Each element is in at most one pair.
+    """
+    whole = terms.size // (2 * lag) * 2 * lag
+    halves = terms.reshape(-1)[:whole].reshape(-1, 2, lag)
+    return halves[:, 0], halves[:, 1]
+
+
+def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
+    """Return a distance in memory after which draws repeat; None if they do not repeat.
+
+    The test finds repeated rows and tiles of any length, and rows that are shifted copies of each
+    other. It examines the first `MOST_SHIFTED` terms. Fourier transforms test all distances up to
+    half the number of examined terms at once.
+
+    The bound of `are_independent` needs products with independent signs. For a fixed distance, each
+    term is in two products. Even so, if the signs of the terms are independent of each other, the
+    signs of the products are independent of each other, too.
+    """
+    terms = terms.reshape(-1)[:MOST_SHIFTED]
+    most = terms.size // 2
+    if most < 1:
+        return None
+    at_least = math.log(2.0 * most / rate)
+    length = _transform_length(terms.size + most)
+    totals = _correlations(terms, length)[1 : most + 1]
+    squares = _correlations(np.square(terms), length)[: most + 1]
+    floor = ROUNDING * float(squares[0]) or 1.0
+    clear = np.square(np.maximum(totals, 0.0)) / np.maximum(squares[1:], floor)
+    for at in np.argsort(clear)[: -CANDIDATES - 1 : -1].tolist():
+        if clear[at] <= 2.0 * at_least:
+            return None
+        lag = at + 1
+        if is_repeated(terms[:-lag], terms[lag:], at_least, variance):
+            return int(lag)
+    return None
+
+
+def _transform_length(least: int) -> int:
+    """Return the smallest 2^k or 3 · 2^k that is at least `least`; such transforms are fast."""
+    power = 1 << (least - 1).bit_length()
+    return power * 3 // 4 if power * 3 // 4 >= least else power
+
+
+def _correlations(terms: Wide, length: int) -> Wide:
+    """Return, for each distance, the sum of the products of all pairs of terms at that distance.
+
+    `length` is the length of the Fourier transform. If it exceeds the number of terms by d, the
+    sums are right for distances up to d.
+    """
+    spectrum = np.fft.rfft(terms, length)
+    found: Wide = np.fft.irfft(spectrum * spectrum.conj(), length)
+    return found
+
+
+def mirrored(terms: Wide) -> tuple[Wide, Wide] | None:
+    """Return the pairs of elements at [..., i, j] and [..., j, i], as two arrays.
+
+    The result is None if the last two axes differ in size or have a single index. A generator whose
+    counter is a product or a sum of both indices gives the two elements of a pair the same draw.
+    """
+    if terms.ndim < 2 or terms.shape[-1] != terms.shape[-2] or terms.shape[-1] < 2:
+        return None
+    rows, columns = np.triu_indices(terms.shape[-1], 1)
+    return terms[..., rows, columns], terms[..., columns, rows]
+
 
 Array = NDArray[Any]
 Wide = NDArray[np.float64]
@@ -50,22 +188,12 @@ LARGE_SQUARES = 3600.0
 assumed to be possible."""
 
 
-@dataclass(frozen=True)
-class StatisticsOutcome:
-    """The result of the tests of one output.
+class StatisticsOutcome(Struct, frozen=True):
+    """The result of the tests of one output."""
 
-    Attributes
-    ----------
-    count : int
-        Elements that were tested; 0 where there were too few.
-    failures : tuple of str
-    note : str
-        The reason why nothing was tested; empty where something was.
-    """
-
-    count: int
+    count: int  # elements that were tested; 0 where there were too few
     failures: tuple[str, ...] = ()
-    note: str = ""
+    note: str = ""  # the reason why nothing was tested; empty where something was
 
 
 def tested(
@@ -75,22 +203,7 @@ def tested(
     statistics: Statistics,
     reference: Array | None = None,
 ) -> StatisticsOutcome:
-    """Test the elements of one output against their distribution, and return the result.
-
-    Parameters
-    ----------
-    name : str
-        Name of the output, for messages.
-    values : ndarray
-        The op's output.
-    means : ndarray
-        Mean of each element, of the same shape.
-    statistics : Statistics
-        The distribution that the configuration declares.
-    reference : ndarray or None
-        The reference's random output, of the same shape: if it drops whole channels, the op must
-        do so, too. None if the reference returns the means instead.
-    """
+    """Test the elements of one output against their distribution, and return the result."""
     fmt = FLOAT_LIMITS.get(dtype_name(values.dtype) or "")
     drawn, wanted = to_float64(values), to_float64(means)
     by_element = not isinstance(statistics.mean, float)
@@ -121,21 +234,7 @@ def tested(
 
 
 class _Tests:
-    """The tests of one output; each kind of test returns its failures.
-
-    Parameters
-    ----------
-    name : str
-    drawn, wanted : ndarray of float64
-        The elements, and their means.
-    telling : ndarray of bool
-        Elements that are tested.
-    statistics : Statistics
-    eps : float
-        Relative spacing of the output's dtype.
-    by_element : bool
-        True if the elements may have different means.
-    """
+    """The tests of one output; each kind of test returns its failures."""
 
     def __init__(
         self,
@@ -330,16 +429,6 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
     The test uses a bound that holds for symmetric terms, whatever their number and sizes (Efron,
     "Student's t-test under symmetry conditions", 1969).
 
-    Parameters
-    ----------
-    terms : ndarray
-    slack : ndarray or None
-        Largest rounding error of each term; None for no rounding.
-    at_least : float
-        Evidence above which the sum counts as incompatible; see the notes.
-
-    Notes
-    -----
     Symbols:
 
     - S is the sum of the terms.
@@ -363,22 +452,6 @@ def _is_centred(terms: Wide, slack: Wide | None, at_least: float) -> bool:
 def _has_std(excess: Wide, rounding: Wide, count: int, std: float, at_least: float) -> bool:
     """Tell whether the standard deviation of elements is compatible with `std`.
 
-    Parameters
-    ----------
-    excess : ndarray
-        For each element, the square of its deviation from the mean, minus ``std**2``. The mean of
-        these values should be 0.
-    rounding : ndarray
-        Largest rounding error of each value of `excess`.
-    count : int
-        Number of tested elements.
-    std : float
-        The declared standard deviation.
-    at_least : float
-        Evidence above which the standard deviation counts as incompatible; see the notes.
-
-    Notes
-    -----
     If the sum of `excess` is not negative, `_is_centred` tests it. That test would reject a
     negative sum too often: a few squares are large, and a sample without them has a negative sum
     and a narrow bound. A negative sum is therefore tested by the empirical likelihood ratio (Owen,

@@ -65,18 +65,6 @@ def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) ->
     The indices select elements of an input along one of its axes. They must be integers, of a shape
     that fits the input, and in range. If they have as many axes as the input, no index may occur
     twice along `axis`.
-
-    Parameters
-    ----------
-    name : str
-        Name of the output.
-    indices : ndarray
-    source : ndarray
-        The input.
-    axis : int
-        The input's axis, not negative.
-    of : str
-        Name of the input.
     """
 
     def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:
@@ -271,3 +259,27 @@ def turned_like(values: Array, expected: Array, axis: int) -> Array:
 def _axis(contract: OutputContract, ndim: int) -> int:
     axis = contract.axis or 0
     return axis + ndim if axis < 0 else axis
+
+
+_MARK = " ~ "
+WITH_GRADIENTS = "inputs that require gradients"
+"""The label of the outputs that the op returns in training, which must be right, too."""
+
+
+def variant_name(output: str, label: str) -> str:
+    """Return the name under which a variant's output is kept among the op's outputs.
+
+    `label` names the variant.
+    """
+    return f"{output}{_MARK}{label}"
+
+
+def split_variants(outputs: Arrays) -> tuple[dict[str, Array], dict[str, Arrays]]:
+    """Separate the op's own outputs from those of its variants."""
+    own = {name: array for name, array in outputs.items() if _MARK not in name}
+    changed: dict[str, dict[str, Array]] = {}
+    for name, array in outputs.items():
+        output, mark, label = name.partition(_MARK)
+        if mark:
+            changed.setdefault(label, {})[output] = array
+    return own, {label: {**own, **arrays} for label, arrays in changed.items()}

@@ -2,26 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.contract import UNKNOWN_SIZE, OutputContract
-from gpuemu_flow.numerics.contract_shapes import (
-    Dims,
-    bounds_fault,
-    declared_dtype,
-    shape_fault,
-    sizes_of_dims,
-)
+from gpuemu_flow.numerics.contract import PROMOTE, SAME_AS, UNKNOWN_SIZE, OutputContract
 from gpuemu_flow.numerics.contract_views import index_fault, mask_of, view_of
-from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype, to_float64
 from gpuemu_flow.numerics.statistics import multi_index
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Case, Failure, FailureKind, Shape, Tolerance
+from gpuemu_flow.types import DTYPES, Case, Failure, FailureKind, Shape, Tolerance
+
+Dims = Mapping[str, Sequence[str | int]]
+
+
+def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) -> dict[str, int]:
+    """Return the size of each dim, taken from the inputs if any of them has the dim."""
+    found: dict[str, set[int]] = {}
+    for name, dims in input_dims.items():
+        shape = inputs[name].shape if name in inputs else ()
+        if len(shape) == len(dims):
+            for dim, size in zip(dims, shape, strict=True):
+                if isinstance(dim, str):
+                    found.setdefault(dim, set()).add(size)
+    sizes = {dim: min(seen) for dim, seen in found.items() if len(seen) == 1}
+    return {**{dim: size for dim, size in named.items() if dim not in found}, **sizes}
+
+
+def shape_fault(
+    contract: OutputContract, array: Array, sizes: Mapping[str, int], whose: str
+) -> Failure | None:
+    """Return the failure of an output whose shape differs from the declared one, or None.
+
+    An axis whose size is not known may have any size. `whose` begins the message: it says whether
+    the op or the reference made the output.
+    """
+    if contract.dims is None:
+        return None
+    wanted = [
+        axis if isinstance(axis, int) else None if axis == UNKNOWN_SIZE else sizes.get(axis)
+        for axis in contract.dims
+    ]
+    fits = len(wanted) == array.ndim and all(
+        size in (None, found) for size, found in zip(wanted, array.shape, strict=True)
+    )
+    if fits:
+        return None
+    declared = ", ".join(
+        str(axis) if size in (None, axis) else f"{axis} = {size}"
+        for axis, size in zip(contract.dims, wanted, strict=True)
+    )
+    message = f"{whose} {contract.name!r} has shape {list(array.shape)}, declared as [{declared}]"
+    return Failure(FailureKind.SHAPE, message, output=contract.name)
+
+
+def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
+    """Return the dtype that the configuration demands of an output; None if it demands none.
+
+    The configuration may demand the dtype of an input, or the dtype to which all inputs promote.
+    The dtypes are then those of `inputs`.
+    """
+    if not contract.dtype:
+        return None
+    if contract.dtype == PROMOTE:
+        return promoted([dtype_name(array.dtype) or "" for array in inputs.values()])
+    if contract.dtype.startswith(SAME_AS):
+        source = inputs.get(contract.dtype.removeprefix(SAME_AS))
+        return None if source is None else dtype_name(source.dtype)
+    return contract.dtype
+
+
+def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict[str, str]:
+    """Map each output for which the configuration demands a dtype to that dtype."""
+    found = {contract.name: declared_dtype(contract, inputs) for contract in contracts}
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
+
+
+def promoted(names: Sequence[str]) -> str | None:
+    """Return the dtype to which PyTorch would promote the given dtypes; None if none is known.
+
+    If any is a float, integers do not count: the result is the widest float, or float32 for two
+    different floats of that width. Integers and booleans follow numpy's rules, by which a signed
+    integer and uint64 give float64. The result is the same as PyTorch's, except that PyTorch
+    refuses to promote float8, and to promote uint16, uint32 and uint64 with other integers.
+    """
+    known = [DTYPES[name] for name in dict.fromkeys(names) if name in DTYPES]
+    floats = [dtype for dtype in known if dtype.kind == "float"]
+    if floats:
+        widest = max(dtype.itemsize for dtype in floats)
+        largest = [dtype.name for dtype in floats if dtype.itemsize == widest]
+        return largest[0] if len(largest) == 1 else "float32"
+    if not known:
+        return None
+    return dtype_name(np.result_type(*(numpy_dtype(dtype.name) for dtype in known)))
+
+
+def bounds_fault(contract: OutputContract, values: Array) -> tuple[int, Failure] | None:
+    """Return the flat position of the first element outside of the declared bounds, and a failure.
+
+    Return None if no element is outside. A float may lie beyond a bound by two units in its last
+    place, since rounding can cause such an error; bounds of 0, and bounds of integers, are exact.
+    NaN lies within any bounds.
+    """
+    if (contract.low is None and contract.high is None) or not values.size:
+        return None
+    dtype = dtype_name(values.dtype) or ""
+    limits = FLOAT_LIMITS.get(dtype)
+    values = np.abs(values) if values.dtype.kind == "c" else values
+    numbers = values if values.dtype.kind in "biu" else to_float64(values)
+    outside = np.zeros(values.shape, np.bool_)
+    with np.errstate(all="ignore"):
+        if contract.low is not None:
+            slack = abs(contract.low) * 2.0 * limits.eps if limits else 0.0
+            outside |= numbers < contract.low - slack
+        if contract.high is not None:
+            slack = abs(contract.high) * 2.0 * limits.eps if limits else 0.0
+            outside |= numbers > contract.high + slack
+    number = int(np.count_nonzero(outside))
+    if not number:
+        return None
+    position = int(np.flatnonzero(outside)[0])
+    index = multi_index(position, values.shape)
+    value = float(numbers[index])
+    low = "-inf" if contract.low is None else f"{contract.low:g}"
+    high = "inf" if contract.high is None else f"{contract.high:g}"
+    message = (
+        f"{number} of {values.size} elements of {contract.name!r} lie outside of the declared "
+        f"range [{low}, {high}]; first {value:g}"
+    )
+    return position, Failure(
+        FailureKind.INVARIANT, message, output=contract.name, index=index, actual=value
+    )
+
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -31,23 +146,7 @@ REFERENCE, OP = "the reference's output", "output"
 
 
 class CaseContracts:
-    """The contracts of the outputs of one case, and the reference's outputs transformed by them.
-
-    Parameters
-    ----------
-    contracts : iterable of OutputContract
-    input_dims : mapping of str to sequence of str or int
-    case : Case
-    inputs, expected : mapping of str to ndarray
-
-    Attributes
-    ----------
-    expected : dict of str to ndarray
-        The reference's outputs in the form that is compared. Outputs that are judged as a whole
-        (`OutputContract.apart`) are left out.
-    refused : tuple of Failure
-        Failures of the reference's outputs; if there are any, nothing can be compared with them.
-    """
+    """The contracts of the outputs of one case, and the reference's outputs transformed by them."""
 
     def __init__(
         self,
@@ -246,22 +345,7 @@ class CaseContracts:
         return self._masks[name]
 
     def index(self, name: str, index: Shape | None, shape: Shape | None = None) -> Shape | None:
-        """Convert an element's index in the compared form to its index in the output itself.
-
-        Parameters
-        ----------
-        name : str
-        index : tuple of int or None
-            Index in the compared form. It has one entry, a flat position, if the output has a mask
-            or `shape` is given.
-        shape : tuple of int, optional
-            Shape to which the flat position refers, for an output without a mask.
-
-        Returns
-        -------
-        tuple of int or None
-            None if `index` is None.
-        """
+        """Convert an element's index in the compared form to its index in the output itself."""
         mask = self._mask(name)
         if index is None:
             return None
@@ -291,16 +375,7 @@ class CaseContracts:
     def with_properties(
         self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return the array on which invariants are checked, and a mask of its exempt elements.
-
-        Parameters
-        ----------
-        name : str
-        raw, view : ndarray
-            The output itself, and the output as it is compared.
-        exempt : ndarray of bool or None
-            Elements of the view that are exempt from invariants.
-        """
+        """Return the array on which invariants are checked, and a mask of its exempt elements."""
         mask = self._mask(name)
         if mask is not None:
             left_out = ~mask
@@ -330,19 +405,11 @@ class PairedReference:
         }
 
 
-@dataclass(frozen=True)
-class SeenOutputs:
-    """The op's outputs in one case, with the contracts that transform them.
-
-    Attributes
-    ----------
-    contracts : CaseContracts
-    actual : mapping of str to ndarray
-        The outputs before any transformation.
-    """
+class SeenOutputs(Struct, frozen=True):
+    """The op's outputs in one case, with the contracts that transform them."""
 
     contracts: CaseContracts
-    actual: Arrays
+    actual: Arrays  # the outputs before any transformation
 
 
 class ViewedReference:

@@ -8,17 +8,15 @@ counted, per axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.diagnose_inputs import conditions
-from gpuemu_flow.numerics.diagnose_lines import line_relations
-from gpuemu_flow.numerics.diagnose_moves import moves
+from gpuemu_flow.numerics.diagnose_moves import conditions, moves
 from gpuemu_flow.numerics.diagnose_places import places
-from gpuemu_flow.numerics.diagnose_values import special_values, values
+from gpuemu_flow.numerics.diagnose_values import line_relations, special_values, values
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.finding import Evidence, Finding
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
@@ -42,28 +40,6 @@ def diagnose(
 ) -> tuple[Finding, ...]:
     """Describe the wrong elements of one output, likeliest explanation first.
 
-    Parameters
-    ----------
-    actual, expected : ndarray
-        One output and the reference's; the reference's may be float64 for a narrower output.
-    failing : ndarray of bool, Tolerance or Bound
-        The elements that fail, or the bound that decides which elements fail.
-    inputs : mapping of str to ndarray, optional
-        The case's inputs, for findings that depend on them.
-    rules : Rules, optional
-        Rules for NaN and Inf if `failing` is not a mask. By default, NaN and Inf must match. If the
-        expected values have a wider dtype than the output, values beyond the output's range count
-        as its largest value.
-    limit : int
-        Largest number of findings.
-
-    Returns
-    -------
-    tuple of Finding
-        Empty when nothing fails, when the shapes differ, or for dtypes without a canonical name.
-
-    Examples
-    --------
     >>> expected = np.arange(1.0, 13.0).reshape(3, 4)
     >>> [finding.sentence for finding in diagnose(2 * expected, expected, Tolerance(0.0, 1e-6))]
     ['actual = 2.000 × expected', 'wrong everywhere (12 of 12 elements)']

@@ -21,10 +21,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 LONGEST_PERIOD = 256
@@ -36,8 +36,7 @@ STRAY = 0.02
 """Share of the failing elements that may lie outside of a region."""
 
 
-@dataclass(frozen=True)
-class _Region:
+class _Region(Struct, frozen=True):
     """The indices of one axis at which elements fail.
 
     `form` is the pattern of these indices: ``line``, ``tail``, ``head``, ``block``, ``periodic``,
@@ -140,13 +139,6 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 
     Two conditions hold for the remainders that the failing indices leave modulo the period. They
     are at most half of all possible remainders, and nearly all indices that leave them fail.
-
-    Parameters
-    ----------
-    hit : ndarray of bool
-        True for each index of the axis that fails.
-    indices : ndarray of int
-        The failing indices, ascending.
     """
     size = hit.size
     for period in range(2, min(LONGEST_PERIOD, size // 2) + 1):

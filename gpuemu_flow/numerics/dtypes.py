@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
+from gpuemu_flow.types import COMPLEX, DTYPES, Json, canonical_dtype
 
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _FLOAT64 = np.dtype(np.float64)
@@ -39,10 +39,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
     ``bfloat16`` and ``float8`` come from `ml_dtypes`, which is imported only for them.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype``.
+    Raises UsageError: ``unknown-dtype``.
     """
     canonical = _known_name(name)
     if canonical in ML_DTYPES_NAMES:
@@ -88,33 +85,19 @@ def element_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name) if name in COMPLEX else numpy_dtype(name)
 
 
-@dataclass(frozen=True)
-class FloatLimits:
-    """Limits of a binary float format; float64 represents all of them exactly.
-
-    Attributes
-    ----------
-    name : str
-    bits, exponent_bits, mantissa_bits : int
-        `mantissa_bits` counts the stored bits; the precision is one bit more.
-    eps : float
-        Distance from 1 to the next larger value, ``2 ** -mantissa_bits``.
-    max : float
-        Largest finite value.
-    smallest_normal, smallest_subnormal : float
-    min_exponent, max_exponent : int
-        Exponents of `smallest_normal` and of the binade of `max`.
-    has_inf, has_nan : bool
-    """
+class FloatLimits(Struct, frozen=True):
+    """Limits of a binary float format; float64 represents all of them exactly."""
 
     name: str
+    # `mantissa_bits` counts the stored bits; the precision is one bit more
     bits: int
     exponent_bits: int
     mantissa_bits: int
-    eps: float
-    max: float
+    eps: float  # Distance from 1 to the next larger value, ``2 ** -mantissa_bits``
+    max: float  # largest finite value
     smallest_normal: float
     smallest_subnormal: float
+    # Exponents of `smallest_normal` and of the binade of `max`
     min_exponent: int
     max_exponent: int
     has_inf: bool = True
@@ -162,10 +145,7 @@ FLOAT_LIMITS: dict[str, FloatLimits] = {
 def float_limits(name: str) -> FloatLimits:
     """Return the limits of a float format, by name or alias.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype``, or ``not-a-float-dtype`` for integers and bool.
+    Raises UsageError: ``unknown-dtype``, or ``not-a-float-dtype`` for integers and bool.
     """
     canonical = _known_name(name)
     if canonical not in FLOAT_LIMITS:
@@ -214,10 +194,7 @@ def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
     rounded to nearest even. Overflow to infinity gives no warning. An array that already is float32
     is returned itself, not copied.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype`` for complex numbers, objects and the like.
+    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like.
     """
     array, name = _named(a)
     if name in ("float16", "float8_e4m3fn", "float8_e5m2"):
@@ -232,10 +209,7 @@ def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
     The result is exact for all floats and for integers up to 2**53; other values are rounded to
     nearest even. An array that already is float64 is returned itself, not copied.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-dtype`` for complex numbers, objects and the like.
+    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like.
     """
     if type(a) is np.ndarray and a.dtype is _FLOAT64:
         return a
@@ -255,3 +229,140 @@ def share_held(values: NDArray[np.float64], name: str) -> float:
 def widened(inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the inputs with floats converted to float64."""
     return {n: to_float64(a) if a.dtype.kind not in "iub" else a for n, a in inputs.items()}
+
+
+Array = NDArray[Any]
+Float64Array = NDArray[np.float64]
+
+NON_FINITE_DISTANCE = (1 << 64) - 1
+"""Distance reported where either operand is NaN or infinite, as in wire protocol v1."""
+
+_EXPONENT_FIELD = np.int64(0x7FF << 52)
+
+
+def bit_view(array: Array) -> Array:
+    """View the bit patterns of a float array as signed integers of the same width."""
+    return array.view(np.dtype(f"i{array.dtype.itemsize}"))
+
+
+def ordered_keys(array: Array) -> NDArray[np.int64]:
+    """Return integer keys in the order of the floats, consecutive for neighbours in the format.
+
+    A key is the bit pattern as a signed integer; where it is negative, all bits but the sign are
+    inverted. +0 and -0 get 0 and -1, one apart, as in wire protocol v1. NaNs lie beyond the
+    infinities.
+    """
+    bits = bit_view(array)
+    top = bits.dtype.type(8 * array.itemsize - 1)
+    flipped = (bits >> top) & np.iinfo(bits.dtype).max
+    flipped ^= bits
+    keys: NDArray[np.int64] = flipped.astype(np.int64, copy=False)
+    return keys
+
+
+def ulp_distance(actual: Array, expected: Array) -> NDArray[np.uint64]:
+    """Count the steps between representable values of the dtype from `expected` to `actual`."""
+    key_a, key_e = ordered_keys(actual), ordered_keys(expected)
+    # Modulo 2**64 the larger minus the smaller is the exact distance; float64 needs all 64 bits.
+    with np.errstate(over="ignore"):
+        steps = np.subtract(np.maximum(key_a, key_e), np.minimum(key_a, key_e)).view(np.uint64)
+    finite = _is_finite(actual) & _is_finite(expected)
+    distance: NDArray[np.uint64] = np.where(finite, steps, np.uint64(NON_FINITE_DISTANCE))
+    return distance
+
+
+def _is_finite(array: Array) -> NDArray[np.bool_]:
+    result: NDArray[np.bool_] = np.isfinite(array if array.itemsize > 2 else to_float32(array))
+    return result
+
+
+def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
+    """Return the distance from each value's magnitude to the next larger one in the format.
+
+    The distance is ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``. Magnitudes beyond
+    the format's largest value count as the largest.
+    """
+    clipped = np.minimum(np.abs(values), fmt.max)
+    # Clearing the fraction leaves the power of two below; zero for float64 subnormals, which the
+    # smallest normal number then stands in for.
+    powers = (clipped.view(np.int64) & _EXPONENT_FIELD).view(np.float64)
+    result: Float64Array = np.maximum(powers, fmt.smallest_normal) * fmt.eps
+    return result
+
+
+def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
+    """Return the largest `ulp_distance` of two finite arrays of one dtype, by integer arithmetic.
+
+    Bit patterns of one sign are ordered like the values, so that their difference is the distance.
+    If the signs differ, the distance is the sum of both distances from zero, plus one for the step
+    between the two zeros.
+    """
+    bits_a, bits_e = bit_view(actual), bit_view(expected)
+    difference = scratch.view(bits_a.dtype)[: bits_a.size]
+    np.bitwise_xor(bits_a, bits_e, out=difference)
+    crossing = None
+    if int(np.minimum.reduce(difference)) < 0:
+        crossing = np.flatnonzero(difference < 0)
+    np.subtract(bits_a, bits_e, out=difference)
+    if crossing is not None:
+        difference[crossing] = 0
+    largest = max(int(np.maximum.reduce(difference)), -int(np.minimum.reduce(difference)))
+    if crossing is None:
+        return largest
+    magnitude = np.uint64((1 << (8 * actual.itemsize - 1)) - 1)
+    across = (bits_a[crossing].astype(np.uint64) & magnitude) + (
+        bits_e[crossing].astype(np.uint64) & magnitude
+    )
+    return max(largest, int(across.max()) + 1)
+
+
+def max_spacings_finite(
+    error: Float64Array, expected: Float64Array, fmt: FloatLimits, scratch: Float64Array
+) -> float:
+    """Return the largest ``error / spacing(expected)`` of finite values; overwrites `scratch`."""
+    powers = scratch[: expected.size]
+    np.bitwise_and(expected.view(np.int64), _EXPONENT_FIELD, out=powers.view(np.int64))
+    np.clip(powers, fmt.smallest_normal, 2.0**fmt.max_exponent, out=powers)
+    np.divide(error, powers, out=powers)
+    return float(np.maximum.reduce(powers)) / fmt.eps
+
+
+class TensorBytesError(ValueError):
+    """Raised for bytes that cannot be the elements of a tensor.
+
+    The message has no subject, such as ``holds bytes that are no bool``. Callers put the tensor's
+    name before it.
+    """
+
+
+class ImpossibleShapeError(TensorBytesError):
+    """Raised for a shape that no numpy array can have, such as one with too many elements.
+
+    Some shapes with a dim of 0 are impossible, too: numpy limits the product of the other dims.
+    """
+
+
+def bytes_of(array: Array) -> NDArray[np.uint8]:
+    """Return the elements of an array of any layout as bytes in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def is_size(value: Json) -> bool:
+    """Tell whether a JSON value is an integer that a dim can have."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def tensor_of(raw: bytes | NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
+    """Return a tensor that views the given bytes, which are in C order, without a copy.
+
+    Raises ImpossibleShapeError. Raises TensorBytesError if a byte of a bool is neither 0 nor 1.
+    """
+    if dtype == "bool" and len(raw) and int(np.max(np.frombuffer(raw, np.uint8))) > 1:
+        raise TensorBytesError("holds bytes that are no bool")
+    try:
+        if isinstance(raw, bytes):
+            array: Array = np.ndarray(shape, element_dtype(dtype), raw)
+            return array
+        return raw.view(element_dtype(dtype)).reshape(shape)
+    except (ValueError, OverflowError):
+        raise ImpossibleShapeError(f"has the impossible shape {list(shape)!r:.80}") from None

@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.bounds import ElementBound, make_quick_bound
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
+    Float64Array,
+    FloatLimits,
+    dtype_name,
+    to_float64,
+)
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
-from gpuemu_flow.numerics.judge import AffineBound, Bound
-from gpuemu_flow.numerics.marking import STAND_INS, marking
+from gpuemu_flow.numerics.judge import AffineBound, Bound, ElementBound, make_quick_bound
 from gpuemu_flow.numerics.measure import ErrorMeasurement
-from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.noise import STAND_INS, marking, noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, Arrays, Perturbation, as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array
 
 FINE, COARSE = 2.0**-20, 2.0**-10
 """Relative sizes of perturbations of roundings, to see whether outputs depend on them.
@@ -49,11 +52,6 @@ class Envelope:
 
     The method `quick` gives a bound without evaluating the reference. The methods that evaluate the
     reference are for outputs that exceed this bound.
-
-    Attributes
-    ----------
-    evaluations : Evaluations or None
-        The reference, with counts of its evaluations; None if it cannot be evaluated.
     """
 
     def __init__(
@@ -214,33 +212,7 @@ def build_envelope(
     bounds: Mapping[str, ElementBound] | None = None,
     rounding: Rounding | None = None,
 ) -> Envelope:
-    """Return the envelope of one case; nothing is evaluated before it is needed.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-        The case's inputs in their own dtypes.
-    expected64 : mapping of str to ndarray
-        The reference's outputs on them, floats as float64.
-    evaluate : Evaluate or None
-        None if the reference cannot be evaluated; then only the quick bound is used.
-    dtype : str or mapping of str to str
-        Canonical dtype of the op's float outputs, or of each output by name. It is not used for
-        integer and boolean outputs.
-    seed : int
-        Decides the perturbations.
-    exact_op : bool
-        See `is_exact_op`.
-    exact_outputs : collection of str
-        Outputs that are exact though others are not; see `exact_outputs_of`.
-    weak : bool
-        True if the reference has no float32 shadow (an executable without source, or one whose
-        shadow is not faithful, see `shadow_is_faithful`).
-    bounds : mapping of str to ElementBound, optional
-        An earlier result of `Envelope.bounds` for the same arguments.
-    rounding : Rounding, optional
-        Values that a correct op may round to a narrower type; see `operand.rounding_for`.
-    """
+    """Return the envelope of one case; nothing is evaluated before it is needed."""
     formats: dict[str, FloatLimits | None] = {}
     for name, array in expected64.items():
         is_float = dtype_name(array.dtype) in FLOAT_LIMITS
@@ -265,17 +237,6 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
     True when the reference in float64, on float32 inputs, always gives values that float32 can
     hold. Rounding excuses no error of such an op: copies, ReLU, max, one-hot, masks.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-    samples : iterable of mapping of str to ndarray
-        Inputs of a few cases, floats of strategy ``normal`` with at most float32's precision.
-
-    Returns
-    -------
-    bool
-        False when there is no sample, or an evaluation fails.
     """
     seen = decides = False
     samples = list(samples)
@@ -305,18 +266,6 @@ def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]
     that it rounds is replaced by NaN; in the second, each such value is perturbed. An output is
     returned if all runs give exactly the values of the float64 reference. Integer outputs are not
     returned: `measure` finds out case by case which of their elements depend on a rounding.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-    samples : iterable of mapping of str to ndarray
-        As for `is_exact_op`.
-
-    Returns
-    -------
-    list of str
-        Sorted. Empty if an evaluation fails. Also empty if no rounding was seen to reach any
-        output: the shadow may then use libraries other than numpy, whose roundings are not seen.
     """
     exact: set[str] | None = None
     shown = False
@@ -379,12 +328,6 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
        if it rounds only once (a sum of two, a quotient) or has few outputs (a mean loss). So a
        shadow that never differs is trusted in two cases: if the reference is exact on small
        integers, or if perturbing the shadow's roundings (see `noise`) changes the shadow's result.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-    samples : iterable of mapping of str to ndarray
-        As for `is_exact_op`.
     """
     counted: list[Arrays] = []
     differs, unit = False, COARSE

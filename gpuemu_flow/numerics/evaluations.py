@@ -12,8 +12,8 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.numerics.reference_order import OWN, SINGLE, WIDE, dtypes_to_try
 from gpuemu_flow.numerics.single import Single, bare, single, staying_single
+from gpuemu_flow.types import OWN, SINGLE, WIDE, dtypes_to_try
 
 
 class Evaluate(Protocol):
@@ -32,22 +32,6 @@ class Evaluations:
     """An `Evaluate` with counts of its calls and failures, and the dtypes that it accepts.
 
     The reference's *shadow* is the same function, computed in float32.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-    native : mapping of str to ndarray
-        The case's inputs in their own dtypes; some references accept no others.
-
-    Attributes
-    ----------
-    count, succeeded, failed : int
-    reason : str
-        Reason why the latest failing evaluation failed.
-    makes_arrays : bool
-        True if the shadow has called functions that create arrays, such as ``np.arange``.
-    from_integers : bool
-        True if the shadow has computed floats from integer inputs.
     """
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, Float64Array, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, Shape
 
 Positions = NDArray[np.intp]
@@ -31,41 +29,23 @@ BLOCK = 1 << 20
 """Elements of the mask that are turned into positions at a time."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One statement that is true of the wrong elements of an output.
+class Finding(Struct, frozen=True):
+    """One statement that is true of the wrong elements of an output."""
 
-    Attributes
-    ----------
-    kind : str
-        Stable name in kebab-case. Each module ``diagnose_*`` lists the kinds that it finds.
-    sentence : str
-        The statement for people; starts in lower case and has no full stop.
-    numbers : mapping of str to JSON
-        The statement as data: indices, factors, shares.
-    likelihood : float
-        Weight from 0 to 1, by which findings are ordered. It is high if the statement explains much
-        of the failure, and would hardly be true by chance.
-    """
-
+    # Stable name in kebab-case. Each module ``diagnose_*`` lists the kinds that it finds.
     kind: str
-    sentence: str
+    sentence: str  # the statement for people; starts in lower case and has no full stop
+    # The statement as data: indices, factors, shares
     numbers: Mapping[str, Json] = field(default_factory=dict)
+    # Weight from 0 to 1, by which findings are ordered. It is high if the statement explains much
+    # of the failure, and would hardly be true by chance.
     likelihood: float = 0.5
 
 
-@dataclass(frozen=True)
-class Points:
-    """Some elements of an output.
+class Points(Struct, frozen=True):
+    """Some elements of an output."""
 
-    Attributes
-    ----------
-    positions : ndarray of intp, shape (n,)
-        Flat, in C order, ascending.
-    actual, expected : ndarray of float64, shape (n,)
-    """
-
-    positions: Positions
+    positions: Positions  # Flat, in C order, ascending
     actual: Float64Array
     expected: Float64Array
 
@@ -78,17 +58,7 @@ class Points:
 
 
 class Evidence:
-    """One output's values and the mask of its wrong elements, with samples of limited size.
-
-    Parameters
-    ----------
-    actual, expected : ndarray
-        Same shape; dtypes with a canonical name.
-    failing : ndarray of bool
-        Same shape.
-    inputs : mapping of str to ndarray
-        The case's inputs; may be empty.
-    """
+    """One output's values and the mask of its wrong elements, with samples of limited size."""
 
     def __init__(
         self,
@@ -150,14 +120,7 @@ class Evidence:
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 
     def lines(self, axis: int) -> tuple[Points, BoolArray]:
-        """Return some rows (axis -1) or columns (axis -2) with failures, as a grid.
-
-        Returns
-        -------
-        (Points, ndarray of bool)
-            Arrays of shape (lines, elements of a line), and a mask of the elements that fail and
-            are finite.
-        """
+        """Return some rows (axis -1) or columns (axis -2) with failures, as a grid."""
         rows, columns = self.rows, self.columns
         grid = self.mask.reshape(rows, columns)
         counts = count_along(grid, 0 if axis == -1 else 1)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.types import Json
 
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True)
-class FailureRate:
-    """Failures among independent cases.
-
-    Attributes
-    ----------
-    failed, total : int
-    low, high : float
-        Wilson's interval for the true rate at `confidence`.
-    confidence : float
-    """
+class FailureRate(Struct, frozen=True):
+    """Failures among independent cases."""
 
     failed: int
     total: int
+    # Wilson's interval for the true rate at `confidence`
     low: float
     high: float
     confidence: float = CONFIDENCE
@@ -57,20 +50,8 @@ class FailureRate:
 def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> FailureRate:
     """Return the failure rate with Wilson's score interval.
 
-    Parameters
-    ----------
-    failed, total : int
-        ``0 <= failed <= total``. With `total` 0 the interval is 0 to 1: nothing is known.
-    confidence : float
-        Between 0 and 1, both excluded.
+    Raises ValueError when an argument is outside its range.
 
-    Raises
-    ------
-    ValueError
-        When an argument is outside its range.
-
-    Notes
-    -----
     The ends of the interval are computed from:
 
     - p: the failure rate, ``failed / total``
@@ -84,8 +65,6 @@ def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> Fai
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
 
-    Examples
-    --------
     >>> failure_rate(0, 100).sentence
     '0 of 100 fail: 0.0 % (95 % interval 0.0 % to 3.7 %)'
     """

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import GRADIENT_PREFIX, PARAMETERS, Mask
 from gpuemu_flow.numerics.contract_views import mask_of
-from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.dtypes import Float64Array, to_float64
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.judge import BoolArray
 from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, map_floats, widen
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -58,8 +57,7 @@ def input_of(name: str) -> str:
     return name.removeprefix(GRADIENT_PREFIX)
 
 
-@dataclass(frozen=True)
-class _Moving:
+class _Moving(Struct, frozen=True):
     rng: SeededRng
     unit: float
 
@@ -74,14 +72,6 @@ class MovedCotangents:
 
     If equal cotangents cancel, the reference may return exactly 0, but a correct op may return the
     rounding error of the cancelled terms. Perturbed inputs do not show this error.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-        The reference in this process. Cotangents are not perturbed for its float32 shadow.
-    seed : int
-    unit : float
-        One rounding of the case's arithmetic.
     """
 
     def __init__(self, evaluate: Any, seed: int, unit: float) -> None:
@@ -116,19 +106,7 @@ def _steps(name: str, shape: tuple[int, ...]) -> Float64Array:
 def cotangent(
     name: str, shape: tuple[int, ...], mask: Mapping[str, Any] | None, inputs: Arrays
 ) -> Float64Array:
-    """Return the cotangent of an output, the same for an op and its reference.
-
-    Parameters
-    ----------
-    name : str
-        The output's name.
-    shape : tuple of int
-    mask : mapping or None
-        Fields of a `numerics.contract.Mask`, which selects the elements to compare. The cotangent
-        of all other elements is 0. None selects all elements.
-    inputs : mapping of str to ndarray
-        Inputs of the call, for the mask.
-    """
+    """Return the cotangent of an output, the same for an op and its reference."""
     values = _steps(name, shape)
     if _moving is not None:
         shares = 2.0 * _moving.rng.f64(values.size).reshape(shape) - 1.0
@@ -140,20 +118,11 @@ def cotangent(
     return np.where(mask_of(test, inputs, shape), values, 0.0)
 
 
-@dataclass(frozen=True)
-class Excused:
-    """Elements of a gradient that must not fail although they differ from the reference's.
+class Excused(Struct, frozen=True):
+    """Elements of a gradient that must not fail although they differ from the reference's."""
 
-    Attributes
-    ----------
-    right : ndarray of bool
-        Elements that lie between the reference's gradients on both sides of a kink.
-    unjudged : ndarray of bool
-        Elements on which no verdict is possible.
-    """
-
-    right: BoolArray
-    unjudged: BoolArray
+    right: BoolArray  # elements that lie between the reference's gradients on both sides of a kink
+    unjudged: BoolArray  # elements on which no verdict is possible
 
     def __bool__(self) -> bool:
         return bool(self.right.any() or self.unjudged.any())
@@ -165,17 +134,6 @@ class Kinks:
     Several values of such an element are correct: the derivative of relu at 0 may be any value from
     0 to 1, and equal elements may share the gradient of their maximum in any way. Nothing is
     evaluated before it is needed.
-
-    Parameters
-    ----------
-    evaluate : Evaluate
-        The reference.
-    inputs, expected : mapping of str to ndarray
-        The case's inputs in their own dtypes, and the reference's outputs on them.
-    seed : int
-        Decides the directions in which inputs are perturbed.
-    unit : float
-        One rounding of the case's arithmetic.
     """
 
     def __init__(
@@ -318,15 +276,7 @@ def _change(before: Array, now: Array) -> Float64Array:
 
 
 def _largest_of_equals(values: Array, jump: Float64Array) -> Float64Array:
-    """Return, for each element, the largest jump of all elements with the same input value.
-
-    Parameters
-    ----------
-    values : ndarray
-        The input's elements.
-    jump : ndarray
-        For each element, the largest change of its gradient when inputs are perturbed.
-    """
+    """Return, for each element, the largest jump of all elements with the same input value."""
     _, groups = np.unique(_as_wide(values).reshape(-1), return_inverse=True)
     groups = groups.reshape(-1)
     largest = np.zeros(int(groups.max(initial=0)) + 1)

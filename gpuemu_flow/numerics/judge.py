@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FloatLimits
-from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.numerics.dtypes import Float64Array, FloatLimits, spacing
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
@@ -18,15 +18,7 @@ Where = slice | NDArray[np.intp]
 
 
 class Bound(Protocol):
-    """The allowed error of one output, element by element.
-
-    Attributes
-    ----------
-    proof : (float, float) or None
-        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance. A
-        block of elements is first compared with this simpler bound. None if every element must be
-        checked.
-    """
+    """The allowed error of one output, element by element."""
 
     @property
     def proof(self) -> tuple[float, float] | None: ...
@@ -43,8 +35,7 @@ class Bound(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class AffineBound:
+class AffineBound(Struct, frozen=True):
     """``atol + rtol * |expected|``, the documented formula."""
 
     atol: float
@@ -62,20 +53,11 @@ class AffineBound:
         return None
 
 
-@dataclass(frozen=True)
-class ExcusedBound:
-    """A bound under which selected elements get no verdict if they exceed their tolerance.
+class ExcusedBound(Struct, frozen=True):
+    """A bound under which selected elements get no verdict if they exceed their tolerance."""
 
-    Attributes
-    ----------
-    bound : Bound
-        Gives the tolerances, and may leave further elements without verdict.
-    excused : ndarray of bool, shape (n,)
-        True for the selected elements.
-    """
-
-    bound: Bound
-    excused: BoolArray
+    bound: Bound  # Gives the tolerances, and may leave further elements without verdict
+    excused: BoolArray  # true for the selected elements
 
     @property
     def proof(self) -> tuple[float, float] | None:
@@ -90,52 +72,31 @@ class ExcusedBound:
         return excused if others is None else excused | others
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The meaning of NaN and Inf in one output of one case.
+class Rules(Struct, frozen=True):
+    """The meaning of NaN and Inf in one output of one case."""
 
-    Attributes
-    ----------
-    nan, inf : str
-        ``match``, ``strict`` or ``ignore``. If the case's inputs hold NaN or Inf, ``strict`` has
-        already been replaced by ``match``.
-    special_inputs : bool
-        True if the case's inputs hold NaN or Inf.
-    clip : FloatLimits or None
-        Format of the output if the expected values have a wider range than this format, else None.
-        Finite expected values are clipped to the format's largest value, and an overflow in the
-        output counts as this value. Thus an overflow that every correct op has is no failure.
-    """
-
+    # ``match``, ``strict`` or ``ignore``. If the case's inputs hold NaN or Inf, ``strict`` has
+    # already been replaced by ``match``.
     nan: str = "match"
     inf: str = "match"
-    special_inputs: bool = False
+    special_inputs: bool = False  # true if the case's inputs hold NaN or Inf
+    # Format of the output if the expected values have a wider range than this format, else None.
+    # Finite expected values are clipped to the format's largest value, and an overflow in the
+    # output counts as this value. Thus an overflow that every correct op has is no failure.
     clip: FloatLimits | None = None
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict on some elements, one entry per element.
+class Judgement(Struct, frozen=True):
+    """The verdict on some elements, one entry per element."""
 
-    Attributes
-    ----------
-    error : ndarray of float64
-        ``|actual - expected|``; 0 where NaN or Inf match, infinite where they do not.
-    share : ndarray of float64
-        ``error / tolerance``; 0 where NaN or Inf match, infinite where they do not.
-    failed : ndarray of bool
-        False also where the element has no verdict.
-    finite : ndarray of bool or None
-        True where the actual and the expected value are finite; None if all are.
-    unjudged : ndarray of bool or None
-        True where the element has no verdict; None if all have one.
-    """
-
+    # ``|actual - expected|``; 0 where NaN or Inf match, infinite where they do not
     error: Float64Array
+    # ``error / tolerance``; 0 where NaN or Inf match, infinite where they do not
     share: Float64Array
-    failed: BoolArray
+    failed: BoolArray  # False also where the element has no verdict
+    # True where the actual and the expected value are finite; None if all are
     finite: BoolArray | None = None
-    unjudged: BoolArray | None = None
+    unjudged: BoolArray | None = None  # true where the element has no verdict; None if all have one
 
 
 def judge(
@@ -143,17 +104,6 @@ def judge(
 ) -> Judgement:
     """Judge elements in float64 by ``|a - e| <= tolerance``, and NaN and Inf by `rules`.
 
-    Parameters
-    ----------
-    actual, expected : ndarray of float64, shape (n,)
-        Values widened without rounding.
-    bound : Bound
-    where : slice or ndarray of intp
-        Flat positions of these elements in the output, for bounds that differ by element.
-    rules : Rules
-
-    Notes
-    -----
     A finite value never matches NaN or Inf. Inf matches only Inf of its sign, and NaN only NaN. A
     NaN error counts as a failure. An element in the bound's `no_verdict` still passes if its error
     is within its tolerance, and fails where a strict policy forbids its value.
@@ -266,16 +216,7 @@ def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> Bool
 
 
 def judge_integers(actual: Array, expected: Array, bound: Bound, where: Where) -> Judgement:
-    """Judge integers of one dtype; differences are exact, up to the full unsigned 64-bit range.
-
-    Parameters
-    ----------
-    actual, expected : ndarray of one integer dtype, shape (n,)
-    bound : Bound
-        The bound is zero unless a tolerance was given for this integer dtype. It is evaluated in
-        float64.
-    where : slice or ndarray of intp
-    """
+    """Judge integers of one dtype; differences are exact, up to the full unsigned 64-bit range."""
     wide = np.int64 if actual.dtype.kind == "i" else np.uint64
     # Modulo 2**64 the larger minus the smaller is the exact distance, whatever the signs.
     bits_a, bits_e = actual.astype(wide).view(np.uint64), expected.astype(wide).view(np.uint64)
@@ -287,3 +228,149 @@ def judge_integers(actual: Array, expected: Array, bound: Bound, where: Where) -
         share = error / tolerance
     share[distance == 0] = 0.0
     return _without_unjudged(error, share, failed, None, bound.no_verdict(where))
+
+
+FACTOR = 8.0
+"""Multiple of the measured error that a correct op may show."""
+
+ENOUGH = 256
+"""Fewest elements whose mean squared error shows where the errors come from."""
+
+LARGER = 1.5
+"""Factor by which an op's mean squared error may exceed the largest one of the draws. Sums of four
+tiles in half precision reach a factor of 3, other orders of rounding the same operands 1.2."""
+
+FAR = 64.0
+"""Largest contribution of one element to the mean of squared errors, in units of its variance."""
+
+FLOOR_SHARE = 0.125
+"""Share of the two ulp of the quick bound that does not grow with the value."""
+
+
+def growth(longest_dim: int) -> float:
+    """Return ``1 + sqrt(n) / 8``, a model of how rounding errors grow along a dim of size n."""
+    return 1.0 + math.sqrt(longest_dim) / 8.0
+
+
+def unit(fmt: FloatLimits) -> float:
+    """Return the relative size of one rounding: in float64 for float64 outputs, else in float32.
+
+    Ops with narrower outputs compute in float32 and round once.
+    """
+    return fmt.eps if fmt.name == "float64" else 2.0**-23
+
+
+def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
+    """Return the least absolute tolerance, which permits ops to flush subnormals to zero.
+
+    The tolerance is the smallest normal number of float64 for float64 outputs, and of float32 for
+    other outputs. For ops that are not exact, pass `longest_dim`, the largest size of a dim of the
+    inputs. The tolerance is then multiplied by ``8 g``, where g is ``growth(longest_dim)``. This
+    factor is needed because intermediate products of such ops may underflow. The op may then
+    multiply them by up to the square root of a dim's size, for example in a norm.
+    """
+    smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
+    return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
+
+
+class QuickBound(Struct, frozen=True):
+    """A bound of each element's error that needs no evaluation of the reference.
+
+    It is never above the envelope, which is the bound that evaluations of the reference give. Let r
+    be the expected value of an element. The bound is then ``relative |r| + 2 ulp(r) + floor``.
+    """
+
+    # 0 for exact ops. For other ops ``8 g u``, where g is the result of `growth` for the longest
+    # dim, and u is the result of `unit` for the format.
+    relative: float
+    fmt: FloatLimits  # Format of the output
+    floor: float  # Absolute part of the bound; see `least`
+
+    @property
+    def proof(self) -> tuple[float, float]:
+        # ulp(r) is at least the smallest subnormal and above |r| * eps / 2, hence at least any
+        # weighted mean of the two.
+        ulps = 2.0 * FLOOR_SHARE * self.fmt.smallest_subnormal
+        return ulps + self.floor, self.relative + (1.0 - FLOOR_SHARE) * self.fmt.eps
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        with np.errstate(all="ignore"):
+            result: Float64Array = self.relative * np.abs(expected)
+            result += 2.0 * spacing(expected, self.fmt) + self.floor
+        return result
+
+    def no_verdict(self, where: Where) -> None:
+        return None
+
+
+class Excuse(Struct, frozen=True):
+    """Measurements that decide whether the rounding of an op's operands excuses its errors.
+
+    The errors are excused if, taken together, they are not much larger than the errors of
+    evaluations with rounded operands; see `holds`.
+    """
+
+    # For each element, the mean squared error caused by rounding the operands; 0 for elements that
+    # are not judged
+    variance: Float64Array
+    largest: float  # the largest `size` of the errors of any evaluation with rounded operands
+    without: ElementBound  # the bound to use if the errors are not excused
+
+    def size(self, error: Float64Array) -> float:
+        """Return the mean of the squared errors, each divided by its variance and clipped.
+
+        Clipping limits the influence of a single large error, which fails its element's own bound
+        anyway.
+        """
+        known = (self.variance > 0.0) & np.isfinite(error)
+        if not known.any():
+            return 0.0
+        shares = error[known] ** 2 / self.variance[known]
+        return float(np.minimum(shares, FAR).mean())
+
+    def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
+        """Tell whether the errors as a whole may come from rounded operands.
+
+        This is so if the `size` of the errors is at most `LARGER` times the attribute `largest`,
+        which comes from evaluations with rounded operands. If fewer than `ENOUGH` elements are
+        judged, the result is True, because so few elements prove nothing.
+        """
+        if np.count_nonzero(self.variance) < ENOUGH:
+            return True
+        with np.errstate(all="ignore"):
+            error = np.abs(actual - expected)
+        return self.size(error) <= LARGER * self.largest
+
+
+class ElementBound(Struct, frozen=True):
+    """The envelope of one output, one entry per element in C order."""
+
+    # Largest error that each element may have. None if the output must be exact, as integers and
+    # booleans must.
+    allowed: Float64Array | None
+    unstable: BoolArray | None  # elements on which a failure would prove nothing
+    excuse: Excuse | None = None  # Set if rounded operands have made `allowed` wider
+
+    @property
+    def proof(self) -> None:
+        return None
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        if self.allowed is None:
+            return np.zeros(expected.shape)
+        return self.allowed[where]
+
+    def no_verdict(self, where: Where) -> BoolArray | None:
+        return None if self.unstable is None else self.unstable[where]
+
+
+def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
+    """Return the quick bound of an output in the format `fmt`.
+
+    `longest_dim` is the largest size of a dim of the inputs. `exact_op` is True for an op that does
+    not round, such as a copy or a maximum.
+    """
+    if exact_op:
+        return QuickBound(0.0, fmt, least(fmt))
+    relative = FACTOR * growth(longest_dim) * unit(fmt)
+    return QuickBound(relative, fmt, least(fmt, longest_dim))

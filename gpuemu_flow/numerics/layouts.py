@@ -32,11 +32,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.effective_layouts import effective_layout
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.types import Shape
+from gpuemu_flow.types import Shape, effective_layout
 
 Array = NDArray[Any]
 
@@ -105,28 +104,14 @@ def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-@dataclass(frozen=True)
-class Placement:
-    """The position of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    strides : tuple of int
-        In bytes.
-    offset : int
-        Byte of the first element.
-    nbytes : int
-        Size of the whole buffer, guard zones included; a multiple of `ALIGNMENT`.
-    writable : bool
-        False for `expanded`.
-    """
+class Placement(Struct, frozen=True):
+    """The position of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`."""
 
     shape: Shape
-    strides: tuple[int, ...]
-    offset: int
-    nbytes: int
-    writable: bool
+    strides: tuple[int, ...]  # in bytes
+    offset: int  # Byte of the first element
+    nbytes: int  # size of the whole buffer, guard zones included; a multiple of `ALIGNMENT`
+    writable: bool  # False for `expanded`
 
 
 @lru_cache(maxsize=1024)
@@ -160,21 +145,11 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-@dataclass(frozen=True)
-class LaidOut:
-    """A tensor in a layout, with the buffer that holds it.
+class LaidOut(Struct, frozen=True):
+    """A tensor in a layout, with the buffer that holds it."""
 
-    Attributes
-    ----------
-    array : ndarray
-        The tensor itself, a view of `buffer`.
-    buffer : ndarray of uint8
-        Everything: the elements, the gaps between them and the guard zones.
-    placement : Placement
-    """
-
-    array: Array
-    buffer: NDArray[np.uint8]
+    array: Array  # the tensor itself, a view of `buffer`
+    buffer: NDArray[np.uint8]  # Everything: the elements, the gaps between them and the guard zones
     placement: Placement
 
     def intact(self) -> bool:
@@ -219,22 +194,8 @@ def lay_out_guarded(
 ) -> LaidOut:
     """Copy values into memory in a layout, between guard zones if `guarded`.
 
-    Parameters
-    ----------
-    values : ndarray
-        An array of any strides.
-    layout : str
-        For `expanded` the values must be equal along the repeated axis.
-    buffer : ndarray of uint8, optional
-        Memory to use, such as shared memory. It must start at a multiple of `ALIGNMENT`; `place`
-        tells how much is needed. By default, new memory is allocated.
-    guarded : bool
-
-    Raises
-    ------
-    ValueError
-        Unknown layout, a buffer that is too small or not aligned, or values that differ along the
-        repeated axis of `expanded`.
+    Raises ValueError: Unknown layout, a buffer that is too small or not aligned, or values that
+    differ along the repeated axis of `expanded`.
     """
     placement = place(layout, values.shape, values.dtype.itemsize, guarded=guarded)
     if buffer is None:

@@ -9,16 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.bounds import ElementBound, unit
-from gpuemu_flow.numerics.cancelling import Operands, cancelling
-from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
+from gpuemu_flow.numerics.cancelling import Operands, cancelling, cancelling_torch
 from gpuemu_flow.numerics.constants import add_constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
-from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
-from gpuemu_flow.numerics.noise import doubting, flushing, noisy, noisy64
+from gpuemu_flow.numerics.judge import ElementBound, unit
+from gpuemu_flow.numerics.noise import (
+    STAND_INS,
+    doubting,
+    flushing,
+    inverting,
+    marking,
+    noisy,
+    noisy64,
+    stepping,
+)
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.overflow import FAR, overflowing
 from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
@@ -27,7 +33,7 @@ from gpuemu_flow.numerics.perturb import (
     largest_magnitude,
     widen,
 )
-from gpuemu_flow.numerics.regroup import regrouped
+from gpuemu_flow.numerics.regroup import FAR, overflowing, regrouped
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
@@ -66,29 +72,6 @@ ROUNDED = 5
 class ErrorMeasurement:
     """The envelopes of one case's outputs; the constructor evaluates the reference.
 
-    Parameters
-    ----------
-    inputs, expected64 : mapping of str to ndarray
-        The case's inputs in their own dtypes; the reference's outputs, floats as float64.
-    evaluations : Evaluations
-    formats : mapping of str to FloatLimits or None
-        Float format of each output; None for integers and booleans.
-    longest_dim, seed, weak : see `envelope.build_envelope`
-    thorough : bool
-        True for more draws of every kind, in a case that is about to fail: few draws may miss the
-        largest change of an ill-conditioned element. Each further draw halves the risk.
-    rounding : Rounding, optional
-        Which intermediate values a correct op may round to a narrower type.
-
-    Attributes
-    ----------
-    weak : bool
-        True if measured without a shadow (the reference's source, changed to compute in float32).
-    fault : str
-        Reason why every evaluation on perturbed inputs failed; empty if one succeeded.
-
-    Notes
-    -----
     The tolerance ``allowed`` of an element is the error that a correct op may have there. Symbols:
 
     - r, x, n, N: the expected value; the inputs; the longest dim; the size of the largest input;

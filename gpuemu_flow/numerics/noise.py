@@ -9,12 +9,12 @@ Parker, "Monte Carlo Arithmetic", 1997).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.inexact import without_lost
 from gpuemu_flow.numerics.perturb import FLOAT32_SMALLEST_NORMAL, Arrays
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.single import (
@@ -26,6 +26,82 @@ from gpuemu_flow.numerics.single import (
     options_in_float32,
     wrapped,
 )
+
+_NEVER_EXACT = frozenset(
+    (
+        "exp", "expm1", "log", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin",
+        "arccos", "arctan", "arctan2", "arcsinh", "arccosh", "arctanh", "logaddexp", "erf", "erfc",
+        "expit", "log_expit", "ndtr", "log_ndtr", "softplus",
+    )
+)  # fmt: skip
+"""Functions, also of other libraries, whose values at algebraic numbers are transcendental, except
+for values at a few points such as 0 (Baker, "Transcendental Number Theory", 1975, theorem 1.4)."""
+
+_NEVER_ZERO = frozenset(("exp", "exp2", "erfc", "expit", "ndtr", "softplus"))
+"""Functions whose value at a finite number is above 0, and 0 only because it underflows."""
+
+_SMALLEST = {kind: np.finfo(kind).smallest_subnormal for kind in (np.float32, np.float64)}
+_LOST = 2.0**-53
+"""Share of a sum below which float64 loses a term."""
+
+
+def without_lost(
+    ufunc: np.ufunc,
+    method: str,
+    operands: Sequence[Any],
+    options: Mapping[str, Any],
+    result: Any,
+) -> Any:
+    """Return a float64 result with NaN in place of elements that are certainly rounded.
+
+    There is one exception: a function such as ``exp`` is never 0 for a finite operand. Where it
+    gives less than the smallest positive float32 number, the element is not NaN, but the smallest
+    positive float64 number.
+    """
+    with np.errstate(all="ignore"):
+        lost = _lost(ufunc, method, operands, options, result)
+        given = result
+        if lost is not None and np.any(lost):
+            result = np.where(lost, np.nan, result)
+        if method == "__call__" and ufunc.__name__ in _NEVER_ZERO:
+            vanished = (given < _SMALLEST[np.float32]) & np.isfinite(operands[0])
+            if np.any(vanished):
+                result = np.where(vanished, _SMALLEST[np.float64], result)
+        return result
+
+
+def _lost(
+    ufunc: np.ufunc,
+    method: str,
+    operands: Sequence[Any],
+    options: Mapping[str, Any],
+    result: Any,
+) -> NDArray[np.bool_] | None:
+    lost: NDArray[np.bool_]
+    if method == "__call__" and ufunc.__name__ in _NEVER_EXACT:
+        lost = np.isfinite(result)
+        for operand in operands:
+            lost = lost & np.isfinite(operand)
+        return lost & (np.asarray(operands[0]) != 0.0) if len(operands) == 1 else lost
+    if method == "__call__" and ufunc in (np.add, np.subtract):
+        one, other = operands
+        other = other if ufunc is np.add else np.negative(other)
+        # The error of a sum of two is itself a float (Knuth, "The Art of Computer Programming",
+        # volume 2, section 4.2.2).
+        rest = result - one
+        error = (one - (result - rest)) + (other - rest)
+        lost = np.isfinite(result) & (error != 0.0)
+        return lost
+    if ufunc is np.add and method in ("reduce", "accumulate") and options.get("initial") is None:
+        sizes = np.abs(operands[0])
+        if not sizes.size:
+            return None
+        kept = {name: options[name] for name in ("axis", "keepdims") if name in options}
+        smallest = getattr(np.minimum, method)(np.where(sizes == 0.0, np.inf, sizes), **kept)
+        lost = smallest < _LOST * np.abs(result)
+        return lost
+    return None
+
 
 _STEPS = (np.rint, np.floor, np.ceil, np.trunc, np.floor_divide)
 
@@ -91,8 +167,6 @@ class Noisy(Single):
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that each rounding is perturbed by up to `unit`.
 
-    Notes
-    -----
     Results that are exact do not change, so that ties of exact values stay ties; zero stays zero.
     Arithmetic on single elements, and that of other libraries, is not perturbed.
     """
@@ -124,14 +198,9 @@ def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[A
 
 
 class _Flushing(Noisy):
-    """A float32 array whose subnormal float32 results in numpy become 0.
+    """A float32 array whose subnormal float32 results in numpy become 0."""
 
-    Attributes
-    ----------
-    steps : list of str
-        For each call that rounded such an array to integers, the name of the numpy function.
-    """
-
+    # For each call that rounded such an array to integers, the name of the numpy function
     steps: list[str]
 
     def __array_ufunc__(
@@ -156,12 +225,6 @@ def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArra
 
     Many GPU kernels are compiled to do this. The effect shows if an intermediate result is
     multiplied by a large number afterwards.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-    steps : list of str, optional
-        Receives the name of the numpy function at each call that rounds an array to integers.
     """
     return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
 
@@ -233,8 +296,6 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
 def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`.
 
-    Notes
-    -----
     This is `noisy` for references whose outputs are float64. It recognises a rounding by repeating
     the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
     matrix products are perturbed.
@@ -273,3 +334,114 @@ def _in_long_double(
     except TypeError:
         return None
     return without_lost(ufunc, method, wide, rest, result)
+
+
+STAND_INS = (85, 86)
+"""Integers that NaN is cast to, one for each evaluation: no element equals both by chance."""
+
+
+class _Casting(Single):
+    """A float32 array that turns NaN into `stand_in` when it is cast to an integer dtype.
+
+    In numpy, the integer that NaN becomes depends on the processor.
+    """
+
+    stand_in: int
+
+    def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            cast = super().astype(dtype, *args, **options)
+        if np.dtype(dtype).kind not in "iu":
+            return cast
+        stand_in = np.dtype(dtype).type(self.stand_in)
+        return np.where(np.isnan(bare(self)), stand_in, bare(cast)).view(type(self))
+
+
+class _Marking(_Casting, Doubting):
+    """An array that replaces each rounded result by NaN.
+
+    A quotient also becomes NaN if the product of dividend and reciprocal has another value.
+    """
+
+    def _product(self, result: Any) -> Any:
+        return np.full_like(bare(result), np.nan)
+
+    def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
+        plain = np.asarray(values)
+        return plain if exact is None else np.where(plain == exact, plain, plain.dtype.type(np.nan))
+
+
+class _Stepping(Doubting):
+    """An array that multiplies all rounded results of one chosen operation by one factor.
+
+    Several values may be computed from one such result, for example from a scale. All of them then
+    use the changed result.
+    """
+
+    turn: int
+    met: list[int]
+
+    def _product(self, result: Any) -> Any:
+        return self._moved(bare(result), np.full_like(bare(result), np.nan))
+
+    def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
+        plain = np.asarray(values)
+        if exact is None:
+            return plain
+        rounded = plain != exact
+        if not rounded.any():
+            return plain
+        self.met.append(self.turn)
+        if len(self.met) != self.turn:
+            return plain
+        return np.where(rounded, plain * plain.dtype.type(1.0 + self.unit), plain)
+
+
+class _Inverting(_Casting):
+    """An array that changes quotients where the divisor's reciprocal overflows.
+
+    Such a quotient becomes the product of the dividend and the infinite reciprocal.
+    """
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        terms = float32_quotient(result, ufunc, method, inputs, options)
+        if terms is None:
+            return result
+        above, below = terms
+        with np.errstate(all="ignore"):
+            inverse = np.float32(1.0) / below
+            product = above * inverse
+        overflows = np.isinf(inverse) & (below != 0.0)
+        if not overflows.any():
+            return result
+        return self._into(out, np.where(overflows, product, np.asarray(bare(result))), "unsafe")
+
+
+def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
+    """Return the inputs as float32 arrays whose arithmetic gives NaN wherever it rounds.
+
+    A cast to an integer turns NaN into `stand_in`, so an integer result that is the same for two
+    values of `stand_in` depends on no rounding. Results of matrix products count as rounded.
+    """
+    return wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
+
+
+def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
+    """Return float32 arrays that change one operation's result, and a list that counts operations.
+
+    The arithmetic adds one entry to the list for each operation that rounds.
+    """
+    met: list[int] = []
+    return wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met
+
+
+def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
+    """Return the inputs as arrays that change quotients where the divisor's reciprocal overflows.
+
+    Such a quotient becomes the product of the dividend and the infinite reciprocal, as in an op
+    that multiplies by reciprocals. A cast to an integer turns NaN into `stand_in`.
+    """
+    return wrapped(inputs, _Inverting, stand_in=stand_in)

@@ -11,41 +11,35 @@ import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, numpy_dtype
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
+    Float64Array,
+    FloatLimits,
+    numpy_dtype,
+    spacing,
+)
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array, spacing
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import PRECISIONS
 
 TENSOR_CORE, FLOAT32, INPUT = PRECISIONS
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """The rounding of a shadow.
+class Rounding(Struct, frozen=True):
+    """The rounding of a shadow."""
 
-    Attributes
-    ----------
-    dtype : str
-        Canonical name of the narrow float type.
-    steps : bool
-        True to round every step, not only the operands of matrix products.
-    seed : int or None
-        Seed of a random factor that values are multiplied by before they are rounded, and divided
-        by afterwards; None rounds the values themselves.
-    overflow : bool
-        True if values beyond the type's largest value become infinite, or NaN in a type without
-        infinities.
-    """
-
-    dtype: str
-    steps: bool = False
+    dtype: str  # canonical name of the narrow float type
+    steps: bool = False  # true to round every step, not only the operands of matrix products
+    # Seed of a random factor that values are multiplied by before they are rounded, and divided by
+    # afterwards; None rounds the values themselves
     seed: int | None = None
+    # True if values beyond the type's largest value become infinite, or NaN in a type without
+    # infinities
     overflow: bool = False
 
     def drawn(self, seed: int) -> Rounding:
@@ -65,8 +59,7 @@ def rounding_for(precision: str, dtype: str) -> Rounding | None:
     return Rounding(dtype, steps=precision == INPUT)
 
 
-@dataclass
-class _State:
+class _State(Struct):
     fmt: FloatLimits
     rng: SeededRng | None
     overflow: bool
@@ -100,14 +93,7 @@ def rounding_to(rounding: Rounding | None) -> Iterator[None]:
 
 
 def rounded(value: Any) -> Any:
-    """Round float32 and float64 arrays and tensors, also inside lists; return others unchanged.
-
-    Returns
-    -------
-    Any
-        A value of the same type and dtype; the same object if nothing in it changes, so that views
-        stay views.
-    """
+    """Round float32 and float64 arrays and tensors, also inside lists; return others unchanged."""
     if _state is None:
         return value
     if isinstance(value, (np.ndarray, np.floating)):
@@ -176,8 +162,6 @@ def _rounded_jax(array: Any, state: _State) -> Any:
 def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = None) -> Float64Array:
     """Round values to a narrow float format, without its upper limit on exponents.
 
-    Notes
-    -----
     A correct op may round a multiple of the reference's value, such as probabilities before they
     are divided by their sum. With `rng`, all values are multiplied by one random factor between 1
     and 2, rounded, and divided by the factor. This gives another sample of rounding errors of the

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, Float64Array, dtype_name, to_float64
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -45,17 +44,6 @@ def widen(inputs: Arrays) -> Arrays:
 class Perturbation:
     """Seeded relative changes of a case's inputs.
 
-    Parameters
-    ----------
-    inputs64 : mapping of str to ndarray
-        Floats as float64; see `widen`.
-    seed : int
-        The case's seed, from which each draw derives a random stream.
-    unit : float
-        Largest relative change: the relative error of one rounding.
-
-    Notes
-    -----
     Only finite values other than zero change. No method modifies `inputs64`.
 
     Random draws change a float32 subnormal by up to 2**-149, whatever its size, because an op may
@@ -100,16 +88,6 @@ class Perturbation:
     ) -> Float64Array:
         """Multiply each value by ``1 + share * scale * unit``.
 
-        Parameters
-        ----------
-        values : float64 array
-        shares : float64 array
-            For each value, a number from -1 to 1.
-        scale : float
-            Largest relative change, in multiples of the perturbation's `unit`.
-
-        Notes
-        -----
         Float32 subnormals are treated differently if `scale` is 1 and `unit` is at least the
         rounding error of float32: to each of them, ``share * FLOAT32_STEP`` is added.
         """

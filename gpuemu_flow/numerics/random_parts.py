@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from gpuemu_flow.quick_dataclass import dataclass
 
 Wide = NDArray[np.float64]
 Sums = Callable[[Wide], Wide]
@@ -30,37 +30,22 @@ SAMPLED = 4096
 MOST_LEVELS = 12
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Disjoint parts of an output.
+class Parts(Struct, frozen=True):
+    """Disjoint parts of an output."""
 
-    Attributes
-    ----------
-    sums : callable
-        Takes the sums over the small parts of a `Division`, as `Division.sums` returns them, and
-        returns the sum over each part.
-    name : callable
-        Takes the number of a part, and returns words that name it in a message. They follow "the
-        elements of 'y'".
-    """
-
+    # Takes the sums over the small parts of a `Division`, as `Division.sums` returns them, and
+    # returns the sum over each part
     sums: Sums
+    # Takes the number of a part, and returns words that name it in a message. They follow "the
+    # elements of 'y'".
     name: Callable[[int], str]
 
 
-@dataclass(frozen=True)
-class Division:
-    """A division of an output into small disjoint parts, which can be joined into larger parts.
+class Division(Struct, frozen=True):
+    """A division of an output into small disjoint parts, which can be joined into larger parts."""
 
-    Attributes
-    ----------
-    sums : callable
-        Takes an array of the output's shape and returns its sum over each small part.
-    parts : list of Parts
-        Each entry divides the output into parts that consist of one or more small parts.
-    """
-
-    sums: Sums
+    sums: Sums  # Takes an array of the output's shape and returns its sum over each small part
+    # Each entry divides the output into parts that consist of one or more small parts
     parts: list[Parts]
 
 
@@ -239,46 +224,25 @@ def _bin_name(ends: list[float], joined: int, what: str) -> Callable[[int], str]
     return name
 
 
-@dataclass(frozen=True)
-class Series:
-    """Independent terms whose mean is 0 for a correct op.
+class Series(Struct, frozen=True):
+    """Independent terms whose mean is 0 for a correct op."""
 
-    Attributes
-    ----------
-    terms : ndarray
-        One term per element; 0 for elements that are not tested.
-    rounding : ndarray
-        Largest rounding error of each term.
-    text : callable
-        Returns the message about a part. Its arguments are the mean of the part's terms, and the
-        words that name the part.
-    limits : (float, float) or None
-        How far below and above 0 the terms of a correct op can be, if that is known.
-    """
-
-    terms: Wide
-    rounding: Wide
+    terms: Wide  # one term per element; 0 for elements that are not tested
+    rounding: Wide  # largest rounding error of each term
+    # Returns the message about a part. Its arguments are the mean of the part's terms, and the
+    # words that name the part.
     text: Callable[[float, str], str]
+    # How far below and above 0 the terms of a correct op can be, if that is known
     limits: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True)
-class Zeros:
-    """The zeros of a random output, and their expected share.
+class Zeros(Struct, frozen=True):
+    """The zeros of a random output, and their expected share."""
 
-    Attributes
-    ----------
-    marks : ndarray of bool
-        True for the tested elements that are 0.
-    share : float
-        Expected share of zeros among the tested elements.
-    text : callable
-        Returns the message on a part, given the part's number of zeros, its number of elements and
-        its name.
-    """
-
-    marks: NDArray[np.bool_]
-    share: float
+    marks: NDArray[np.bool_]  # true for the tested elements that are 0
+    share: float  # Expected share of zeros among the tested elements
+    # Returns the message on a part, given the part's number of zeros, its number of elements and
+    # its name
     text: Callable[[int, int, str], str]
 
 
@@ -288,8 +252,6 @@ class PartEvidence:
     The evidence against a part is minus the logarithm of a bound on the probability that a correct
     op gives such a part. The bound holds even if the terms are few and skewed.
 
-    Notes
-    -----
     Symbols:
 
     - t is a term of the part. For a correct op, the terms are independent and have mean 0.
@@ -350,19 +312,7 @@ def wrong_part(
     zeros: Zeros | None,
     rate: float,
 ) -> str | None:
-    """Describe the part of an output that looks wrong most clearly; return None if none does.
-
-    Parameters
-    ----------
-    telling : ndarray of bool
-        Elements that are tested.
-    means : ndarray or None
-        The mean of each element; None if all have the same mean.
-    series : sequence of Series
-    zeros : Zeros or None
-    rate : float
-        Largest permitted probability that a correct output fails.
-    """
+    """Describe the part of an output that looks wrong most clearly; return None if none does."""
     divisions = [each for each in divisions_of(telling.shape, means) if each.parts]
     kinds = sum(len(division.parts) for division in divisions)
     tests = kinds * (len(series) + (zeros is not None))
@@ -406,3 +356,73 @@ def divergences(found: Wide, wanted: float) -> Wide:
         logs = np.log(one[some] / other) if other > 0.0 else math.inf
         parts[some] += one[some] * logs
     return parts
+
+
+Marks = NDArray[np.bool_]
+
+ROUNDINGS = 16.0
+"""Largest difference of the factors in one group, in units of the relative spacing."""
+
+
+class Groups(Struct, frozen=True):
+    """One element of each group of elements that share a random draw."""
+
+    # The op's element of each group, and its expected mean
+    drawn: Wide
+    wanted: Wide
+    telling: Marks  # true for each group with a tested element
+    what: str  # the phrase that names the groups in messages
+    # The failure's message if elements that share a draw in the reference do not share one in the
+    # op; empty if there is no failure
+    failure: str = ""
+
+
+def grouped(
+    name: str, drawn: Wide, wanted: Wide, telling: Marks, reference: Wide, eps: float
+) -> Groups | None:
+    """Return one element of each group of elements that the reference drops together.
+
+    Dropout of whole channels, for example, makes one random draw per channel, and sets all elements
+    of the channel to 0 or none. The groups are found from the reference's output: elements share a
+    draw along an axis if, in each line along this axis, the tested elements are either all 0 or all
+    nonzero.
+    """
+    axes = _shared_axes(reference == 0.0, telling)
+    if not axes:
+        return None
+    said = f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+    with np.errstate(all="ignore"):
+        factors = np.where(telling, drawn / np.where(telling, wanted, 1.0), np.nan)
+        least = np.where(telling, factors, np.inf).min(axis=axes)
+        most = np.where(telling, factors, -np.inf).max(axis=axes)
+        some: Marks = np.asarray(telling.any(axis=axes))
+        apart = some & ~(most - least <= ROUNDINGS * eps * np.abs(most))
+    failure = ""
+    if apart.any():
+        failure = (
+            f"elements of {name!r} along {said} do not share a draw, as those of the reference do:"
+            f" their factors differ in {int(np.count_nonzero(apart))} of {int(some.sum())} groups"
+        )
+    first = np.expand_dims(_flat(telling, axes).argmax(axis=-1), -1)
+    picked, means = (np.take_along_axis(_flat(a, axes), first, -1)[..., 0] for a in (drawn, wanted))
+    return Groups(picked, means, some, f"groups of elements along {said}", failure)
+
+
+def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
+    """Return the axes along which elements share a draw.
+
+    In each line along such an axis, the tested elements are either all 0 or all nonzero. Axes
+    of size 1 are left out. If elements share a draw along all remaining axes, the result is empty.
+    """
+    wide = [axis for axis, size in enumerate(zero.shape) if size > 1]
+    no, yes = telling & zero, telling & ~zero
+    shared = tuple(axis for axis in wide if not (no.any(axis=axis) & yes.any(axis=axis)).any())
+    return () if len(shared) == len(wide) else shared
+
+
+def _flat(values: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """Return the values with `axes` merged into a single axis, which comes last."""
+    kept = [axis for axis in range(values.ndim) if axis not in axes]
+    moved = values.transpose(*kept, *axes)
+    joined: NDArray[Any] = moved.reshape(*moved.shape[: len(kept)], -1)
+    return joined

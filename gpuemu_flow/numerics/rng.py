@@ -15,38 +15,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuemu_flow.numerics.rng_words import (
     MASK64,
     State,
-    box_muller,
     derive_seed,
     generate_seed,
     initial_state,
     next_word,
-    splitmix64,
 )
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "MASK64",
-    "SeededRng",
-    "box_muller",
-    "derive_seed",
-    "generate_seed",
-    "initial_state",
-    "next_word",
-    "splitmix64",
-    "warm_up",
-]
+__all__ = ["MASK64", "SeededRng", "derive_seed", "generate_seed"]
 
 T = TypeVar("T")
 
 
 def _arrays() -> ModuleType:
     """Import and return the module that draws arrays; it needs numpy."""
-    from gpuemu_flow.numerics import rng_draws  # noqa: PLC0415
+    from gpuemu_flow.numerics import rng_arrays  # noqa: PLC0415
 
-    return rng_draws
+    return rng_arrays
 
 
 class ArrayDraws:
@@ -83,10 +71,7 @@ class ArrayDraws:
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
         """Return `n` values of `gen_range`, int64.
 
-        Raises
-        ------
-        ValueError
-            Unless -2**63 <= low < high <= 2**63.
+        Raises ValueError: Unless -2**63 <= low < high <= 2**63.
         """
         if not -(1 << 63) <= low < high <= 1 << 63:
             raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
@@ -100,15 +85,7 @@ class SeededRng(ArrayDraws):
     Array methods draw the next `n` values of the same stream and leave the generator exactly where
     `n` single draws would.
 
-    Parameters
-    ----------
-    seed : int
-        Any integer, numpy's included; reduced modulo 2**64.
-
-    Raises
-    ------
-    TypeError
-        When `seed` is not an integer.
+    Raises TypeError when `seed` is not an integer.
     """
 
     __slots__ = ("_newer", "_older", "_seed")
@@ -154,10 +131,7 @@ class SeededRng(ArrayDraws):
     def gen_range(self, low: int, high: int) -> int:
         """Return an integer in [low, high), by modulo as gpuemu does (slightly biased).
 
-        Raises
-        ------
-        ValueError
-            When the range is empty.
+        Raises ValueError when the range is empty.
         """
         if low >= high:
             raise ValueError(f"empty range [{low}, {high})")
@@ -197,9 +171,8 @@ class SeededRng(ArrayDraws):
 
     def normal_f32(self, n: int) -> NDArray[np.float32]:
         """Return `n` standard normal values, float32; consumes an even number of words."""
-        from gpuemu_flow.numerics.rng_normal import normals_f32  # noqa: PLC0415 - it loads numpy
-
-        return normals_f32(self._uniform_pairs(n))[:n]
+        values: NDArray[np.float32] = _arrays().normals_f32(self._uniform_pairs(n))[:n]
+        return values
 
     def normal_f64(self, n: int) -> NDArray[np.float64]:
         """Return `n` standard normal values, float64; consumes an even number of words.
@@ -207,9 +180,8 @@ class SeededRng(ArrayDraws):
         A value takes about half a microsecond, because each is computed by the C library's
         functions: numpy's differ in the last bit.
         """
-        from gpuemu_flow.numerics.rng_normal import normals_f64  # noqa: PLC0415 - it loads numpy
-
-        return normals_f64(self._uniform_pairs(n))[:n]
+        values: NDArray[np.float64] = _arrays().normals_f64(self._uniform_pairs(n))[:n]
+        return values
 
     def randn(self, *shape: int | Sequence[int]) -> NDArray[np.float32]:
         """Return standard normal values, float32, of the shape in the arguments.
@@ -235,13 +207,3 @@ def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
         if len(args) != 1:
             raise
         return tuple(operator.index(dim) for dim in dims[0])
-
-
-def warm_up() -> None:
-    """Build the jump tables now (some 15 ms, 12 MiB) rather than at the first draw.
-
-    A process calls it before it forks workers, so that they share the tables.
-    """
-    from gpuemu_flow.numerics import rng_lanes  # noqa: PLC0415 - it loads numpy
-
-    rng_lanes.warm_up()

@@ -1,4 +1,4 @@
-"""Draw from the streams of several seeds together: a row of values for each stream.
+"""Values of several seeded streams drawn together, and gpuemu's own values of inputs.
 
 Each row holds the values that `rng.SeededRng` gives for its seed, bit for bit. If rows are many and
 short, all streams take each step together, by the same few vector operations.
@@ -12,17 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics import rng_draws
-from gpuemu_flow.numerics.rng import ArrayDraws
-from gpuemu_flow.numerics.rng_jump import step_through
-from gpuemu_flow.numerics.rng_normal import normals_f32
-from gpuemu_flow.numerics.rng_words import (
-    MASK64,
-    State,
-    derive_seed,
-    initial_state,
-    next_word,
-)
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.rng import ArrayDraws, SeededRng
+from gpuemu_flow.numerics.rng_arrays import converted, draw, normals_f32, step_through
+from gpuemu_flow.numerics.rng_words import MASK64, State, derive_seed, initial_state, next_word
+from gpuemu_flow.types import DTYPES, canonical_dtype
 
 T = TypeVar("T")
 
@@ -38,13 +32,7 @@ FEWEST_ARRAY = 12
 
 
 class SeededStreams(ArrayDraws):
-    """The streams of several seeds; each draws the values that `SeededRng` draws for its seed.
-
-    Parameters
-    ----------
-    seeds : sequence of int
-        At least one.
-    """
+    """The streams of several seeds; each draws the values that `SeededRng` draws for its seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = seeds
@@ -72,8 +60,8 @@ class SeededStreams(ArrayDraws):
             words[:2] = np.array(states, np.uint64).T
             step_through(words)
             self._states = list(zip(*words[-2:].tolist(), strict=True))
-            return np.ascontiguousarray(rng_draws.converted(kind, words).T)
-        drawn = [rng_draws.draw(kind, state, count) for state in states]
+            return np.ascontiguousarray(converted(kind, words).T)
+        drawn = [draw(kind, state, count) for state in states]
         self._states = [state for _, state in drawn]
         rows = [row for row, _ in drawn]
         return rows[0].reshape(1, count) if len(rows) == 1 else np.stack(rows)
@@ -110,3 +98,58 @@ class SeededStreams(ArrayDraws):
         """Return `n` standard normal values of each stream, float32."""
         pairs = self.f64(n + (n & 1))
         return normals_f32(pairs.reshape(-1)).reshape(pairs.shape)[:, :n]
+
+
+# The value strategy `uniform`: gpuemu's own input values, per dtype and bit for bit.
+
+INTEGER_LOW, INTEGER_HIGH = -100, 100
+
+_HALF_INFINITY = 0x7C00
+_HALF_SMALLEST_NORMAL = 0x0400
+_REBIAS_TO_HALF = (127 - 15) << 10
+
+
+def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Truncate float32 values to half-precision bit patterns, as gpuemu does.
+
+    Magnitudes below the smallest normal half become a signed zero. Magnitudes above the largest
+    half, and NaN, become a signed infinity.
+    """
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    magnitude = ((bits & np.uint32(0x7FFFFFFF)) >> np.uint32(13)).astype(np.int32)
+    magnitude -= np.int32(_REBIAS_TO_HALF)
+    magnitude[magnitude < _HALF_SMALLEST_NORMAL] = 0
+    np.minimum(magnitude, _HALF_INFINITY, out=magnitude)
+    sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
+    patterns: NDArray[np.uint16] = (magnitude.view(np.uint32) | sign).astype(np.uint16)
+    return patterns
+
+
+def fill_uniform(
+    rng: SeededRng | SeededStreams, count: int, dtype: str, *, protocol_v1: bool = False
+) -> NDArray[Any]:
+    """Draw `count` values from a stream or, with `SeededStreams`, `count` values from each stream.
+
+    Each value is made from one 64-bit word of its stream. Floats are uniform in [-10, 10) and
+    signed integers in [-100, 99]. Unsigned integers are the low bits of the word. A bool is true if
+    the word is below 2**63. float16 is truncated from float32; the narrower formats are rounded to
+    nearest even from float32.
+
+    Raises UsageError: ``unknown-dtype``. Raises ValueError when `count` is negative.
+    """
+    target = numpy_dtype(dtype)
+    spec = DTYPES[canonical_dtype(dtype) or dtype]
+    if spec.name == "float64":
+        return rng.uniform10_f64(count)
+    if spec.kind == "float":
+        values = rng.uniform10_f32(count)
+        if spec.name == "float16" or (protocol_v1 and spec.name == "bfloat16"):
+            return truncate_to_half(values).view(target)
+        return values.astype(target, copy=False)
+    if spec.kind == "int":
+        return rng.ranges(count, INTEGER_LOW, INTEGER_HIGH).astype(target, copy=False)
+    words = rng.u64(count)
+    if spec.kind == "uint":
+        return words.astype(target, copy=False)
+    lower_half: NDArray[np.bool_] = words < np.uint64(1 << 63)
+    return lower_half

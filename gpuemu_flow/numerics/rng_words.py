@@ -30,17 +30,6 @@ def derive_seed(seed: int, domain: str) -> int:
 
     The seed (8 bytes, little-endian) and the domain (UTF-8) are hashed by BLAKE2b with an 8-byte
     digest, which is read as a little-endian integer.
-
-    Parameters
-    ----------
-    seed : int
-        Any integer; reduced modulo 2**64.
-    domain : str
-
-    Returns
-    -------
-    int
-        Below 2**64.
     """
     message = (operator.index(seed) & MASK64).to_bytes(8, "little") + domain.encode("utf-8")
     return int.from_bytes(hashlib.blake2b(message, digest_size=8).digest(), "little")

@@ -15,9 +15,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
-
-from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.numerics.perturb import Arrays
@@ -39,17 +38,10 @@ class Single(Base):
 
     Float results of numpy functions are arrays of the same class. Integers stay integers where
     numpy's result is an integer, because indices and counts are exact.
-
-    Attributes
-    ----------
-    made : type
-        A reference with inputs of this class makes new float32 arrays, such as ``np.zeros(n)``.
-        `made` is the class of these new arrays; see `staying_single`.
-    holds_integers : bool
-        Tells, for a class that is used as `made`, whether new integer arrays, such as
-        ``np.arange(n)``, get this class, too.
     """
 
+    # A reference with inputs of this class makes new float32 arrays, such as ``np.zeros(n)``.
+    # `made` is the class of these new arrays; see `staying_single`.
     made: type[Single]
     holds_integers = False
 
@@ -283,22 +275,13 @@ def _argument(value: Any, *, multiplied: bool) -> Any:
     return _as_float(value) if multiplied else value
 
 
-@dataclass
-class Making:
-    """Facts that `staying_single` collects while a reference is evaluated in float32.
+class Making(Struct):
+    """Facts that `staying_single` collects while a reference is evaluated in float32."""
 
-    Attributes
-    ----------
-    kind : type
-        Class of the new float32 arrays, such as ``np.zeros(n)``.
-    count : int
-        Number of new arrays that were not made from a `Single`, such as those of ``np.arange``.
-    from_integers : bool
-        True if integers of the inputs, or integers computed from them, were converted to floats.
-    """
-
-    kind: type[Single]
+    kind: type[Single]  # class of the new float32 arrays, such as ``np.zeros(n)``
+    # Number of new arrays that were not made from a `Single`, such as those of ``np.arange``
     count: int = 0
+    # True if integers of the inputs, or integers computed from them, were converted to floats
     from_integers: bool = False
 
 
@@ -313,15 +296,7 @@ def _note_integers() -> None:
 
 @contextmanager
 def staying_single(inputs: Arrays | None = None) -> Iterator[Making]:
-    """Inside the context, let the functions of `MAKERS` return float32 arrays as `Single`.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray, optional
-        The reference's inputs. The attribute `made` of the first input that is a `Single` gives the
-        class of the returned arrays. If no input is a `Single`, the class is `Single`. An array
-        that is made from a `Single`, as by ``np.array(x)``, keeps the class of `x`.
-    """
+    """Inside the context, let the functions of `MAKERS` return float32 arrays as `Single`."""
     kinds = [type(array).made for array in (inputs or {}).values() if isinstance(array, Single)]
     making = Making(kinds[0] if kinds else Single)
     token = _MAKING.set(making)

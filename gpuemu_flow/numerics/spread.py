@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.bounds import (
+from gpuemu_flow.numerics.dtypes import Float64Array, FloatLimits, spacing, to_float64
+from gpuemu_flow.numerics.judge import (
     FACTOR,
+    BoolArray,
     ElementBound,
     Excuse,
     growth,
     least,
     make_quick_bound,
 )
-from gpuemu_flow.numerics.dtypes import FloatLimits, to_float64
-from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.ulp import Float64Array, spacing
 
 HEADROOM = 1024.0
 """Factor on the inputs that float32 must withstand without overflow."""
@@ -60,20 +59,7 @@ ACCOUNTED = 16.0
 
 
 class Spread:
-    """Combines the evaluations of one output into its tolerance.
-
-    Parameters
-    ----------
-    expected : ndarray
-        The reference's output.
-    fmt : FloatLimits or None
-        Float format of the op's output; None for integers and booleans.
-
-    Attributes
-    ----------
-    unstable : ndarray of bool
-        Elements that are already known to get no verdict.
-    """
+    """Combines the evaluations of one output into its tolerance."""
 
     def __init__(self, expected: NDArray[Any], fmt: FloatLimits | None) -> None:
         self.shape = expected.shape
@@ -144,13 +130,6 @@ class Spread:
         A rounding error grows with the perturbation. So the larger perturbations change such an
         element at least `GROWS` times as much as the small ones do, and at least by `GROWS` times
         the error of `plain`. A change does not grow if it comes from reading another index.
-
-        Parameters
-        ----------
-        plain : ndarray
-            The evaluation with unperturbed constants in float32.
-        pairs : list of tuple of ndarray
-            For each draw, the evaluations with small and with larger perturbations.
         """
         if self.fmt is None:
             return
@@ -207,13 +186,6 @@ class Spread:
 
         If such an element is an integer, it is judged, even if it was `unstable` before. For
         floats, see `bound`. Any integer that differs in `moved` becomes `unstable`.
-
-        Parameters
-        ----------
-        marked : list of ndarray or None
-            Evaluations in which every rounded intermediate result is NaN; None for a failed one.
-        moved : list of ndarray or None
-            Evaluations in which roundings are perturbed; None for a failed one.
         """
         touched = self._beyond.copy()
         for values in (*marked, *moved):
@@ -296,23 +268,6 @@ class Spread:
 
         S is the estimated sum of the magnitudes of an element's terms; see `add_magnitudes`.
 
-        Parameters
-        ----------
-        longest_dim : int
-        unit_roundoff : float
-            Largest relative error of one rounding.
-        terms : int
-            Largest number of terms of a sum.
-        usual : float
-            Largest magnitude of an input, at least 1. The measured error limits S, but not to less
-            than this, because an intermediate result may be as large.
-        weak : bool
-            True to make S at least the smaller of `usual` and the largest result.
-        safety : float
-            Factor on the measured errors.
-
-        Notes
-        -----
         Perturbed constants make the tolerance wider only for the elements that they change:
 
         - A change that is small beside the element's scale counts in full.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.dtypes import Float64Array
 from gpuemu_flow.numerics.judge import Judgement
-from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import ErrorStats
 
 EXACT_SIZE = 8192
@@ -51,8 +50,7 @@ def sample_positions(count: int) -> NDArray[np.intp] | None:
     return clipped
 
 
-@dataclass
-class Worst:
+class Worst(Struct):
     """The worst element so far: the one whose error is the largest share of its tolerance.
 
     A mismatched NaN or Inf has an infinite share.
@@ -64,8 +62,7 @@ class Worst:
     expected: float = 0.0
 
 
-@dataclass
-class Totals:
+class Totals(Struct):
     """Counts, sums and extremes over all elements of one output, added block by block."""
 
     count: int = 0
@@ -198,22 +195,13 @@ def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array
     return relative
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Errors of those sampled elements of one output that have a verdict.
-
-    Attributes
-    ----------
-    error : ndarray of float64
-    weight : float
-        Number of elements that each sampled element stands for; 1 when all were taken.
-    rel_sum, rel_count, ulp_sum, ulp_count : float
-        Sums and counts of relative and ulp errors over the sample, unweighted.
-    max_rel, max_ulp : float
-    """
+class Sample(Struct, frozen=True):
+    """Errors of those sampled elements of one output that have a verdict."""
 
     error: Float64Array
+    # Number of elements that each sampled element stands for; 1 when all were taken
     weight: float = 1.0
+    # Sums and counts of relative and ulp errors over the sample, unweighted
     rel_sum: float = 0.0
     rel_count: int = 0
     ulp_sum: float = 0.0
@@ -247,16 +235,7 @@ def make_sample(
 def combine(
     parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]], unjudged: int | None = None
 ) -> ErrorStats:
-    """Combine the statistics of all outputs of a case.
-
-    Parameters
-    ----------
-    parts : sequence of (Totals, Sample, shape)
-        One per output. The worst element of the case is the one with the largest share of its
-        tolerance; its index refers to its output's shape.
-    unjudged : int, optional
-        Number of elements without a verdict; by default it is counted in `parts`.
-    """
+    """Combine the statistics of all outputs of a case."""
     count = sum(totals.count for totals, _, _ in parts)
     if count == 0:
         return ErrorStats()

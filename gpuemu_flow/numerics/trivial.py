@@ -10,69 +10,41 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class TrivialCandidate:
-    """A set of outputs that were made without computing the op.
+class TrivialCandidate(Struct, frozen=True):
+    """A set of outputs that were made without computing the op."""
 
-    Attributes
-    ----------
-    name : str
-        ``zeros``, ``constant``, ``copy of <input>`` or ``previous output``.
-    outputs : mapping of str to ndarray
-        Tensors with the shapes and dtypes of the op's outputs.
-    """
-
-    name: str
-    outputs: Arrays
+    name: str  # ``zeros``, ``constant``, ``copy of <input>`` or ``previous output``
+    outputs: Arrays  # Tensors with the shapes and dtypes of the op's outputs
 
 
-@dataclass(frozen=True)
-class TrivialResult:
-    """The verdict of the op's own check on one candidate in one case.
-
-    Attributes
-    ----------
-    candidate : str
-    seed : int
-        The case's seed.
-    strategy : str
-        The case's strategy; reports name it when the candidate passed.
-    passed : bool
-    """
+class TrivialResult(Struct, frozen=True):
+    """The verdict of the op's own check on one candidate in one case."""
 
     candidate: str
-    seed: int
-    strategy: str
+    seed: int  # the case's seed
+    strategy: str  # the case's strategy; reports name it when the candidate passed
     passed: bool
 
 
-@dataclass(frozen=True)
-class TrivialReport:
-    """The results of all candidates over all cases.
+class TrivialReport(Struct, frozen=True):
+    """The results of all candidates over all cases."""
 
-    Attributes
-    ----------
-    accepted : tuple of str
-        Candidates that passed every case on which they were tried: the oracle is too weak.
-    tried, passed : dict of str to int
-        For each candidate, the number of cases on which it is wrong and was tried, and the number
-        of these that it passed.
-    weak_strategies : dict of str to tuple of str
-        For each candidate, the strategies of the cases that it passed.
-    """
-
+    # Candidates that passed every case on which they were tried: the oracle is too weak
     accepted: tuple[str, ...]
+    # For each candidate, the number of cases on which it is wrong and was tried, and the number of
+    # these that it passed
     tried: dict[str, int]
     passed: dict[str, int]
+    # For each candidate, the strategies of the cases that it passed
     weak_strategies: dict[str, tuple[str, ...]]
 
     def to_json(self) -> dict[str, Json]:
@@ -98,27 +70,7 @@ def trivial_candidates(
     dtypes: Mapping[str, str] | None = None,
     previous: Arrays | None = None,
 ) -> list[TrivialCandidate]:
-    """Return the candidates that are wrong on this case.
-
-    Parameters
-    ----------
-    inputs : mapping of str to ndarray
-        The case's inputs.
-    expected : mapping of str to ndarray
-        The reference's outputs, which may be float64 although the op's outputs are narrower.
-    dtypes : mapping of str to str, optional
-        Dtypes of the op's outputs; by default, those of `expected`.
-    previous : mapping of str to ndarray, optional
-        The reference's outputs on another case.
-
-    Returns
-    -------
-    list of TrivialCandidate
-        Zeros, a constant, a copy of each input, and the previous output. The constant is the median
-        of the finite expected values: of all constants, it comes nearest to passing. A candidate is
-        left out if it cannot be made, such as a copy of an input that fits the shape of no output.
-        It is also left out if it is correct, such as zeros where the reference is all zeros.
-    """
+    """Return the candidates that are wrong on this case."""
     wanted = dtypes or {}
     right = {
         name: as_dtype(values, wanted.get(name) or values.dtype.name)

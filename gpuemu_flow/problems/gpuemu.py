@@ -7,18 +7,19 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from gpuemu_flow.config.check import INVALID
+from gpuemu_flow.config.fields import Table, names_of
 from gpuemu_flow.config.find import is_file
-from gpuemu_flow.config.keys import Section
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.read import check_file
 from gpuemu_flow.config.read import read_source as read_config
 from gpuemu_flow.config.report import Reporter
-from gpuemu_flow.config.tables import FILE, PROJECT
-from gpuemu_flow.config.tables_kernels import KERNEL
-from gpuemu_flow.config.tables_ops import OP
-from gpuemu_flow.config.values import INVALID
+from gpuemu_flow.config.tables import Project
+from gpuemu_flow.config.tables_ops import KernelTable, OpTable
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import plain_name, read_source
+from gpuemu_flow.problems.importing import table_text
 from gpuemu_flow.problems.model import (
     CandidateProgram,
     ImportedProblem,
@@ -30,7 +31,6 @@ from gpuemu_flow.problems.model import (
 )
 from gpuemu_flow.problems.probing import ADAPTERS
 from gpuemu_flow.problems.published_corpus import CorpusOp, PlaceError, Places, find_corpus
-from gpuemu_flow.problems.toml_text import table_text
 from gpuemu_flow.types import DTYPES, Json
 
 CONFIG = "gpuemu.toml"
@@ -63,23 +63,22 @@ def read_published(file: Path) -> PublishedConfig:
 
     def check(found: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
         raw.update(found)
-        checked: dict[str, Json] = FILE.check(found, (), out)
-        return checked
+        return check_file(found, out)
 
     source = read_config(file, str(file), check=check)
     if not raw and source.out.problems:
         raise UsageError(*source.out.problems)
     tree, out = source.tree, source.out
     sections: dict[str, Json] = {
-        "project": _with_effect(PROJECT, tree.get("project", {})),
+        "project": _with_effect(Project, tree.get("project", {})),
         "validation": _validation(tree.get("validation"), given="validation" in raw),
         **{name: dict(tree[name]) for name in _PASSED_ON if isinstance(tree.get(name), dict)},
     }
-    ops = _tables(tree, "ops", OP, out)
+    ops = _tables(tree, "ops", OpTable, out)
     return PublishedConfig(
         sections,
         tuple((line, _op(table, sections["validation"])) for line, table in ops),
-        _tables(tree, "kernels", KERNEL, out),
+        _tables(tree, "kernels", KernelTable, out),
         (*map(_left, out.problems), *_without_effect(tree, out, str(file))),
     )
 
@@ -108,15 +107,15 @@ def _left(problem: Problem) -> SkippedProblem:
     )
 
 
-def _with_effect(section: Section, table: Json) -> dict[str, Json]:
+def _with_effect(section: type[Table], table: Json) -> dict[str, Json]:
     """Return a table without the keys that have no effect."""
     if not isinstance(table, dict):
         return {}
-    return {name: value for name, value in table.items() if not section.by_name[name].unread}
+    return {name: value for name, value in table.items() if not names_of(section)[name].unread}
 
 
 def _tables(
-    tree: Mapping[str, Json], name: str, section: Section, out: Reporter
+    tree: Mapping[str, Json], name: str, section: type[Table], out: Reporter
 ) -> tuple[tuple[int, Mapping[str, Json]], ...]:
     found = tree.get(name)
     if not isinstance(found, list):

@@ -16,7 +16,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.problems.model import Argument, ProblemFacts, ReferenceOutput
 from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.runners.work import ProgramSession
 from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.types import DTYPES, Json
 

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from msgspec.inspect import type_info
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
+from gpuemu_flow.config.check import INVALID, check
 from gpuemu_flow.config.find import is_file
 from gpuemu_flow.config.names import name_fault
 from gpuemu_flow.config.report import Reporter
-from gpuemu_flow.config.values import INVALID
-from gpuemu_flow.config.vocabulary import NAME, TOLERANCES
+from gpuemu_flow.config.vocabulary import Name, Tolerances
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.problems.found import (
     LARGEST_FILE,
@@ -251,7 +252,7 @@ def _read(file: Path, places: Places, left: list[SkippedProblem]) -> CorpusOp:
 
 
 def _name(text: str) -> str:
-    fits = NAME.check(text, (), Reporter("")) is not INVALID and not name_fault(text)
+    fits = check(type_info(Name), text, (), Reporter("")) is not INVALID and not name_fault(text)
     return text if fits else plain_name(text)
 
 
@@ -315,7 +316,7 @@ def _tensor(one: Mapping[str, Json]) -> Json:
 
 def _tolerances(value: Json, file: Path) -> dict[str, Json]:
     out = Reporter(str(file))
-    found = TOLERANCES.check(value, ("tolerances",), out)
+    found = check(type_info(Tolerances), value, ("tolerances",), out)
     if found is INVALID or out.problems:
         said = out.problems[0].message if out.problems else "no table"
         raise _NotTakenError(f"its tolerances: {said}")

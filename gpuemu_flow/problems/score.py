@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from gpuemu_flow.judging.verdicts import reason
-from gpuemu_flow.results.causes import causes
+from gpuemu_flow.results.document import causes
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.types import FailureKind, Json, Verdict
 

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, ValidationError, convert, structs
 
 from gpuemu_flow import __version__
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reporting.client_baselines import of_clients
-from gpuemu_flow.reporting.renamed_ops import (
-    IDENTITY,
-    identity_of,
-    renamed_kernels,
-    renamed_ops,
-)
+from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.reporting.report import run_and_report
-from gpuemu_flow.reporting.submissions import submitted_summaries
-from gpuemu_flow.results.baseline_diff import (
+from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
+from gpuemu_flow.results.document import (
     CHANGED,
     GONE,
     MISSING,
@@ -35,8 +30,16 @@ from gpuemu_flow.results.baseline_diff import (
 )
 from gpuemu_flow.results.model import Absence, OpResult, RunReport
 from gpuemu_flow.store import baselines
-from gpuemu_flow.store.baselines import Baseline, BaselineStore
+from gpuemu_flow.store.baselines import (
+    ArtifactMetrics,
+    ArtifactStore,
+    Baseline,
+    BaselineStore,
+    SubmittedResult,
+)
 from gpuemu_flow.store.failure_record import now
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
@@ -45,7 +48,6 @@ from gpuemu_flow.types import BAD, Json, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.diff import KernelDiff
-    from gpuemu_flow.artifacts.metrics import KernelMetrics
 
 
 def bring_up_to_date(
@@ -53,16 +55,7 @@ def bring_up_to_date(
 ) -> RunReport:
     """Run all stale tasks and report on them, for storing or comparing a baseline.
 
-    Parameters
-    ----------
-    to_compare : bool
-        True for a comparison, which accepts a workspace with only outdated results. False for
-        storing a baseline, which cannot contain outdated results.
-
-    Raises
-    ------
-    UsageError
-        ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
+    Raises UsageError: ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
     """
     _, report = run_and_report(workspace, session.RunOptions(), listener)
     known = any(r.cases or (to_compare and r.absence is Absence.OUTDATED) for r in report.results)
@@ -72,18 +65,8 @@ def bring_up_to_date(
     return report
 
 
-@dataclass(frozen=True)
-class StoredBaseline:
-    """The outcome of storing a baseline.
-
-    Attributes
-    ----------
-    baseline : Baseline
-    replaced : bool
-        True if the baseline replaced an older one of the same name.
-    dropped : tuple of str
-        Tags of the oldest baselines, deleted because of ``storage.max_baselines``.
-    """
+class StoredBaseline(Struct, frozen=True):
+    """The outcome of storing a baseline."""
 
     baseline: Baseline
     replaced: bool
@@ -100,10 +83,7 @@ def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
 def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
     """Store the present results as a baseline, which replaces one of the same name.
 
-    Raises
-    ------
-    UsageError
-        ``baseline-bad-tag``.
+    Raises UsageError: ``baseline-bad-tag``.
     """
     kernels, results = _current(workspace, report)
     submitted, artifacts = of_clients(workspace)
@@ -123,16 +103,15 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
 def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     """Import an exported baseline under the name `tag`; if it is empty, under the exported name.
 
-    Raises
-    ------
-    UsageError
-        ``baseline-bad-file``, ``baseline-bad-tag``.
+    Raises UsageError: ``baseline-bad-file``, ``baseline-bad-tag``.
     """
+    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
+
     found = baselines.read_file(path)
     try:
         for entries in found.kernels.values():
             for entry in entries:
-                _metrics(entry)
+                convert(entry, KernelMetrics)
         for dtypes in found.results.values():
             for summary in dtypes.values():
                 Verdict(summary["verdict"])
@@ -140,7 +119,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
                 str(summary["cases_digest"])
                 for cases in summary.get("case_verdicts", {}).values():
                     dict.fromkeys(map(str.encode, cases))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         reason = f"its figures have another form ({type(error).__name__}: {error})"
         raise UsageError(Problem("baseline-bad-file", reason, "", str(path))) from None
     values = {**found.to_json(), "tag": baselines.check_tag(tag or found.tag)}
@@ -179,16 +158,9 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Compare the entry functions of all kernels with a baseline.
-
-    Yields
-    ------
-    kernel : str
-        Name of the kernel in the configuration or the baseline.
-    diff : KernelDiff
-        The comparison of one of its entry functions for one architecture.
-    """
+    """Compare the entry functions of all kernels with a baseline."""
     from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
+    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
     from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
 
     policies = {
@@ -201,8 +173,8 @@ def _kernel_diffs(
             continue
         policy = policies.get(name)
         diffs = diff_kernels(
-            [_metrics(entry) for entry in baseline.kernels.get(former.get(name, name), ())],
-            [_metrics(entry) for entry in kernels.get(name, ())],
+            convert(baseline.kernels.get(former.get(name, name), ()), list[KernelMetrics]),
+            convert(kernels.get(name, ()), list[KernelMetrics]),
             forbidden=policy.forbidden_instructions if policy is not None else (),
         )
         gone = name not in policies
@@ -214,7 +186,7 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
     from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
 
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
-    return replace(kernel, judgements=(*kernel.judgements, judgement))
+    return structs.replace(kernel, is_regression=True, judgements=(*kernel.judgements, judgement))
 
 
 def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
@@ -241,18 +213,7 @@ def _result(
     threshold: float,
     unjudged: str,
 ) -> ResultDiff:
-    """Compare an old and a new summary of an op in one dtype; a missing summary is None.
-
-    Parameters
-    ----------
-    op, dtype : str
-    old, new : mapping or None
-    threshold : float
-        Fraction by which an error may grow before this is a regression; see `compare_summaries`.
-    unjudged : str
-        Used only if `new` is None. If it is not empty, and the old verdict was ``passed``, it is
-        reported as the new verdict, and as a regression. Otherwise, the op is reported as missing.
-    """
+    """Compare an old and a new summary of an op in one dtype; a missing summary is None."""
     if new is None:
         before = None if old is None else old["verdict"]
         worse = unjudged and before == Verdict.PASSED.value
@@ -298,28 +259,130 @@ def _current(
     return kernels, results
 
 
-def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
-    """Return the figures of a kernel from their stored form.
+# Find ops and kernels that were renamed since a baseline was stored.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        The entry does not have the expected form.
+IDENTITY = "identity"
+"""Key under which a stored summary has its op's identity; see `identity_of`."""
+
+
+def identity_of(op: OpConfig) -> str:
+    """Return a digest of an op's programs and input names; it is equal in every checkout."""
+    return digest_json([_shown(op.op), _shown(op.reference), list(op.input_names)])
+
+
+def _shown(program: ProgramRef | None) -> Json:
+    if program is None:
+        return None
+    argv = list(program.portable_argv)
+    place = program.relative, program.module, program.function, program.kernel
+    return [program.kind, *place, argv]
+
+
+def renamed_ops(
+    before: Mapping[str, Mapping[str, Mapping[str, Json]]], now: Mapping[str, OpConfig]
+) -> dict[str, str]:
+    """Map the present names of renamed ops to their names in the baseline."""
+    gone = {
+        op: str(summary[IDENTITY])
+        for op, dtypes in before.items()
+        for summary in dtypes.values()
+        if op not in now and IDENTITY in summary
+    }
+    return pairs(gone, {op: identity_of(now[op]) for op in now if op not in before})
+
+
+def renamed_kernels(
+    before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
+) -> dict[str, str]:
+    """Map the present names of renamed kernels to their names in the baseline.
+
+    A kernel is recognised by the names and architectures of its entries.
     """
-    from gpuemu_flow.artifacts.metrics import KernelMetrics  # noqa: PLC0415
 
-    metrics = KernelMetrics.from_json(entry)
-    numbers: Sequence[object] = (
-        metrics.registers, metrics.spill_instructions, metrics.spill_bytes, metrics.stack_bytes,
-        metrics.local_bytes, metrics.shared_bytes, metrics.instructions, metrics.max_live,
-        metrics.dynamic_shared_bytes, metrics.barriers, metrics.predicated_instructions,
-        *metrics.families.values(), *metrics.opcodes.values(), *metrics.calls.values(),
-        *(metrics.sass_opcodes or {}).values(),
-    )  # fmt: skip
-    if not all(value is None or (isinstance(value, int) and value >= 0) for value in numbers):
-        raise ValueError("a figure is no count")
-    words = (metrics.name, metrics.arch, metrics.metric_source, metrics.tool_version,
-             metrics.ptx_target, metrics.sass_tool)  # fmt: skip
-    if not all(isinstance(word, str) for word in words):
-        raise ValueError("a name is no text")
-    return metrics
+    def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
+        return {
+            name: digest_json(sorted([entry["name"], entry["arch"]] for entry in found))
+            for name, found in kernels.items()
+            if name not in others and found
+        }
+
+    return pairs(entries(before, now), entries(now, before))
+
+
+def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
+    """Map new names to former names with the same identity.
+
+    Both arguments map names to identities. A name is left out if another name of the same argument
+    has the same identity, too.
+    """
+    found = {}
+    for name, what in new.items():
+        former = [old for old, other in gone.items() if other == what]
+        if len(former) == 1 and list(new.values()).count(what) == 1:
+            found[name] = former[0]
+    return found
+
+
+# Store results and kernel figures that clients of the daemon submitted, as part of a baseline.
+
+
+def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResult]) -> int:
+    """Store the clients' newest results in a baseline, and leave its other parts unchanged.
+
+    Summaries of the ops that only clients run are stored, too, so that ``diff`` compares them.
+    """
+    submitted = as_submitted(latest)
+    counted = submitted_results(workspace, workspace.graph.skips)
+    results: dict[str, dict[str, Json]] = {}
+    for (op, dtype), summary in submitted_summaries(workspace, counted.values()).items():
+        results.setdefault(op, {})[dtype] = summary
+    before = _baseline(workspace, tag)
+    _put(workspace, replace(before, submitted=submitted, results={**before.results, **results}))
+    return len(submitted)
+
+
+def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
+    """Store in a baseline the kernel figures that clients submitted; change nothing else in it."""
+    _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
+
+
+def of_clients(
+    workspace: Workspace,
+) -> tuple[tuple[SubmittedResult, ...], dict[str, ArtifactMetrics]]:
+    """Return the clients' newest results and their kernel figures, for a complete baseline."""
+    folder = results_folder(workspace.config, workspace.cache)
+    submitted: tuple[SubmittedResult, ...] = ()
+    if (folder / FOLDER).exists():
+        results = ResultStore(workspace.cache, folder, max_results=0)
+        try:
+            submitted = as_submitted(results.latest().values())
+        finally:
+            results.close()
+    artifacts = ArtifactStore(workspace.cache)
+    try:
+        return submitted, artifacts.everything()
+    finally:
+        artifacts.close()
+
+
+def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
+    """Return results in the form that a baseline stores."""
+    return tuple(
+        SubmittedResult(
+            stored.op, stored.seed, stored.judged.verdict is Verdict.PASSED, stored.judged.max_abs
+        )
+        for stored in latest
+    )
+
+
+def _baseline(workspace: Workspace, tag: str) -> Baseline:
+    """Return baseline `tag`, or a new empty one if there is none.
+
+    Its time, tool version and environment are set to the present ones.
+    """
+    environment = dict(workspace.environment)
+    try:
+        known = BaselineStore(workspace.cache).get(tag)
+    except UsageError:
+        return Baseline(tag, now(), __version__, environment, of_run=False)
+    return replace(known, created=now(), tool=__version__, environment=environment)

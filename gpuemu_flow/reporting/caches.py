@@ -6,18 +6,18 @@ import contextlib
 import os
 import urllib.parse
 from collections.abc import Callable, Iterator
-from dataclasses import field
 from io import BytesIO
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from gpuemu_flow.engine.shared_place import place_for
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.private_files import disk_errors
 from gpuemu_flow.store.remote.entry import EntryError, decode
 from gpuemu_flow.store.remote.place import CacheAccess
 from gpuemu_flow.store.remote.transport import (
@@ -29,13 +29,11 @@ from gpuemu_flow.store.remote.transport import (
     Transport,
     is_key,
 )
-from gpuemu_flow.types import Json
 
 OnWait = Callable[[str], None]
 
 
-@dataclass
-class Size:
+class Size(Struct):
     """Numbers of entries and blobs in a cache, and their sizes in bytes.
 
     All are None for a cache on a server, which does not list its objects.
@@ -47,27 +45,8 @@ class Size:
     blob_bytes: int | None = None
 
 
-@dataclass
-class CacheFacts:
-    """The caches of a workspace.
-
-    Attributes
-    ----------
-    folder : str
-        Folder of the workspace's own cache.
-    own : Size
-        Size of the workspace's own cache.
-    limit : int
-        Maximum size of the workspace's own blobs, in bytes; 0 for no limit.
-    remote, mode : str
-        `remote` is the URL of the shared cache, empty for none. `mode` is ``read`` or ``write``.
-    signed : bool
-        True if entries of the shared cache must have a signature.
-    answers : str
-        ``yes``, or the reason why the shared cache does not answer; empty if none is configured.
-    shared : Size
-        Size of the shared cache, if it is a folder.
-    """
+class CacheFacts(Struct):
+    """The caches of a workspace."""
 
     folder: str
     own: Size
@@ -78,24 +57,9 @@ class CacheFacts:
     answers: str = ""
     shared: Size = field(default_factory=Size)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {**vars(self), "own": vars(self.own), "shared": vars(self.shared)}
 
-
-@dataclass
-class CacheCheck:
-    """The result of checking all objects in a cache.
-
-    Attributes
-    ----------
-    entries, blobs : int
-        Numbers of objects that were checked.
-    damaged : list of str
-        Objects whose content does not match their name.
-    removed : int
-        Number of damaged objects that were removed.
-    """
+class CacheCheck(Struct):
+    """The result of checking all objects in a cache."""
 
     entries: int = 0
     blobs: int = 0
@@ -164,11 +128,6 @@ def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> 
     """Delete the least recently used blobs of the workspace until at most `limit` bytes remain.
 
     Blobs of recorded failures are kept.
-
-    Returns
-    -------
-    (int, int)
-        Numbers of deleted files and bytes.
     """
     cache = workspace.cache
     cache.create()
@@ -184,10 +143,7 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     An entry is deleted before blobs of the same age, since it must not name a missing blob. Return
     the numbers of deleted files and bytes.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-unlisted``, ``cache-remote-none``.
+    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``.
     """
     folder, _ = _shared_folder(workspace, writing=True)
     files = []
@@ -226,10 +182,7 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
 def verify_shared(workspace: Workspace) -> CacheCheck:
     """Check all objects in a shared folder; delete damaged ones if it is configured as writable.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-unlisted``, ``cache-remote-none``.
+    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``.
     """
     folder, place = _shared_folder(workspace)
     transport = place.transport()
@@ -265,10 +218,7 @@ def _is_sound(transport: Transport, kind: str, key: str, limit: int, secret: byt
 def clear_shared(workspace: Workspace) -> int:
     """Delete all objects of a shared folder, and return their number.
 
-    Raises
-    ------
-    UsageError
-        ``cache-remote-unlisted``, ``cache-remote-none``.
+    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``.
     """
     folder, _ = _shared_folder(workspace, writing=True)
     count = 0

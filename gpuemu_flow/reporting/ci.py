@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
@@ -14,14 +16,18 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.fuzz.record_run import record_run
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import baselines, history
-from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.gather import gather
 from gpuemu_flow.reporting.report import run_and_report
-from gpuemu_flow.results.baseline_diff import BaselineDiff
-from gpuemu_flow.results.document import Report
-from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.document import BaselineDiff, Report
+from gpuemu_flow.results.model import (
+    Absence,
+    KernelResult,
+    OpResult,
+    Regression,
+    RunReport,
+    TaskCounts,
+)
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import LintParams, params_of
@@ -36,38 +42,8 @@ QUICK = "quick"
 THOROUGH = "thorough"
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """A request for a report, as a command makes it.
-
-    Attributes
-    ----------
-    words : tuple of str
-        Ops, tasks, groups and targets; none means everything.
-    quick : bool
-        True to check only comparisons in ``ci.quick_dtypes``, and lints.
-    baseline : str or None
-        Tag of a baseline, or the file of an exported baseline.
-    jobs : int or None
-        Number of parallel tasks; None for ``ci.parallel_jobs``, 0 for one per processor.
-    fail_on_regression : bool or None
-        True if a regression makes the report fail. If None, ``[policies]`` decides for a report
-        with a baseline, and regressions do not make a report without a baseline fail.
-    limited : bool
-        True to apply the time limit ``ci.thorough_timeout``, except to a quick run.
-    pictures : bool
-        True to run failing cases again, to draw them.
-    require_all : bool
-        True if a requested item without a verdict keeps the report from being a success.
-    confirm : bool
-        True to run new cases that confirm the causes of failures.
-    since : str
-        A commit, to select only tasks that changed since then; empty for all tasks.
-    shard : Shard or None
-        A shard, to select only its tasks; None for all tasks.
-    elsewhere : Elsewhere or None
-        Machines that run the tasks instead of this one.
-    """
+class ReportRequest(Struct, frozen=True):
+    """A request for a report, as a command makes it."""
 
     words: tuple[str, ...] = ()
     quick: bool = False
@@ -100,17 +76,7 @@ def check(
 
     Failing cases and the history are recorded.
 
-    Parameters
-    ----------
-    announce : callable
-        Called with an op's name before new cases are run to find the cause of its failures.
-    conclude : callable
-        Called with the workspace, the outcome and the results after a run without ``--quick``.
-
-    Raises
-    ------
-    UsageError
-        A word selects no task, or the baseline does not exist.
+    Raises UsageError: A word selects no task, or the baseline does not exist.
     """
     baseline = _baseline(workspace, request.baseline)
     ci = workspace.config.ci
@@ -146,11 +112,12 @@ def check(
     worse, shown = against(workspace, baseline, run, partial=partial)
     part = None
     if request.shard is not None:
-        from gpuemu_flow.reporting.shard_part import shard_part  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.reporting.gather import shard_part  # noqa: PLC0415 - seldom needed
 
         own = _deciding(workspace, request)
         part = shard_part(workspace, request.shard, options, own, environ)
-    extras = Extras(
+    report = Report(
+        run,
         mode=request.mode,
         baseline=shown,
         regressions=tuple(worse),
@@ -159,7 +126,7 @@ def check(
         require_all=request.require_all,
         shard=part,
     )
-    report = gather(workspace, run, extras, status, environ)
+    report = gather(workspace, report, status, environ)
     if request.pictures and not run.interrupted:
         from gpuemu_flow.reporting.pictures import with_pictures  # noqa: PLC0415 - brings numpy
 
@@ -171,16 +138,7 @@ def check(
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
 ) -> tuple[RunReport, dict[str, str], bool]:
-    """Run the selected comparisons in the quick dtypes, and the selected lints.
-
-    Returns
-    -------
-    report : RunReport
-        Its results include a skipped one for each op that the quick run leaves out.
-    status : dict of str to str
-        The status of each task, such as ``ran``; see `RunOutcome`.
-    timed_out : bool
-    """
+    """Run the selected comparisons in the quick dtypes, and the selected lints."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = session.chosen_tasks(workspace, options)
     names = tuple(
@@ -270,20 +228,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
 def against(
     workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
 ) -> tuple[list[Regression], BaselineDiff | None]:
-    """Find regressions compared with a baseline or, without a baseline, with the last run.
-
-    Parameters
-    ----------
-    partial : bool
-        True if the run covers only a part of the workspace. Items of the baseline that the run
-        lacks are then not reported as missing.
-
-    Returns
-    -------
-    list of Regression
-    BaselineDiff or None
-        The whole comparison with the baseline; None if no baseline is given.
-    """
+    """Find regressions compared with a baseline or, without a baseline, with the last run."""
     if baseline is None:
         return _since_last_run(run), None
     found = baselines.diff(workspace, baseline, run)

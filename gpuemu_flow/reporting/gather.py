@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.engine.session import RunOptions, selected_tasks
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.relocate import Relocator
-from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
-    CaseVerdict,
     FileLine,
     KnownFailure,
     Report,
     ShardPart,
     TaskState,
 )
-from gpuemu_flow.results.model import RunReport
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import CaseVerdict, Regression, RunReport
+from gpuemu_flow.selection import shards
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.tasks import stages
@@ -35,55 +36,28 @@ from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 MAX_SOURCE_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
-class Extras:
-    """Fields of a `Report` that the caller of `gather` provides."""
-
-    mode: str = "all"
-    baseline: BaselineDiff | None = None
-    regressions: tuple[Regression, ...] = ()
-    fail_on_regression: bool = False
-    timed_out: bool = False
-    require_all: bool = False
-    shard: ShardPart | None = None
-
-
 def gather(
     workspace: Workspace,
-    run: RunReport,
-    extras: Extras,
+    report: Report,
     status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Extend a run's result to a complete report, with all cases, failure locations and history.
-
-    Parameters
-    ----------
-    status : mapping of task name to str
-        The run's action for each task, such as ``ran``.
-    """
-    graph = workspace.graph
+    """Complete a report: add all cases, the locations of failures, the tasks and the history."""
+    graph, run = workspace.graph, report.run
     base = repository(workspace.root, environ)
     prefix = workspace.root.relative_to(base).as_posix()
     shown = {name: spec for name, spec in graph.tasks.items() if not status or name in status}
-    return Report(
-        run=run,
+    return replace(
+        report,
         project=workspace.config.project.name,
         project_version=workspace.config.project.version,
-        mode=extras.mode,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         version=__version__,
         cases=tuple(checked_cases(workspace, run)),
-        places=op_places(workspace, run, extras.regressions, base),
+        places=op_places(workspace, run, report.regressions, base),
         kernel_places=kernel_places(workspace, base),
         prefix="" if prefix == "." else prefix,
         known=known_failures(workspace, run),
-        baseline=extras.baseline,
-        regressions=extras.regressions,
-        fail_on_regression=extras.fail_on_regression,
-        timed_out=extras.timed_out,
-        require_all=extras.require_all,
-        shard=extras.shard,
         tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
         edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
         history=tuple(history.read(workspace.cache)),
@@ -116,7 +90,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
             checked = checked if spec is None else relocate(spec, checked)
             found.append(CaseVerdict(result.op, Case.from_json(c["case"]), checked))
         if not cases:
-            found += [CaseVerdict(f.op, f.case, f.result) for f in result.failures]
+            found += result.failures
     return found
 
 
@@ -157,13 +131,6 @@ def op_places(
 
     This is the location of the op's source or, if that is unknown, of the op's table in the
     configuration.
-
-    Parameters
-    ----------
-    worse : iterable of Regression
-        Regressions from the baseline. Their ops count as changed.
-    base : Path
-        The folder to which the paths of the locations are relative.
     """
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
@@ -221,3 +188,60 @@ def _relative(path: Path, base: Path) -> str:
         return resolved.relative_to(base).as_posix()
     except ValueError:
         return resolved.as_posix()
+
+
+def shard_part(
+    workspace: Workspace,
+    shard: shards.Shard,
+    options: RunOptions,
+    deciding: Mapping[str, Json],
+    environ: Mapping[str, str],
+) -> ShardPart:
+    """Describe the part that a shard covers, with all facts that a merge compares."""
+    graph, root = workspace.graph, workspace.root
+    drawn = workspace.settings.drawn_seed is not None
+    return ShardPart(
+        shard.index,
+        shard.count,
+        shards.split_digest(graph, root, shard.count),
+        shards.settings_digests(graph, drawn=drawn),
+        shards.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
+        _as_texts({**deciding, **_deciding(workspace, options)}),
+        () if options.since else _selected(workspace, options),
+    )
+
+
+def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
+    """Return those options of a run that affect the selection of tasks or the exit code.
+
+    `--since` is returned as a commit, because a branch can differ between machines. Options that
+    say where tasks run, or how many at a time, are left out.
+    """
+    since = ""
+    if options.since:
+        from gpuemu_flow.selection.since import parting_commit  # noqa: PLC0415 - seldom needed
+
+        since = parting_commit(workspace.root, options.since)
+    return {
+        "--since": since,
+        "dtypes": list(options.dtypes),
+        "until": list(options.until),
+        "forcerun": list(options.forced),
+        "keep_going": not options.fail_fast,
+        **{f"changed {name}": value for name, value in workspace.snapshot.basis.overrides.items()},
+    }
+
+
+def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        for name, value in options.items()
+    }
+
+
+def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
+    """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
+    tasks = workspace.graph.tasks
+    names = selected_tasks(workspace, replace(options, shard=None))
+    judged = (stages.COMPARE, stages.LINT)
+    return tuple(sorted({tasks[n].subject for n in names if tasks[n].stage in judged}))

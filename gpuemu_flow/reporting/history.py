@@ -26,15 +26,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
     Nothing is appended if there are no results, or if the run was interrupted.
 
-    Parameters
-    ----------
-    when : float, optional
-        Unix time in s; None for now.
-
-    Raises
-    ------
-    StoreError
-        The file cannot be written.
+    Raises StoreError: The file cannot be written.
     """
     results = _shorts(report)
     if not results or report.interrupted:

@@ -31,13 +31,7 @@ _SYSTEM = ("<", "/usr/", "/lib")
 
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplanation]:
-    """Explain why each of the named tasks would run, or that it is current.
-
-    Parameters
-    ----------
-    words : iterable of str
-        Words that name tasks, such as ops and groups; empty for all tasks that would run.
-    """
+    """Explain why each of the named tasks would run, or that it is current."""
     words = tuple(words)
     states = workspace.states()
     chosen = select(workspace, words)
@@ -182,17 +176,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
     """Delete what clients submitted for the named ops, or for all; return the number of results.
 
-    Parameters
-    ----------
-    words : iterable of str
-        Names of ops; empty for all ops.
-    only : bool
-        True if the command deletes nothing else. Then, a word that names no op is an error.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-op``.
+    Raises UsageError: ``unknown-op``.
     """
     known = {op.name for op in workspace.config.ops}
     chosen = [workspace.config.op(word).name for word in words if only or word in known]
@@ -211,19 +195,7 @@ def clean_workspace(
 ) -> int:
     """Delete the manifests and records of tasks; return the number of records.
 
-    Parameters
-    ----------
-    words : iterable of str
-        Words that name the tasks; empty for all.
-    whole_cache : bool
-        True to delete all cached results, too, except the inputs of recorded failures.
-    on_wait : callable, optional
-        See `RunLock`.
-
-    Raises
-    ------
-    UsageError
-        A word selects no task.
+    Raises UsageError: A word selects no task.
     """
     chosen = select(workspace, words)
     cache = workspace.cache

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.errors import StoreError
@@ -13,7 +15,6 @@ from gpuemu_flow.graph import snapshot
 from gpuemu_flow.graph.snapshot import Snapshot
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
@@ -24,20 +25,8 @@ from gpuemu_flow.types import Verdict
 MAX_FAILURES = 2_000
 
 
-@dataclass(frozen=True)
-class LastResults:
-    """Results of a workspace's ops, read from its cache.
-
-    Attributes
-    ----------
-    results : mapping of str to tuple of OpResult
-        Results of each op, one per dtype.
-    outdated : frozenset of str
-        Ops of which a file, the configuration or a task upstream has changed since the last check.
-        Ops that crashed on unchanged inputs are not included, since their results report the crash.
-    failures : mapping of str to tuple of FailureRecord
-        Recorded failures of each op, newest first.
-    """
+class LastResults(Struct, frozen=True):
+    """Results of a workspace's ops, read from its cache."""
 
     results: Mapping[str, tuple[OpResult, ...]]
     outdated: frozenset[str]

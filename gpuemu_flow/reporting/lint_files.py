@@ -6,25 +6,23 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from gpuemu_flow.artifacts.lint import kernel_record
+from msgspec import Struct, to_builtins
+
+from gpuemu_flow.artifacts.kernel import KernelView
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.ptxas import PtxasReport
-from gpuemu_flow.artifacts.sass import MachineCode
+from gpuemu_flow.artifacts.tool_output import MachineCode
 from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools
-from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.graph.compile_kernels import kernel_policy, tool_files
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.linting import unknown_kernels
 from gpuemu_flow.results.model import KernelResult, RunReport, TaskCounts
-from gpuemu_flow.runners.off_limits import NOTHING
-from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.user_cache import open_user_cache
@@ -36,16 +34,14 @@ from gpuemu_flow.tasks.lint import (
     measure_key,
     save_measurement,
 )
-from gpuemu_flow.tasks.parts.assemble import Assembled, assemble, disassemble
-from gpuemu_flow.tasks.parts.compilers import ToolSandbox
+from gpuemu_flow.tasks.parts.compilers import Assembled, ToolSandbox, assemble, disassemble
 from gpuemu_flow.types import Json, Verdict
 
 MAX_FILE_BYTES = 1 << 30
 SUFFIXES = (".ptx", ".cubin")
 
 
-@dataclass
-class _Pair:
+class _Pair(Struct):
     """The files of one kernel: a PTX file, a cubin, or both with the same stem."""
 
     ptx: Path | None = None
@@ -69,22 +65,8 @@ def lint_files(
     A PTX file without a cubin is assembled with ptxas, if available, to get exact figures.
     Measurements are cached in the workspace's cache or, without a workspace, in the user's cache.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-    names : sequence of str
-        Names of the entries to lint; empty for all.
-    workspace : Workspace or None
-        Provides ``[policies]`` and the cache of measurements.
-    listing : bool
-        True to return the machine instructions, too. They are omitted by default, since no lint
-        rule for files needs them, and disassembling takes longer than all other work.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-kernel`` if no file has an entry with one of `names`; ``lint-bad-file`` if a file
-        cannot be read or has another suffix.
+    Raises UsageError: ``unknown-kernel`` if no file has an entry with one of `names`; ``lint-bad-
+    file`` if a file cannot be read or has another suffix.
     """
     pairs = _pairs(paths)
     policy = KernelPolicy() if workspace is None else kernel_policy(workspace.config.policies, None)
@@ -122,7 +104,7 @@ def _sources(views: Iterable[KernelView]) -> list[str]:
     files = set()
     for view in views:
         places = [view.place]
-        places += [finding.place for found in view.findings.values() for finding in found]
+        places += [f.place for found in view.findings.values() for f in found if f.place]
         files |= {file for place in places for file in (place.source_file, place.call_file)}
     return sorted(filter(None, files))
 
@@ -130,9 +112,7 @@ def _sources(views: Iterable[KernelView]) -> list[str]:
 def _result(pair: _Pair, linted: Linted) -> KernelResult:
     errors = [problem.message for problem in linted.problems if not problem.warning]
     reason = (errors[0] if errors else "") if linted.verdict is Verdict.ERROR else ""
-    pairs = zip(linted.views, linted.results, strict=True)
-    entries = tuple(kernel_record(view, result) for view, result in pairs)
-    return KernelResult(pair.name, "", linted.verdict, reason, entries=entries)
+    return KernelResult(pair.name, "", linted.verdict, reason, entries=tuple(linted.records))
 
 
 def _pairs(paths: Sequence[Path]) -> list[_Pair]:
@@ -178,15 +158,6 @@ class _Measurer:
     """Measures kernels, each given as a PTX file, a cubin or both.
 
     If the same tools have already measured files of the same bytes, the stored result is returned.
-
-    Parameters
-    ----------
-    store : JsonStore or None
-    names : tuple of str
-        Names of the tools to use.
-    configured : mapping of str to str
-        Paths of tools that the workspace's configuration names.
-    workspace : Workspace or None
     """
 
     def __init__(
@@ -233,7 +204,7 @@ class _Measurer:
         It is needed since the tools read untrusted files.
         """
         tool_sandbox = self._fence.around(NOTHING, "", emulated=False)
-        return None if tool_sandbox is None else ToolSandbox(folder, asdict(tool_sandbox))
+        return None if tool_sandbox is None else ToolSandbox(folder, to_builtins(tool_sandbox))
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
         """Measure with the installed tools; return the result, and True if it may be stored."""
@@ -254,8 +225,8 @@ class _Measurer:
             name,
             ptx=ptx,
             cubin=cubin,
-            ptxas=None if made is None else PtxasReport(unmet_bounds=made.unmet_bounds),
             sass=sass if isinstance(sass, MachineCode) else None,
+            unmet_bounds={} if made is None else made.unmet_bounds,
         )
         found = measure(artifact)
         found.problems += [replace(problem, warning=True) for problem in self._chain.problems]

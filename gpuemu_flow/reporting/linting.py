@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.artifacts.rules.base import explain
+from gpuemu_flow.artifacts.rules import RULES_BY_ID, explain
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
@@ -22,10 +21,7 @@ from gpuemu_flow.verdicts import decide
 def explain_rule(name: str) -> str:
     """Return the description of a lint rule as Markdown.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-rule``, with the most similar known name.
+    Raises UsageError: ``unknown-rule``, with the most similar known name.
     """
     rule = RULES_BY_ID.get(name)
     if rule is None:
@@ -37,10 +33,7 @@ def explain_rule(name: str) -> str:
 def open_workspace() -> Workspace | None:
     """Return the workspace that contains the current folder; None if there is none.
 
-    Raises
-    ------
-    ConfigError
-        There is a workspace, and its configuration is invalid.
+    Raises ConfigError: There is a workspace, and its configuration is invalid.
     """
     try:
         return Workspace()
@@ -55,16 +48,7 @@ def lint_workspace(
 ) -> RunReport:
     """Bring the lints of kernels up to date, and report on them.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Names of configured kernels, or of single kernels in their artifacts. Empty for all
-        configured kernels.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-kernel``, with the most similar known name.
+    Raises UsageError: ``unknown-kernel``, with the most similar known name.
     """
     graph = workspace.graph
     lints = [spec for spec in graph.tasks.values() if spec.stage == stages.LINT]
@@ -117,10 +101,7 @@ def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
 def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
     """Return the names of the configured kernels whose source or artifact is one of the files.
 
-    Raises
-    ------
-    UsageError
-        ``lint-bad-file`` for a file that belongs to no kernel.
+    Raises UsageError: ``lint-bad-file`` for a file that belongs to no kernel.
     """
     names: list[str] = []
     bad = []

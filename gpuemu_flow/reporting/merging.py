@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from msgspec import ValidationError
+
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.results.document import Report, ShardPart, TaskState
 from gpuemu_flow.results.model import RunReport, TaskCounts
-from gpuemu_flow.results.shard_document import rebuilt
-from gpuemu_flow.results.shard_schema import violation
+from gpuemu_flow.results.shard_document import rebuilt, violation
 from gpuemu_flow.types import Json
 
 MAX_BYTES = 512 << 20
@@ -24,17 +25,8 @@ _ACTED = ("failed", "ran", "restored", "pending", "current", "")
 def merged_report(paths: Sequence[Path]) -> Report:
     """Read the reports of all shards, and return the report of the whole workspace.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        JSON files of ``ci --shard``, and folders with such files at any depth; other JSON files in
-        these folders are ignored.
-
-    Raises
-    ------
-    UsageError
-        ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one workspace, or
-        were made with other options; ``merge-incomplete`` if a shard or an op is missing.
+    Raises UsageError: ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one
+    workspace, or were made with other options; ``merge-incomplete`` if a shard or an op is missing.
     """
     found: list[tuple[Path, Report]] = []
     for path in paths:
@@ -95,7 +87,7 @@ def _rebuilt(path: Path, shard: Json) -> Report:
     part = ShardPart(**{**given, "selected": tuple(shard["selected"])})
     try:
         return rebuilt(part, shard["document"])
-    except ValueError as error:
+    except (ValueError, ValidationError) as error:
         raise _damaged(path, f"shard.document: {error}") from None
 
 

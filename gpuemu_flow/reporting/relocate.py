@@ -19,19 +19,14 @@ from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import CheckResult, Failure
 
 if TYPE_CHECKING:
-    from gpuemu_flow.artifacts.ptx.plain import PlainPtx
+    from gpuemu_flow.artifacts.ptx.source import PlainPtx
 
 Lines = Mapping[int, tuple[str, int]]
 """File and line of the source, by the line of the PTX."""
 
 
 class Relocator:
-    """Updates the line numbers of findings in compiled kernels to those of the last build.
-
-    Parameters
-    ----------
-    workspace : Workspace
-    """
+    """Updates the line numbers of findings in compiled kernels to those of the last build."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._folder = workspace.cache.folder
@@ -76,7 +71,7 @@ class Relocator:
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed: int) -> tuple[PlainPtx, Lines]:
     from gpuemu_flow.artifacts.ptx import read_body, read_ptx  # noqa: PLC0415 - only for findings
-    from gpuemu_flow.artifacts.ptx.plain import plain_ptx  # noqa: PLC0415
+    from gpuemu_flow.artifacts.ptx.source import plain_ptx  # noqa: PLC0415
 
     data = path.read_bytes()
     lines: dict[int, tuple[str, int]] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
@@ -41,13 +42,7 @@ def run_and_report(
     *,
     asked: RunOptions | None = None,
 ) -> tuple[RunOutcome, RunReport]:
-    """Call `session.run`, and build the report while the run still holds its lock.
-
-    Parameters
-    ----------
-    asked : RunOptions, optional
-        Options of the report, if it covers less than the run.
-    """
+    """Call `session.run`, and build the report while the run still holds its lock."""
     reports: list[RunReport] = []
 
     def conclude(outcome: RunOutcome) -> None:
@@ -59,19 +54,7 @@ def run_and_report(
 
 
 def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
-    """Build the report of all known results, without running anything.
-
-    Returns
-    -------
-    report : RunReport
-        The report, in the same form as after a run. Ops and kernels that were never checked are
-        missing.
-    stale : set of str
-        Tasks that would run.
-    outdated : set of str
-        The stale tasks whose results are outdated, since an input has changed. Every other stale
-        task ended in an error, made no result, or depends on a task that did so.
-    """
+    """Build the report of all known results, without running anything."""
     graph, states = workspace.graph, workspace.states()
     stale = workspace.stale(set(graph.tasks))
     moved = {name for name in stale if states.moved(graph.tasks[name])}
@@ -101,13 +84,7 @@ def build_report(
     *,
     broken: Collection[str] = (),
 ) -> RunReport:
-    """Build the report of a run from the manifests of the selected tasks.
-
-    Parameters
-    ----------
-    broken : collection of str
-        Tasks that count as failed, in addition to the failed tasks of `outcome`.
-    """
+    """Build the report of a run from the manifests of the selected tasks."""
     # Imported here, as it is not needed before the edited op has been called.
     from gpuemu_flow.reporting.submissions import submitted_results  # noqa: PLC0415
 
@@ -172,12 +149,7 @@ def build_report(
 
 
 class _Reader:
-    """Reads the results of tasks from their manifests, and figures from their records.
-
-    Attributes
-    ----------
-    builder : ReportBuilder
-    """
+    """Reads the results of tasks from their manifests, and figures from their records."""
 
     def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
         from gpuemu_flow.reporting.relocate import Relocator  # noqa: PLC0415

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting import history
 from gpuemu_flow.reporting.ci import against
-from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.gather import gather
 from gpuemu_flow.reporting.report import item_of, known_report
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport
@@ -29,21 +30,8 @@ MAX_HOURS = 24 * 365 * 100.0
 R = TypeVar("R", OpResult, KernelResult)
 
 
-@dataclass(frozen=True)
-class ReportQuery:
-    """A query for a report of the last results.
-
-    Attributes
-    ----------
-    since_hours : float or None
-        Maximum age in hours of the results that the report shows; None for no limit.
-    lint : bool
-        True if the report includes kernels.
-    baseline : str or None
-        Tag of the baseline to compare with, or `NEWEST`; None for no comparison.
-    pictures : bool
-        True to include the drawings of failing cases that `ci` made.
-    """
+class ReportQuery(Struct, frozen=True):
+    """A query for a report of the last results."""
 
     since_hours: float | None = None
     lint: bool = False
@@ -56,10 +44,7 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
 
     Outdated results and items that were never checked are marked.
 
-    Raises
-    ------
-    UsageError
-        ``unknown-baseline``.
+    Raises UsageError: ``unknown-baseline``.
     """
     baseline = _baseline(workspace, query.baseline)
     graph = workspace.graph
@@ -72,13 +57,14 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
     if query.since_hours is not None:
         run = _recent(workspace, run, query.since_hours)
     worse, shown = against(workspace, baseline, run, partial=True)
-    extras = Extras(
+    report = Report(
+        run,
         mode="report" if query.since_hours is None else f"last {query.since_hours:g} hours",
         baseline=shown,
         regressions=tuple(worse) if baseline is not None else (),
     )
     status = {name: "pending" if name in stale else "current" for name in graph.tasks}
-    report = gather(workspace, run, extras, status)
+    report = gather(workspace, report, status)
     report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
     if query.pictures:
         from gpuemu_flow.reporting.pictures import with_stored_pictures  # noqa: PLC0415 - brings numpy
@@ -119,13 +105,6 @@ def _with_gaps(
 
     An outdated failure is kept, since it helps to fix the op or kernel; a note says that it is
     outdated.
-
-    Parameters
-    ----------
-    outdated : set of str
-        Tasks whose results are outdated.
-    shown : sequence of str
-        The stages whose results the report shows: ``compare``, and perhaps ``lint``.
     """
     specs = [spec for spec in workspace.graph.tasks.values() if spec.stage in shown]
     old = {item_of(spec) for spec in specs if spec.name in outdated}

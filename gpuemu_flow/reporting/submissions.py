@@ -7,19 +7,19 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from datetime import datetime, timezone
 
+from msgspec import Struct
+
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
 from gpuemu_flow.judging.verdicts import WORST, tallied
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.results.from_manifests import result_of_summary
-from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
+from gpuemu_flow.results.model import Absence, CaseVerdict, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.result_records import CountedResult, StoredResult
-from gpuemu_flow.store.results import FOLDER, STAMP, ResultStore
+from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult
 from gpuemu_flow.types import (
     BAD,
     Case,
@@ -55,13 +55,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return a summary of the valid submissions by op and dtype, in the form of ``compare`` tasks.
-
-    Parameters
-    ----------
-    results : iterable of OpResult
-        Results of a report; results that come from tasks are ignored.
-    """
+    """Summarise the valid submissions by op and dtype, in the form of ``compare`` tasks."""
     ops = {skip.op for skip in workspace.graph.skips if skip.dtype}
     skips = [Skip(r.op, r.dtype, "") for r in results if r.cases and r.op in ops]
     found = {}
@@ -81,24 +75,8 @@ def submitted_summaries(
     return found
 
 
-@dataclass(frozen=True)
-class _Submitted:
-    """Submissions of clients for an op and dtype.
-
-    Attributes
-    ----------
-    op, dtype : str
-    valid : list of StoredResult
-        The valid submissions; see `submitted_results`.
-    others : int
-        Number of submissions that were judged by another reference or configuration.
-    earlier : int
-        Number of submissions of earlier batches.
-    lost : str
-        Description of submissions that belong to no op; empty if there are none.
-    skipped : str
-        Reason why the op is not run here.
-    """
+class _Submitted(Struct, frozen=True):
+    """Submissions of clients for an op and dtype."""
 
     op: str
     dtype: str
@@ -317,10 +295,10 @@ def _figure(judged: CountedResult, name: str) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
+def _failure(workspace: Workspace, stored: StoredResult) -> CaseVerdict | None:
     """Return the recorded failure of a submission; None if it was deleted."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:
         return None
-    return CaseFailure(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))
+    return CaseVerdict(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
 
 from gpuemu_flow.plain_text import clipped
-from gpuemu_flow.reports.arguments import described
-from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, table
+from gpuemu_flow.reports.text import Style, described, note_lines, number, plural, printable, table
+from gpuemu_flow.results.fuzz_model import Minimization, Reproduction
 from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import Case, CheckResult, Verdict
 
 _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
 _WIDTHS = (16, 29, 13, 22, 21, 9)
@@ -48,14 +47,7 @@ def _cells(failure: FailureRecord) -> list[str]:
 
 
 def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> list[str]:
-    """List failures, newest first, with a separate table of fixed failures.
-
-    Parameters
-    ----------
-    failures : sequence of FailureRecord
-    mended : collection of str
-        Ids of the failures whose cases passed when they were last judged.
-    """
+    """List failures, newest first, with a separate table of fixed failures."""
     standing = [failure for failure in failures if failure.id not in mended]
     rest = [failure for failure in failures if failure.id in mended]
     seldom = [failure for failure in standing if failure.intermittent]
@@ -119,30 +111,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
     return "\n".join(lines)
 
 
-class Reproduced(Protocol):
-    """The data that writers need about a failure that was run again."""
-
-    @property
-    def record(self) -> FailureRecord: ...
-    @property
-    def result(self) -> CheckResult: ...
-    @property
-    def still_fails(self) -> bool: ...
-    @property
-    def did_not_show(self) -> bool: ...
-    @property
-    def known(self) -> bool: ...
-    @property
-    def disallowed(self) -> str: ...
-    @property
-    def inputs(self) -> Mapping[str, Any]: ...
-    @property
-    def actual(self) -> Mapping[str, Any]: ...
-    @property
-    def expected(self) -> Mapping[str, Any]: ...
-
-
-def outcome_of(found: Reproduced) -> tuple[Verdict, str]:
+def outcome_of(found: Reproduction) -> tuple[Verdict, str]:
     """Return the verdict on a failure that was run again, and the outcome as a phrase."""
     verdict = found.result.verdict
     if found.still_fails:
@@ -158,7 +127,7 @@ def outcome_of(found: Reproduced) -> tuple[Verdict, str]:
     return verdict, "no longer fails" if found.known else "passes; no failure of it is recorded"
 
 
-def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
+def render_reproduction(found: Reproduction, style: Style, *, verbose: bool) -> str:
     """Describe whether a failure still occurs; with `verbose` show its tensors."""
     record, result = found.record, found.result
     verdict, word = outcome_of(found)
@@ -180,36 +149,7 @@ def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> st
     return "\n".join(lines)
 
 
-def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
-    """Return the JSON that ``reproduce --format json`` prints."""
-    return {
-        "schema_version": 1,
-        "id": found.record.id,
-        "still_fails": found.still_fails,
-        **({"did_not_show": True} if found.did_not_show else {}),
-        "failure": found.record.to_public_json(),
-        "result": found.result.to_json(),
-    }
-
-
-class MinimizationFigures(Protocol):
-    """The data that writers need about a minimisation."""
-
-    @property
-    def original(self) -> FailureRecord: ...
-    @property
-    def minimized(self) -> FailureRecord | None: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def calls(self) -> int: ...
-    @property
-    def one_minimal(self) -> bool: ...
-    @property
-    def log(self) -> Sequence[str]: ...
-
-
-def render_minimization(found: MinimizationFigures, style: Style) -> str:
+def render_minimization(found: Minimization, style: Style) -> str:
     """Return a failure and the smallest case found."""
     lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
     if found.minimized is None:
@@ -219,16 +159,3 @@ def render_minimization(found: MinimizationFigures, style: Style) -> str:
     lines.append(f"{plural(found.steps, 'step')}, {plural(found.calls, 'run')} of the op{rest}")
     lines.append("minimized:")
     return "\n".join([*lines, render_failure(found.minimized, style)])
-
-
-def minimization_to_json(found: MinimizationFigures) -> dict[str, Json]:
-    """Return the JSON that ``minimize --format json`` prints."""
-    return {
-        "schema_version": 1,
-        "original": found.original.to_public_json(),
-        "minimized": found.minimized.to_public_json() if found.minimized is not None else None,
-        "steps": found.steps,
-        "calls": found.calls,
-        "one_minimal": found.one_minimal,
-        "log": list(found.log),
-    }

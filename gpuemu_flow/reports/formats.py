@@ -2,69 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report
 
 
-@dataclass(frozen=True)
-class ReaderOptions:
-    """Options of the person who reads the report; each format uses those that it supports.
-
-    Attributes
-    ----------
-    color : bool
-        True if text may have ANSI colours.
-    warn_threshold : float
-        Share of the tolerance above which a passing case causes a warning.
-    """
+class ReaderOptions(Struct, frozen=True):
+    """Options of the person who reads the report; each format uses those that it supports."""
 
     color: bool = False
     warn_threshold: float = 1.0
 
 
-class ReportWriter(Protocol):
-    """A module that writes a report in one format."""
-
-    def write(self, report: Report, look: ReaderOptions) -> str:
-        """Return the whole file, ending with a line break."""
-
-
-@dataclass(frozen=True)
-class Format:
-    """A report format. Its writer is imported on first use.
-
-    Attributes
-    ----------
-    module : str
-        Name of the module of this package that is the `ReportWriter`.
-    endings : tuple of str
-        File suffixes for which the format is used.
-    aliases : tuple of str
-        Other names of the format, which other tools use.
-    """
+class Format(Struct, frozen=True):
+    """A report format. Its writer is imported on first use."""
 
     module: str
     endings: tuple[str, ...]
     aliases: tuple[str, ...] = ()
 
     @property
-    def writer(self) -> ReportWriter:
-        """Import the format's module, and return it."""
-        found: ReportWriter = import_module(f"gpuemu_flow.reports.{self.module}")
-        return found
+    def write(self) -> Callable[[Report, ReaderOptions], str]:
+        """Return the function that gives the whole file, ending with a line break."""
+        module = import_module(f"gpuemu_flow.reports.{self.module}")
+        written: Callable[[Report, ReaderOptions], str] = module.write
+        return written
 
 
 FORMATS: Mapping[str, Format] = {
     "text": Format("report_text", (".txt",)),
-    "json": Format("report_json", (".json",)),
+    "json": Format("json_writer", (".json",)),
     "junit": Format("junit", (".xml",), ("xml",)),
-    "sarif": Format("report_sarif", (".sarif",)),
+    "sarif": Format("sarif", (".sarif",)),
     "markdown": Format("markdown", (".md", ".markdown"), ("md", "pr-comment", "pr_comment")),
     "html": Format("html_writer", (".html", ".htm")),
 }

@@ -1,13 +1,18 @@
-"""Format fuzz runs as readable text."""
+"""Format fuzz runs, mutation scores and coverage as readable text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from gpuemu_flow.cases.coverage import table
 from gpuemu_flow.reports.failure_text import failure_lines
 from gpuemu_flow.reports.text import Style, duration, percent, plural, printable
-from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
+from gpuemu_flow.results.fuzz_model import CauseGroup, CoverageReport, FuzzReport, Mutation
 from gpuemu_flow.types import Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.numerics.output_mutants import MutationScore
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -99,3 +104,69 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
         lines.append("  minimized:")
         lines += [f"    {line}" for line in failure_lines(group.minimized)]
     return lines
+
+
+def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
+    """Format the share of planted bugs that was found, and list the bugs that survived."""
+    total = len(score.killed) + len(score.survivors)
+    lines = [
+        f"{len(score.killed)} of {plural(total, what)} "
+        f"found on {plural(cases, 'case')} ({score.share:.0%})"
+    ]
+    for survivor in score.survivors:
+        lines.append(
+            f"  survives: {survivor.name} ({survivor.kind}): {survivor.why}; "
+            f"applied in {plural(survivor.cases, 'case')}"
+        )
+    return lines
+
+
+def render_mutation(found: Mutation, style: Style) -> str:
+    """Format the score, the bugs that survived, and the trivial candidates that passed."""
+    score = found.score
+    total = len(score.killed) + len(score.survivors)
+    name = style.paint(printable(found.op), "1")
+    if not total:
+        why = "no case has a finite value to compare" if not found.cases else "none applies"
+        return f"{name}: no bug could be planted in {plural(found.cases, 'case')}: {why}"
+    lines = _scored(score, "planted bug", found.cases)
+    lines[0] = f"{name}: {lines[0]}"
+    if found.kernel is not None:
+        told = found.cases - found.kernel_untold
+        first, *rest = _scored(found.kernel, "planted PTX bug", told)
+        lines += [f"{name}, the kernel: {first}", *rest]
+    if found.kernel_untold:
+        left_out = plural(found.kernel_untold, "case")
+        lines.append(
+            f"{name}, the kernel: {left_out} left out, as it does not pass as it is; fix it first"
+        )
+    if score.not_applicable:
+        lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")
+    for name in found.trivial.accepted:
+        strategies = ", ".join(found.trivial.weak_strategies[name])
+        word = style.paint("too weak", "31;1")
+        lines.append(f"  {word}: {name} passes every case on which it is wrong ({strategies})")
+    partly = [n for n, count in found.trivial.passed.items() if count]
+    for name in partly:
+        if name not in found.trivial.accepted:
+            tried, passed = found.trivial.tried[name], found.trivial.passed[name]
+            strategies = ", ".join(found.trivial.weak_strategies[name])
+            lines.append(f"  {name} passes {passed} of {tried} cases ({strategies})")
+    return "\n".join(lines)
+
+
+def render_coverage(found: CoverageReport) -> str:
+    """Format the coverage as a table, and list the gaps."""
+    lines = table(found.rows)
+    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
+    shown = [
+        "  ".join(
+            cell.ljust(width) if n < 2 else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    for gap in found.gaps:
+        missing = ", ".join(gap.missing)
+        shown.append(f"gap: {gap.op} {gap.dtype}: {gap.aspect.replace('_', ' ')} {missing}")
+    return "\n".join(shown)

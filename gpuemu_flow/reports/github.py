@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuemu_flow.reports import case_lines
+from gpuemu_flow.reports import report_text
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.model import CaseFailure
+from gpuemu_flow.results.model import CaseVerdict
 from gpuemu_flow.types import Verdict
 
 MAX_ANNOTATIONS = 10
@@ -40,9 +40,9 @@ def _all(report: Report) -> Iterator[str]:
     The failed cases of an op get one annotation for each kind of failure. Then follow annotations
     for broken ops, lint findings, regressions and other problems, none of which belong to a case.
     """
-    counts = case_lines.count_causes(report)
+    counts = report_text.count_causes(report)
     seen: dict[tuple[str, str], int] = {}
-    firsts: dict[tuple[str, str], CaseFailure] = {}
+    firsts: dict[tuple[str, str], CaseVerdict] = {}
     for failure in report.worst_first():
         if failure.result.verdict not in (Verdict.FAILED, Verdict.ERROR):
             continue
@@ -56,8 +56,8 @@ def _all(report: Report) -> Iterator[str]:
         text = first.message if first is not None else failure.result.verdict.value
         cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
         lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
-        what = case_lines.describe_failure(report, failure, counts[case_lines.kind_key(failure)])
-        lines += [what] if what not in ("", case_lines.one_line(text)) else []
+        what = report_text.describe_failure(report, failure, counts[report_text.kind_key(failure)])
+        lines += [what] if what not in ("", report_text.one_line(text)) else []
         message = "\n".join([*lines, failure.reproduce])
         yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:

@@ -5,27 +5,32 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.diff import KernelDiff
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.artifacts.kernel import KernelRecord, Violation
 from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports import charts, failure_cards, graph_chart
-from gpuemu_flow.reports.failure_cards import WRONG
+from gpuemu_flow.reports import charts, report_text
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import headline
-from gpuemu_flow.reports.text import duration, number, percent, plural, sandbox_levels, share
-from gpuemu_flow.results.document import (
-    LEVELS,
-    HistoryPoint,
-    Report,
+from gpuemu_flow.reports.text import (
+    duration,
+    note_lines,
+    number,
+    percent,
+    plural,
+    sandbox_levels,
+    share,
 )
-from gpuemu_flow.results.model import KernelResult, OpResult
+from gpuemu_flow.results.document import LEVELS, HistoryPoint, Picture, Report, kind_of
+from gpuemu_flow.results.model import CaseVerdict, KernelResult, OpResult
+from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Json, Verdict
 
 FOLDER = Path(__file__).parent / "html"
@@ -42,8 +47,7 @@ _FORBIDDEN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class SummaryRow:
+class SummaryRow(Struct, frozen=True):
     """One row of the summary: an op and dtype."""
 
     result: OpResult
@@ -51,8 +55,7 @@ class SummaryRow:
     anchor: str
 
 
-@dataclass(frozen=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """One figure of a kernel and its change since the baseline.
 
     The report shows the change as a bar. `length` is the bar's length, from -1 to 1; it is positive
@@ -66,8 +69,7 @@ class Delta:
     worse: bool
 
 
-@dataclass(frozen=True)
-class KernelRow:
+class KernelRow(Struct, frozen=True):
     """A table row about one entry function of a kernel.
 
     If no entry function could be linted, the row is about the whole kernel, and `entry` is None.
@@ -88,13 +90,7 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def report_to_html(report: Report, signer: str = "") -> str:
-    """Return the report as a page of HTML.
-
-    Parameters
-    ----------
-    signer : str
-        SHA-256, in hex, of the public key with which the page will be signed; empty for none.
-    """
+    """Return the report as a page of HTML."""
     for limits in _LIMITS:
         page = _page(report, signer, limits)
         if len(page.encode("utf-8", "replace")) <= BUDGET:
@@ -105,9 +101,9 @@ def report_to_html(report: Report, signer: str = "") -> str:
 def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
     template, style, script = _parts()
     drawn, most, listed = limits
-    cards, others = failure_cards.cards(report, most, drawn)
+    cards, others = failure_cards(report, most, drawn)
     anchors = {(c.failure.op, c.failure.case.dtype): c.anchor for c in reversed(cards)}
-    besides = list(failure_cards.besides(report))
+    besides = list(failures_besides(report))
     kernels = _kernels(report)
     # The template must not indent the hashed script: the policy allows only exactly this text.
     page = str(
@@ -123,9 +119,9 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
             headline=headline(report) if report.missing or report.timed_out else "",
             besides=besides[:MAX_BESIDES],
             besides_hidden=max(0, len(besides) - MAX_BESIDES),
-            graph=graph_chart.chart(report.tasks, report.edges, _found(report)),
-            statuses=graph_chart.counted(report.tasks),
-            status_words=graph_chart.STATUS_WORDS,
+            graph=charts.chart(report.tasks, report.edges, _found(report)),
+            statuses=charts.counted(report.tasks),
+            status_words=charts.STATUS_WORDS,
             matrix=matrix(report),
             kernels=kernels,
             wrong_kernels=sum(k.verdict in WRONG for k in report.run.kernels),
@@ -282,3 +278,166 @@ def _deltas(diff: KernelDiff) -> Iterator[Delta]:
             length=max(-1.0, min(1.0, part / 100)),
             worse=change.metric in worse,
         )
+
+
+WRONG = (Verdict.FAILED, Verdict.ERROR)
+NOT_DRAWN = "left out, as the page would become too large"
+MAX_NOTE = 2000
+MAX_MESSAGE = 800
+MAX_MESSAGES = 3
+
+
+class FailureCard(Struct, frozen=True):
+    """One failure as the page shows it.
+
+    `lead` is the line that stays visible when the card is folded. `common` is true if at least half
+    of the `count` failing cases that the card stands for have the same cause.
+    """
+
+    anchor: str
+    lead: str
+    failure: CaseVerdict
+    kind: str
+    name: str
+    count: int
+    common: bool
+    messages: tuple[str, ...]
+    cause: str
+    place: str
+    failure_id: str
+    minimized: FailureRecord | None
+    notes: str
+    picture: Picture | None
+    heat: charts.HeatMap | None
+    scatter: charts.Scatter | None
+    bars: tuple[charts.Bar, ...]
+
+
+class OtherProblem(Struct, frozen=True):
+    """An op or kernel that did not pass but has no failing case: verdict, text and location."""
+
+    verdict: str
+    name: str
+    text: str
+    anchor: str
+
+
+def failure_cards(
+    report: Report, most: int, drawn: int
+) -> tuple[list[FailureCard], list[CaseVerdict]]:
+    """Return a card for each op, dtype and kind, and the failing cases without a card.
+
+    Both lists are sorted, worst first.
+    """
+    counts = report_text.count_causes(report)
+    chosen = report.representatives()[:most]
+    found = []
+    for n, failure in enumerate(chosen, 1):
+        same = counts[report_text.kind_key(failure)]
+        found.append(_card(report, failure, f"failure-{n}", n <= drawn, same))
+    shown = {id(failure) for failure in chosen}
+    return found, [f for f in report.worst_first() if id(f) not in shown]
+
+
+def _card(
+    report: Report, failure: CaseVerdict, anchor: str, has_picture: bool, counts: Counter[str]
+) -> FailureCard:
+    """Make the card of one failing case that represents its op, dtype and kind."""
+    key = report.key(failure)
+    known = report.known.get(key)
+    place = report.place_of(failure)
+    picture = report.pictures.get(key)
+    if picture is not None and picture.rows and not has_picture:
+        picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)
+    drawn = picture is not None and bool(picture.rows)
+    notes = "\n".join(note_lines(failure.result))
+    cause = report.causes.get(key, "")
+    return FailureCard(
+        anchor=anchor,
+        lead=report_text.describe_failure(report, failure, counts),
+        failure=failure,
+        kind=kind_of(failure),
+        name=failure.name,
+        count=counts.total(),
+        common=report_text.is_common(cause, counts),
+        messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
+        cause=cause,
+        place=f"{place.file}:{place.line}" if place is not None else "",
+        failure_id="" if known is None else known.id,
+        minimized=None if known is None else known.minimized,
+        notes=notes[:MAX_NOTE],
+        picture=picture,
+        heat=charts.heat_map(picture) if picture is not None and drawn else None,
+        scatter=charts.scatter(picture) if picture is not None and drawn else None,
+        bars=charts.histogram(picture) if picture is not None and drawn else (),
+    )
+
+
+def failures_besides(report: Report) -> Iterator[OtherProblem]:
+    """Yield the reasons, other than failing cases, why a run did not pass."""
+    for problem in report.run.problems:
+        if not problem.warning:
+            text = problem.message[:MAX_MESSAGE]
+            yield OtherProblem("error", problem.slug, text, "problems")
+    for result in report.run.results:
+        if result.verdict in WRONG and not result.failures:
+            name = f"{result.op} {result.dtype}"
+            yield OtherProblem(result.verdict.value, name, result.reason[:MAX_MESSAGE], "ops")
+    for kernel in report.run.kernels:
+        if kernel.verdict in WRONG:
+            found = [
+                f"{entry.name}: {violation.message}"
+                for entry in kernel.entries
+                for violation in entry.errors
+            ]
+            text = found[0] if found else kernel.reason
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            name = f"kernel {kernel.kernel} {kernel.arch}".rstrip()
+            yield OtherProblem(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
+    if report.fail_on_regression and report.regressions:
+        more = f", and {len(report.regressions) - 1} more" if len(report.regressions) > 1 else ""
+        text = report.regressions[0].sentence[:MAX_MESSAGE] + more
+        yield OtherProblem("failed", "regression", text, "baseline")
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Scores</title>
+<style>{{ style | safe }}</style>
+</head>
+<body>
+<main>
+<h1>Scores</h1>
+<p>{{ summary }}</p>
+<table>
+<caption>Problems and candidates</caption>
+<thead><tr>{% for cell in head %}<th scope="col">{{ cell }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody>
+</table>
+</main>
+</body>
+</html>
+"""
+
+
+def scores_to_html(head: Sequence[str], rows: Sequence[Sequence[str]], summary: str) -> str:
+    """Return a page with a table of scores, in which all texts are escaped."""
+    template, style = _score_parts()
+    plain = [[clean(cell) for cell in row] for row in rows]
+    page: str = template.render(head=head, rows=plain, summary=summary, style=style)
+    return inert_markup(page)
+
+
+@cache
+def _score_parts() -> tuple[Any, str]:
+    import jinja2  # noqa: PLC0415 - only for HTML
+
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    style = (FOLDER / "style.css").read_text(encoding="utf-8")
+    return environment.from_string(_PAGE), style

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from msgspec import Struct
+
 from gpuemu_flow.plain_text import inert_markup, with_newlines
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.text import note_lines, number, percent, share
-from gpuemu_flow.results.document import CaseVerdict, Report
-from gpuemu_flow.results.model import MISSED, STANDING, Absence, KernelResult, OpResult
+from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.model import MISSED, STANDING, Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import Verdict
 
@@ -32,8 +33,7 @@ _FORBIDDEN = re.compile(
 _ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
 
 
-@dataclass(frozen=True)
-class _Test:
+class _Test(Struct, frozen=True):
     """One ``testcase``; `element` is ``failure``, ``error``, ``skipped`` or empty."""
 
     classname: str
@@ -173,7 +173,7 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     The message stands here, too, because some services show only the body.
     """
     case, result, stats = checked.case, checked.result, checked.result.stats
-    failure = checked.failure
+    failure = checked
     yield message
     yield f"Reproduce: {failure.reproduce}"
     yield f"Op: {checked.op}  Seed: {case.seed}"

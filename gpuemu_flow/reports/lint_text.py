@@ -22,9 +22,9 @@ from gpuemu_flow.types import number_from_json
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.diff import KernelDiff, MetricChange
-    from gpuemu_flow.artifacts.kernel_record import KernelRecord, MachineMix
+    from gpuemu_flow.artifacts.kernel import KernelRecord, MachineMix
     from gpuemu_flow.artifacts.occupancy import Occupancy
-    from gpuemu_flow.results.baseline_diff import ResultDiff
+    from gpuemu_flow.results.document import ResultDiff
 
 _MIX_SHOWN = 8
 _STATUS_COLORS = {
@@ -161,8 +161,8 @@ def render_diff(
         if rows:
             heading = ("figure", "old", "new", "delta", "percent")
             lines += [f"  {line}" for line in table(heading, rows, {0})]
-        if diff.occupancy and diff.occupancy[0] != diff.occupancy[1]:
-            before, after = diff.occupancy
+        if len(set(diff.occupancy_limited_by)) > 1:
+            before, after = diff.occupancy_limited_by
             lines.append(f"  occupancy limited by {before or 'unknown'}, now {after or 'unknown'}")
     for result in results:
         counts[result.status] = counts.get(result.status, 0) + 1

@@ -6,10 +6,10 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports import case_lines
+from msgspec import Struct
+
+from gpuemu_flow.artifacts.kernel import KernelRecord, Violation
+from gpuemu_flow.reports import report_text
 from gpuemu_flow.reports.formats import ReaderOptions
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import (
@@ -22,7 +22,7 @@ from gpuemu_flow.reports.text import (
     share,
 )
 from gpuemu_flow.results.document import Report, kind_of
-from gpuemu_flow.results.model import CaseFailure
+from gpuemu_flow.results.model import CaseVerdict
 from gpuemu_flow.types import Verdict
 
 MARKER = "<!-- gpuemu-flow report -->"
@@ -43,8 +43,7 @@ _ICONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """A section of the report: a table or blocks. Rows or blocks beyond `most` are only counted."""
 
     title: str
@@ -84,15 +83,7 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Format untrusted text as a code span, in which nothing is interpreted as markup.
-
-    Parameters
-    ----------
-    limit : int
-        Number of characters to which the text is shortened.
-    cell : bool
-        True in a table. There, a pipe would begin the next cell even within code.
-    """
+    """Format untrusted text as a code span, in which nothing is interpreted as markup."""
     flat = " ".join(printable(text[: 4 * limit]).split()) or " "
     if len(flat) > limit:
         flat = flat[: limit - 1] + "…"
@@ -133,7 +124,7 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _sections(report: Report) -> Iterator[_Section]:
-    counts = case_lines.count_causes(report)
+    counts = report_text.count_causes(report)
     yield _Section(
         "Failing cases",
         (
@@ -143,7 +134,9 @@ def _sections(report: Report) -> Iterator[_Section]:
         [
             _failure_row(
                 failure,
-                case_lines.describe_failure(report, failure, counts[case_lines.kind_key(failure)]),
+                report_text.describe_failure(
+                    report, failure, counts[report_text.kind_key(failure)]
+                ),
             )
             for failure in report.representatives()
         ],
@@ -206,7 +199,7 @@ def _sections(report: Report) -> Iterator[_Section]:
     )
 
 
-def _failure_row(failure: CaseFailure, what: str) -> str:
+def _failure_row(failure: CaseVerdict, what: str) -> str:
     stats = failure.result.stats
     cells = (
         code(failure.op),
@@ -220,7 +213,7 @@ def _failure_row(failure: CaseFailure, what: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _details(report: Report, failure: CaseFailure) -> str:
+def _details(report: Report, failure: CaseVerdict) -> str:
     """Return one failure as a folded section, with its text in a code block."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)

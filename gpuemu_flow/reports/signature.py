@@ -18,8 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct
+
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -45,8 +46,7 @@ class SignatureError(RunnerError):
     exit_code = 1
 
 
-@dataclass(frozen=True)
-class ValidSignature:
+class ValidSignature(Struct, frozen=True):
     """A valid signature: the digests of the signed content and of the public key."""
 
     sha256: str
@@ -56,17 +56,8 @@ class ValidSignature:
 def make_key(path: Path) -> Path:
     """Write a new private key that only its owner can read, and its public key in a ``.pub`` file.
 
-    Returns
-    -------
-    Path
-        The public key's file.
-
-    Raises
-    ------
-    UsageError
-        ``sign-key-exists``, ``sign-key-not-writable``.
-    RunnerError
-        ``sign-extra-missing``.
+    Raises UsageError: ``sign-key-exists``, ``sign-key-not-writable``. Raises RunnerError: ``sign-
+    extra-missing``.
     """
     ed25519, serialization = _library()
     key = ed25519.Ed25519PrivateKey.generate()
@@ -101,12 +92,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
     """Read a private key; return it with a warning if other users can read the file.
 
-    Raises
-    ------
-    UsageError
-        ``sign-bad-key``.
-    RunnerError
-        ``sign-extra-missing``.
+    Raises UsageError: ``sign-bad-key``. Raises RunnerError: ``sign-extra-missing``.
     """
     ed25519, serialization = _library()
     load = functools.partial(serialization.load_pem_private_key, password=None)
@@ -123,12 +109,7 @@ def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
 def load_public(path: Path) -> Ed25519PublicKey:
     """Read a public key, from a public or a private key's file.
 
-    Raises
-    ------
-    UsageError
-        ``sign-bad-key``.
-    RunnerError
-        ``sign-extra-missing``.
+    Raises UsageError: ``sign-bad-key``. Raises RunnerError: ``sign-extra-missing``.
     """
     ed25519, serialization = _library()
     load, wanted = serialization.load_pem_public_key, ed25519.Ed25519PublicKey
@@ -176,12 +157,8 @@ def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
 def verify(path: Path, key: Ed25519PublicKey) -> ValidSignature:
     """Check a file against its signature, which is in the file or in ``FILE.sig``.
 
-    Raises
-    ------
-    UsageError
-        ``report-not-readable``.
-    SignatureError
-        ``sign-not-signed``, ``sign-does-not-hold``.
+    Raises UsageError: ``report-not-readable``. Raises SignatureError: ``sign-not-signed``, ``sign-
+    does-not-hold``.
     """
     data = _read_report(path)
     start = data.rfind(MARKER)
@@ -245,10 +222,7 @@ def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_l
 def _library() -> tuple[Any, Any]:
     """Import the two modules of ``cryptography`` that make and check signatures.
 
-    Raises
-    ------
-    RunnerError
-        ``sign-extra-missing``.
+    Raises RunnerError: ``sign-extra-missing``.
     """
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415

@@ -8,26 +8,27 @@ import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gpuemu_flow import plain_text
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.reports.arguments import described
-from gpuemu_flow.results.causes import causes
-from gpuemu_flow.results.changes import ResultChange
+from gpuemu_flow.results.document import causes
 from gpuemu_flow.results.model import (
     NONFINITE_HINT,
     NONFINITE_SLUG,
-    CaseFailure,
+    CaseVerdict,
     KernelResult,
     OpResult,
+    ResultChange,
     RunReport,
 )
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.shown_values import shown_values
 from gpuemu_flow.tasks.stages import OTHER_CASES
-from gpuemu_flow.types import CheckResult, Verdict
+from gpuemu_flow.types import Case, CheckResult, InputSpec, Verdict
 
 if TYPE_CHECKING:
-    from gpuemu_flow.artifacts.findings import Violation
+    from gpuemu_flow.artifacts.kernel import Violation
+
 
 _COLORS = {
     Verdict.PASSED: "32",
@@ -43,11 +44,10 @@ MOST_UNTRIED = 3
 """Maximum number of ops that are named, or listed on separate lines, for a common reason."""
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
-_NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.ulp` for NaN and Inf
+_NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.dtypes` for NaN and Inf
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(Struct, frozen=True):
     """A style of output: coloured or plain."""
 
     color: bool = False
@@ -302,7 +302,7 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
     return lines
 
 
-def _case_lines(failure: CaseFailure) -> list[str]:
+def _case_lines(failure: CaseVerdict) -> list[str]:
     case, result = failure.case, failure.result
     target = f" of {case.target}" if case.target else ""
     lines = [
@@ -482,3 +482,38 @@ def _change_line(change: ResultChange) -> str:
     if change.what == "max_abs":
         old, new = (number(error) for error in change.errors())
     return f"{change.kind}: {printable(change.op)} {change.dtype}: {change.what} {old} -> {new}"
+
+
+# Describe the inputs of a case: shapes of tensors, values of scalars and indices.
+
+_MOST_VALUES = 8
+
+
+def described(case: Case) -> str:
+    """Return a case's inputs as readable text: ``x[2, 300] index[3]=[0, 7, 7] k=3 causal=True``."""
+    return " ".join(_one(case, spec) for spec in case.inputs)
+
+
+def _one(case: Case, spec: InputSpec) -> str:
+    shape = list(spec.shape)
+    if spec.rule is None or not spec.has_values:
+        return f"{spec.name}{shape}"
+    scalar = spec.rule.kind == "scalar"
+    few = spec.rule.kind == "indices" and 0 < _size(spec) <= _MOST_VALUES
+    if not scalar and not few:
+        return f"{spec.name}{shape}"
+    from gpuemu_flow.cases.generate import input_values  # noqa: PLC0415 - brings numpy
+
+    values = input_values(case, spec)
+    if scalar and values.size == 1:
+        value = values.reshape(-1)[0].item()
+        choices = spec.rule.choices
+        return f"{spec.name}={choices[int(value) % len(choices)] if choices else value!r}"
+    return f"{spec.name}{shape}={values.tolist()}"
+
+
+def _size(spec: InputSpec) -> int:
+    size = 1
+    for length in spec.shape:
+        size *= length
+    return size

@@ -3,106 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.results.baseline_diff import BaselineDiff
-from gpuemu_flow.results.causes import causes
-from gpuemu_flow.results.model import MISSED, Absence, CaseFailure, OpResult, RunReport
-from gpuemu_flow.results.regressions import Regression
+from msgspec import Struct, field
+
+from gpuemu_flow.cases.cause import Cause, case_id
+from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.results.model import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
 from gpuemu_flow.store.failure_record import FailureRecord
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import Json, Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.diff import KernelDiff
+    from gpuemu_flow.store.baselines import Baseline
+
 
 REPORT_VERSION = 1
 NOTHING_TO_DO = "nothing to do"
 """Verdict of a report on a set or a shard that contains no task."""
 
 
-@dataclass(frozen=True)
-class FileLine:
+class FileLine(Struct, frozen=True, array_like=True):
     """A location: a file relative to the repository, and a 1-based line."""
 
     file: str
     line: int = 1
 
 
-@dataclass(frozen=True)
-class CaseVerdict:
-    """One case and its verdict, whether it passed or not."""
-
-    op: str
-    case: Case
-    result: CheckResult
-
-    @property
-    def name(self) -> str:
-        """Return ``op[dtype-shape-layout-strategy-seed]``, which is unique among an op's cases."""
-        case = self.case
-        shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
-        return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
-
-    @property
-    def failure(self) -> CaseFailure:
-        """Return the case as a `CaseFailure`, the form in which a run lists its failures."""
-        return CaseFailure(self.op, self.case, self.result)
-
-
-@dataclass(frozen=True)
-class KnownFailure:
-    """The record of a failing case in the store of failures.
-
-    Attributes
-    ----------
-    id : str
-    time : str
-        The time at which the failure was last seen.
-    minimized : FailureRecord or None
-        The smallest case found that fails in the same way; None if none was searched for.
-    """
+class KnownFailure(Struct, frozen=True):
+    """The record of a failing case in the store of failures."""
 
     id: str
     time: str = ""
     minimized: FailureRecord | None = None
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Figures from which a failing output is drawn.
-
-    Attributes
-    ----------
-    output : str
-    shape : tuple of int
-    rows : tuple of str
-        Map of the errors in the output, folded to two dims. Each character stands for a cell, and
-        shows the largest share of the tolerance that an element of the cell uses; see `LEVELS`.
-    fold : str
-        Description of how the tensor's dims were folded.
-    scatter : tuple of (int, int, int, int)
-        Numbers of elements by magnitude and error. The numbers of an item are, in order:
-        ``floor(2 log10 m)`` for an expected magnitude m, ``floor(2 log10 e)`` for an error e, the
-        number of elements with these two values, and the number of failing elements among them.
-    histogram : tuple of int
-        Numbers of elements by the share of the tolerance that they use; see `SHARES`.
-    elements, failing : int
-    inputs : mapping of str to str
-        Values of the smallest inputs with which the case fails, as text.
-    note : str
-        Reason why there is no picture; empty if there is one.
-    """
+class Picture(Struct, frozen=True):
+    """Figures from which a failing output is drawn."""
 
     output: str = ""
     shape: tuple[int, ...] = ()
+    # Map of the errors, folded to two dims as `fold` says. Each character stands for a cell: the
+    # largest share of the tolerance that an element of the cell uses; see `LEVELS`.
     rows: tuple[str, ...] = ()
     fold: str = ""
+    # Numbers of elements by magnitude and error: ``floor(2 log10 m)`` for an expected magnitude m,
+    # ``floor(2 log10 e)`` for an error e, the elements with both, the failing ones among them
     scatter: tuple[tuple[int, int, int, int], ...] = ()
-    histogram: tuple[int, ...] = ()
+    histogram: tuple[int, ...] = ()  # elements by the share of the tolerance they use; see `SHARES`
     elements: int = 0
     failing: int = 0
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)  # smallest inputs that fail, as text
+    note: str = ""  # the reason why there is no picture
 
 
 SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
@@ -120,8 +74,7 @@ LEVELS = {
 """Meaning of each character in a row of a heat map; 4 and above stand for failures."""
 
 
-@dataclass(frozen=True)
-class HistoryPoint:
+class HistoryPoint(Struct, frozen=True):
     """A run's result for one op and dtype: Unix time in s, verdict, worst absolute error."""
 
     time: float
@@ -132,18 +85,8 @@ class HistoryPoint:
     tolerance_used: float
 
 
-@dataclass(frozen=True)
-class TaskState:
-    """A task of the graph, and its status after the run.
-
-    Attributes
-    ----------
-    name, stage, subject : str
-    part : str
-        Dtype or architecture; empty for tasks of a whole op or kernel.
-    status : str
-        ``current``, ``ran``, ``restored``, ``failed`` or ``pending``; empty without a run.
-    """
+class TaskState(Struct, frozen=True):
+    """A task of the graph, and its status after the run."""
 
     name: str
     stage: str
@@ -152,132 +95,58 @@ class TaskState:
     status: str = ""
 
 
-@dataclass(frozen=True)
-class MissingVerdict:
-    """A requested item that has no verdict.
-
-    Attributes
-    ----------
-    what : str
-        An op and dtype, or a kernel and architecture.
-    reason : str
-    absence : Absence
-    """
+class MissingVerdict(Struct, frozen=True):
+    """A requested item that has no verdict."""
 
     what: str
     reason: str
     absence: Absence
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {"what": self.what, "reason": self.reason, "absence": self.absence.value}
 
+class ShardPart(Struct, frozen=True):
+    """The part of a workspace that a report covers."""
 
-@dataclass(frozen=True)
-class ShardPart:
-    """The part of a workspace that a report covers.
-
-    Attributes
-    ----------
-    index, count : int
-        Number of the part, counted from 1, and number of all parts.
-    split : str
-        Digest of the assignment of all ops, kernels and rules to shards.
-    settings : mapping of str to str
-        For each op, also of other shards, a digest of its cases and of the settings that judge
-        them.
-    code : mapping of str to str
-        For each op, kernel and rule, also of other shards, a digest of its sources.
-    options : mapping of str to str
-        Values of the options that decide which items are selected, or which exit code results.
-    selected : tuple of str
-        The ops and kernels that these options select in all shards together. Empty if one of the
-        options is ``--since``: what this option selects depends on which programs have run on the
-        machine, so shards can differ.
-    """
-
-    index: int
+    index: int  # counted from 1
     count: int
-    split: str
+    split: str  # digest of the assignment of all ops, kernels and rules to shards
+    # By op, also of other shards: a digest of its cases and of the settings that judge them
     settings: Mapping[str, str]
-    code: Mapping[str, str]
-    options: Mapping[str, str]
+    code: Mapping[str, str]  # by op, kernel and rule, also of other shards: a digest of its sources
+    options: Mapping[str, str]  # those that decide which items are selected, or the exit code
+    # What these options select in all shards together. Empty with ``--since``, which depends on the
+    # programs that have run on the machine, so that shards can differ.
     selected: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything that a report shows.
-
-    Attributes
-    ----------
-    run : RunReport
-    project, project_version : str
-    mode : str
-        ``all``, ``quick``, ``thorough`` or the words that selected the tasks.
-    created : str
-        Time of creation: UTC, ISO 8601, to the second.
-    version : str
-        The tool's version.
-    cases : tuple of CaseVerdict
-        Every case of every op that was checked.
-    places : mapping of str to FileLine
-        The location of each op.
-    kernel_places : mapping of str to FileLine
-        The location of each configured kernel.
-    prefix : str
-        Path of the workspace in the repository; empty if it is the repository's root.
-    known : mapping of (str, int, str) to KnownFailure
-        Recorded failures by op, seed and dtype.
-    baseline : mapping or None
-        The data of ``diff --format json``; None if no baseline was requested.
-    recorded : tuple of mapping
-        Records of failures that are not in this run's results: those found by fuzzing or by
-        clients, and those that were fixed since.
-    regressions : tuple of Regression
-        One for each figure or verdict that got worse.
-    fail_on_regression : bool
-    timed_out : bool
-        True if a time limit cut something off.
-    require_all : bool
-        True if the report is no success while any requested item lacks a verdict. If False, the
-        report can be a success even then, but not if there were items to check and none passed.
-    tasks : tuple of TaskState
-        In graph order.
-    edges : tuple of (str, str)
-        Pairs of tasks; the second task of a pair reads the manifest of the first.
-    pictures : mapping of (str, int, str) to Picture
-        Drawings by op, seed and dtype.
-    history : tuple of HistoryPoint
-        Oldest first.
-    shard : ShardPart or None
-        The part of the workspace that the report covers; None for the whole workspace.
-    """
+class Report(Struct, frozen=True, dict=True):
+    """Everything that a report shows."""
 
     run: RunReport
     project: str = ""
     project_version: str = ""
-    mode: str = "all"
-    created: str = ""
+    mode: str = "all"  # or quick, thorough, or the words that selected the tasks
+    created: str = ""  # UTC, ISO 8601, to the second
     version: str = ""
     cases: tuple[CaseVerdict, ...] = ()
     places: Mapping[str, FileLine] = field(default_factory=dict)
     kernel_places: Mapping[str, FileLine] = field(default_factory=dict)
-    prefix: str = ""
+    prefix: str = ""  # path of the workspace in the repository
+    # Recorded failures by op, seed and dtype; `pictures` has the same keys
     known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
     baseline: BaselineDiff | None = None
+    # Failures that are not in this run's results: found by fuzzing or clients, or fixed since
     recorded: tuple[FailureRecord, ...] = ()
     regressions: tuple[Regression, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
-    require_all: bool = False
+    require_all: bool = False  # no success while any requested item lacks a verdict
     tasks: tuple[TaskState, ...] = ()
-    edges: tuple[tuple[str, str], ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()  # the second task reads the manifest of the first
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
-    history: tuple[HistoryPoint, ...] = ()
+    history: tuple[HistoryPoint, ...] = ()  # oldest first
     shard: ShardPart | None = None
 
-    def place_of(self, failure: CaseFailure) -> FileLine | None:
+    def place_of(self, failure: CaseVerdict) -> FileLine | None:
         """Return the location of a failure: the line that a kernel check found, or else the op's.
 
         Return None if both are unknown.
@@ -353,11 +222,11 @@ class Report:
         places = self.kernel_places if worse.kernel else self.places
         return places.get(worse.kernel or worse.op)
 
-    def key(self, failure: CaseFailure) -> tuple[str, int, str]:
+    def key(self, failure: CaseVerdict) -> tuple[str, int, str]:
         """Return the key of a failing case in `known` and `pictures`."""
         return failure.op, failure.case.seed, failure.case.dtype
 
-    def worst_first(self) -> list[CaseFailure]:
+    def worst_first(self) -> list[CaseVerdict]:
         """Return the cases that did not pass, with the worst first.
 
         The first are wrong results, ordered by the share of the tolerance that they used. Then come
@@ -365,7 +234,7 @@ class Report:
         """
         order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
 
-        def rank(failure: CaseFailure) -> tuple[int, float, int]:
+        def rank(failure: CaseVerdict) -> tuple[int, float, int]:
             used = failure.result.stats.tolerance_used
             wrong = math.inf if math.isnan(used) else used
             return order.get(failure.result.verdict, 2), -wrong, failure.case.numel
@@ -387,15 +256,131 @@ class Report:
             for failure in found.members
         }
 
-    def representatives(self) -> list[CaseFailure]:
+    def representatives(self) -> list[CaseVerdict]:
         """Return the worst case of each op, dtype and kind of failure, worst first."""
-        found: dict[tuple[str, str, str], CaseFailure] = {}
+        found: dict[tuple[str, str, str], CaseVerdict] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
         return list(found.values())
 
 
-def kind_of(failure: CaseFailure) -> str:
+def kind_of(failure: CaseVerdict) -> str:
     """Return the kind of a failing case's first failure; if there is none, the case's verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
     return first.kind.value if first is not None else failure.result.verdict.value
+
+
+# Differences between a workspace and one of its baselines, as data.
+
+
+NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
+REGRESSION = "regression"
+GONE = "gone"
+"""Value in place of a verdict if the op or dtype is no longer configured."""
+
+
+class ResultDiff(Struct, frozen=True):
+    """The difference of an op's result in one dtype from the baseline."""
+
+    op: str
+    dtype: str
+    status: str
+    what: str = ""
+    old: Json = None
+    new: Json = None
+    was: str = ""
+
+
+class BaselineDiff(Struct):
+    """All differences between a workspace and one baseline."""
+
+    baseline: Baseline
+    kernels: list[tuple[str, KernelDiff]] = field(default_factory=list)
+    results: list[ResultDiff] = field(default_factory=list)
+
+    @property
+    def has_regressions(self) -> bool:
+        """Tell whether anything got worse."""
+        return any(diff.is_regression for _, diff in self.kernels) or any(
+            result.status == REGRESSION for result in self.results
+        )
+
+    def drop_missing(self) -> None:
+        """Drop the items that only the baseline has.
+
+        Call this if only a part of the workspace was requested, since all other items then look
+        missing.
+        """
+        self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
+        self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
+
+    def regressions(self) -> list[Regression]:
+        """Return the regressions, first of ops, then of kernels."""
+        tag = self.baseline.tag
+        worse = [
+            Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
+            for r in self.results
+            if r.status == REGRESSION
+        ]
+        for kernel, diff in self.kernels:
+            for judgement in diff.judgements:
+                if judgement.kind == REGRESSION:
+                    old, new = diff.figures(judgement.metric)
+                    worse.append(
+                        Regression(
+                            kernel=kernel,
+                            arch=diff.arch,
+                            entry=diff.name,
+                            what=judgement.metric,
+                            old=old,
+                            new=new,
+                            message=judgement.message,
+                            baseline=tag,
+                        )
+                    )
+        return worse
+
+
+# Group the failing cases of one op by their causes.
+
+
+class Explained(Struct, frozen=True):
+    """Failing cases with the same confirmed cause or, without one, of the same kind.
+
+    The smallest case is the first of `members`.
+    """
+
+    members: list[CaseVerdict]
+    cause: Cause | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the confirmed cause as text; empty if there is none."""
+        return self.cause.text if self.cause is not None else ""
+
+
+def causes(results: Sequence[OpResult]) -> list[Explained]:
+    """Group one op's failing cases by cause; the group with the smallest case comes first."""
+    failures = [failure for result in results for failure in result.failures]
+    known = next((result.causes for result in results if result.causes), ())
+    of_case = {member: cause for cause in reversed(known) for member in cause.members}
+    groups: dict[object, list[CaseVerdict]] = {}
+    found: dict[object, Cause] = {}
+    for failure in sorted(failures, key=lambda f: (f.case.numel, f.case.index)):
+        cause = of_case.get(case_id(failure.case))
+        key = _kind(failure) if cause is None else ("cause", cause.text)
+        groups.setdefault(key, []).append(failure)
+        if cause is not None:
+            found[key] = cause
+    return [Explained(members, found.get(key)) for key, members in groups.items()]
+
+
+def _kind(failure: CaseVerdict) -> object:
+    """Return what failing cases without a known cause are grouped by."""
+    result = failure.result
+    first = result.failures[0] if result.failures else None
+    if first is None:
+        return (result.verdict,)
+    if result.verdict is Verdict.FAILED:
+        return result.verdict, first.kind
+    return result.verdict, reason(first), first.output, first.place

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, convert, field
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.judging.verdicts import WORST
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.results.changes import KernelChange, ResultChange
-from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult
+from gpuemu_flow.results.model import (
+    CaseVerdict,
+    KernelChange,
+    KernelResult,
+    OpResult,
+    ResultChange,
+)
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
@@ -24,15 +29,7 @@ _FINISHED = ("ran", "restored", "current")
 def result_of_summary(
     op: str, dtype: str, summary: Mapping[str, Json], *, reason: str | None = None, **more: Any
 ) -> OpResult:
-    """Make the result of an op and dtype from the summary of its comparison.
-
-    Parameters
-    ----------
-    reason : str, optional
-        Replaces the reason in the summary.
-    more : mapping
-        Further fields of `OpResult`.
-    """
+    """Make the result of an op and dtype from the summary of its comparison."""
     counts = ("cases", "passed", "failed", "inconclusive", "errors", "skipped")
     return OpResult(
         op=op,
@@ -48,22 +45,8 @@ def result_of_summary(
     )
 
 
-@dataclass
-class ReportBuilder:
-    """Reads manifests into a `RunReport`.
-
-    Attributes
-    ----------
-    cache : WorkspaceCache
-    tasks : mapping of name to TaskSpec
-    status : mapping of name to str
-        The run's action for each task, such as ``ran``.
-    records : mapping of name to mapping
-        The values in each task's record, such as its ``duration_s``.
-    relocate : callable
-        Takes a comparison's task and a case's stored result. Returns the result after correcting
-        the line numbers in its findings, which edits of the source may have moved.
-    """
+class ReportBuilder(Struct):
+    """Reads manifests into a `RunReport`."""
 
     cache: WorkspaceCache
     tasks: Mapping[str, TaskSpec]
@@ -92,7 +75,7 @@ class ReportBuilder:
             elif item["result"]["verdict"] != Verdict.SKIPPED.value:
                 case = Case.from_json(item["case"])
                 result = self.relocate(compare, CheckResult.from_json(item["result"]))
-                failures.append(CaseFailure(compare.subject, case, result))
+                failures.append(CaseVerdict(compare.subject, case, result))
         return result_of_summary(
             compare.subject,
             compare.dtype,
@@ -118,8 +101,7 @@ class ReportBuilder:
 
         Only sizes that the op's schema lists are named.
         """
-        from gpuemu_flow.cases.listed_sizes import untried_sizes  # noqa: PLC0415
-        from gpuemu_flow.cases.op_schema import schema_from_json  # noqa: PLC0415
+        from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes  # noqa: PLC0415
 
         tasks = [self.tasks[i.task] for i in compare.inputs if i.task in self.tasks]
         made = next((spec for spec in tasks if spec.stage == stages.GENERATE), None)
@@ -127,12 +109,12 @@ class ReportBuilder:
             return ()
         judged = [i for i in items if i["result"]["verdict"] != Verdict.SKIPPED.value]
         sizes = [dict(item["case"]["dims"]) for item in judged]
-        return untried_sizes(schema_from_json(made.settings["schema"]), sizes)
+        return untried_sizes(convert(made.settings["schema"], OpSchema), sizes)
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems; None if the lint did not finish."""
         # The code for kernels is loaded only if there is a kernel.
-        from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
+        from gpuemu_flow.artifacts.kernel import KernelRecord  # noqa: PLC0415
 
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
@@ -141,7 +123,7 @@ class ReportBuilder:
                 return None
             arch = params_of(LintParams, lint.params).arch
             return KernelResult(lint.subject, arch, Verdict.ERROR, reason=str(error)), []
-        problems = [Problem(**problem) for problem in manifest["problems"]]
+        problems = convert(manifest["problems"], list[Problem])
         verdict = Verdict(manifest["verdict"])
         reason = manifest["skipped"]
         if verdict is Verdict.ERROR:
@@ -154,7 +136,7 @@ class ReportBuilder:
             verdict=verdict,
             reason=reason,
             cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
-            entries=tuple(KernelRecord.from_json(kernel) for kernel in manifest["kernels"]),
+            entries=convert(manifest["kernels"], tuple[KernelRecord, ...]),
             changes=tuple(self._kernel_changes(lint)),
         )
         return result, problems
@@ -167,7 +149,7 @@ class ReportBuilder:
             manifest = read_manifest(self.cache.folder / build.target, stages.BUILD)
         except StoreError:
             return []
-        return [Problem(**problem) for problem in manifest["problems"]]
+        return convert(manifest["problems"], list[Problem])
 
     def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
         """Return the changes that this run's ``diff`` task found for the architecture of a lint."""
@@ -177,7 +159,7 @@ class ReportBuilder:
             reads = any(source.task == lint.name for source in spec.inputs)
             if reads and self.status.get(spec.name) in ("ran", "restored"):
                 manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
-                found += [KernelChange.from_json(change) for change in manifest["changes"]]
+                found += convert(manifest["changes"], list[KernelChange])
         return [change for change in found if change.arch == arch or not arch]
 
     def changes(self, diffs: Iterable[TaskSpec]) -> list[ResultChange]:
@@ -186,7 +168,8 @@ class ReportBuilder:
         for spec in diffs:
             if self.status.get(spec.name) in ("ran", "restored"):
                 manifest = read_manifest(self.cache.folder / spec.target, "diff")
-                found += [ResultChange.from_json(spec.subject, c) for c in manifest["changes"]]
+                changes = [{**change, "op": spec.subject} for change in manifest["changes"]]
+                found += convert(changes, list[ResultChange])
         return [change for change in found if change.kind != "new"]
 
 

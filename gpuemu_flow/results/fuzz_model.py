@@ -1,44 +1,29 @@
-"""The result of fuzzing an op, as data for all writers."""
+"""Results of fuzzing, reproducing, shrinking and measuring an op, as data for all writers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import Struct, field
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.failure_record import FailureRecord
-from gpuemu_flow.types import Json, Verdict, number_to_json
+from gpuemu_flow.types import BAD, CheckResult, Json, Verdict
 
-SCHEMA_VERSION = 1
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpuemu_flow.cases.coverage import Coverage, Gap, Row
+    from gpuemu_flow.numerics.output_mutants import MutationScore
+    from gpuemu_flow.numerics.trivial import TrivialReport
+
 MARGIN_BUCKETS = 10
 
 
-@dataclass(frozen=True)
-class CauseGroup:
-    """Failures with the same cause or, without one, of the same kind.
-
-    Attributes
-    ----------
-    kind : str
-        `types.FailureKind` of the first failure.
-    feature : str
-        The cause that new cases confirmed, as text; empty if there is none.
-    failures : tuple of FailureRecord
-        Smallest case first.
-    minimized : FailureRecord or None
-        The shrunk form of the group's smallest case; None if it was not requested.
-    notes : tuple of str
-        Sentences about the wrong elements of the group's smallest case.
-    shape_classes : mapping of str to (int, int)
-        For each class of shapes, the number of this group's failures and the number of passing
-        cases; empty if the run left out failures.
-    cause : Cause or None
-        The confirmed cause; None if there is none.
-    """
+class CauseGroup(Struct, frozen=True):
+    """Failures with the same cause or, without one, of the same kind."""
 
     kind: str
     feature: str
@@ -49,43 +34,8 @@ class CauseGroup:
     cause: Cause | None = None
 
 
-@dataclass(frozen=True)
-class FuzzReport:
-    """One op's fuzz run.
-
-    Attributes
-    ----------
-    op : str
-    seed : int
-        Master seed.
-    iterations, passed, failed, inconclusive, errors, cached : int
-        Numbers of cases.
-    duration_s, cases_per_s : float
-    verdict : Verdict
-        The verdict on all cases.
-    reason : str
-        Reason why the cases are inconclusive; else empty.
-    unjudged : float
-        Share of all output elements without a verdict.
-    worst_margin : float
-        Largest share of the tolerance that a passing case used.
-    margins : tuple of int
-        Numbers of passing cases by the share of the tolerance that they used, in tenths.
-    coverage : JSON
-        Counts per dtype, shape class, layout and strategy.
-    gaps : tuple of str
-        Features that no case exercised.
-    groups : tuple of CauseGroup
-        Smallest case first.
-    left_out : mapping of str to int
-        Numbers of failures, by kind, that no group contains, since a run keeps only a limited
-        number.
-    interrupted : bool
-    stopped_early : str
-        Reason why fewer cases ran than were requested; empty if all ran.
-    not_run : int
-        Number of cases that were not tried, because the function that makes their inputs hung.
-    """
+class FuzzReport(Struct, frozen=True):
+    """One op's fuzz run."""
 
     op: str
     seed: int
@@ -123,49 +73,70 @@ class FuzzReport:
         """Return the number of cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the JSON that ``fuzz --format json`` prints."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "op": self.op,
-            "seed": self.seed,
-            "seed_str": str(self.seed),
-            "iterations": self.iterations,
-            "passed": self.passed,
-            "failed": self.failed,
-            "inconclusive": self.inconclusive,
-            "errors": self.errors,
-            "verdict": self.verdict.value,
-            "reason": self.reason,
-            "unjudged": self.unjudged,
-            "cached": self.cached,
-            "duration_s": round(self.duration_s, 6),
-            "cases_per_s": round(self.cases_per_s, 3),
-            "failure_rate": self.failure_rate.to_json(),
-            "worst_margin": number_to_json(self.worst_margin),
-            "margins": list(self.margins),
-            "coverage": dict(self.coverage),
-            "gaps": list(self.gaps),
-            "causes": [
-                {
-                    "kind": group.kind,
-                    "feature": group.feature,
-                    "cause": None if group.cause is None else msgspec.to_builtins(group.cause),
-                    "count": len(group.failures),
-                    "smallest": group.failures[0].id,
-                    "minimized": group.minimized.id if group.minimized else None,
-                    "notes": list(group.notes),
-                    "shape_classes": {
-                        name: {"failed": failed, "passed": passed}
-                        for name, (failed, passed) in group.shape_classes.items()
-                    },
-                }
-                for group in self.groups
-            ],
-            "failures": [
-                failure.to_public_json() for group in self.groups for failure in group.failures
-            ],
-            **({"not_run": self.not_run} if self.not_run else {}),
-            **({"failures_left_out": dict(self.left_out)} if self.left_out else {}),
-            "interrupted": self.interrupted,
-        }
+
+class Reproduction(Struct, frozen=True):
+    """A recorded failure, run again."""
+
+    record: FailureRecord
+    result: CheckResult  # of the op as it is now
+    inputs: Mapping[str, NDArray[Any]]
+    actual: Mapping[str, NDArray[Any]]
+    expected: Mapping[str, NDArray[Any]]
+    # True if the case passed in every setting, although code and configuration are the same as when
+    # the failure was recorded: it is intermittent, and there is no verdict on it
+    did_not_show: bool = False
+    known: bool = True  # false if this workspace has no record of a failure of the case
+    # Sizes that the op's schema does not allow, so that `run` never judges such a case; empty if
+    # `known` is true
+    disallowed: str = ""
+
+    @property
+    def still_fails(self) -> bool:
+        """Tell whether the op still fails on the case, in the recorded way or in another way."""
+        return self.result.verdict in BAD
+
+    @property
+    def exit_code(self) -> int:
+        """Return 1 if the op still fails, 0 if it passes, 4 if there is no verdict."""
+        if self.still_fails:
+            return 1
+        if self.did_not_show or self.disallowed:
+            return 4
+        return 0 if self.result.verdict is Verdict.PASSED else 4
+
+
+class Minimization(Struct, frozen=True):
+    """A failure, and the smallest case found that fails in the same way."""
+
+    original: FailureRecord
+    minimized: FailureRecord | None  # None if the failure no longer occurs
+    steps: int  # smaller failing cases found
+    calls: int  # runs of the op
+    # True if the failure vanishes as soon as any one dim is made smaller, or any one element is set
+    # to zero
+    one_minimal: bool
+    log: tuple[str, ...] = ()
+
+
+class Mutation(Struct, frozen=True):
+    """The share of planted bugs that the check finds with the op's configured tolerances."""
+
+    op: str
+    score: MutationScore
+    # Verdicts on zeros, constants and copies of inputs in place of the outputs: if one of these
+    # passes, the check is too weak
+    trivial: TrivialReport
+    cases: int  # cases with a finite value to compare
+    # The score of bugs planted in the op's PTX; None if the op is not a compiled kernel, or if no
+    # case passes with the unchanged kernel
+    kernel: MutationScore | None = None
+    # Cases that fail even with the unchanged kernel, and so cannot reveal planted bugs
+    kernel_untold: int = 0
+
+
+class CoverageReport(Struct, frozen=True):
+    """The coverage of ops by runs and fuzz runs together, and the gaps that remain."""
+
+    coverage: Coverage
+    rows: tuple[Row, ...]
+    gaps: tuple[Gap, ...]

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, to_builtins
+
+from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.kernel_findings import CodePlace
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.results.changes import KernelChange, ResultChange
-from gpuemu_flow.types import Case, CheckResult, Verdict
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json, number_to_json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.artifacts.kernel_record import KernelRecord
-    from gpuemu_flow.cases.cause import Cause
+    from gpuemu_flow.artifacts.kernel import KernelRecord
 
 SCHEMA_VERSION = 1
 
@@ -38,13 +38,36 @@ MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
 """Reasons why a requested item has no verdict on its present state."""
 
 
-@dataclass(frozen=True)
-class CaseFailure:
-    """A case that did not pass."""
+def plain(value: object) -> Json:
+    """Return structs as plain JSON; numbers that are not finite become texts such as ``NaN``."""
+    return _finite(to_builtins(value, enc_hook=_builtin))
+
+
+def _builtin(value: Json) -> Json:
+    return str(value) if isinstance(value, str) else value.item()  # a hint, or a number of numpy
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return number_to_json(value) if isinstance(value, float) else value
+
+
+class CaseVerdict(Struct, frozen=True):
+    """One case and its verdict, whether it passed or not."""
 
     op: str
     case: Case
     result: CheckResult
+
+    @property
+    def name(self) -> str:
+        """Return ``op[dtype-shape-layout-strategy-seed]``, which is unique among an op's cases."""
+        case = self.case
+        shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
+        return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
 
     @property
     def source(self) -> CodePlace | None:
@@ -86,49 +109,8 @@ STANDING = frozenset(
 """Warnings that belong to results, so that each report of these results shows them."""
 
 
-@dataclass(frozen=True)
-class OpResult:
-    """All cases of one op and dtype.
-
-    Attributes
-    ----------
-    op, dtype : str
-    verdict : Verdict
-    cases, passed, failed, inconclusive, errors, skipped : int
-        Numbers of cases.
-    max_abs, max_rel, max_ulp : float
-        Largest errors over all cases.
-    tolerance_used : float
-        Largest share of the tolerance that an element used; up to 1.0 is allowed.
-    unjudged : float
-        Share of all output elements without a verdict.
-    duration_s : float
-        Seconds that the last executions of the comparison, and of the tasks whose results it reads,
-        took in total.
-    cached : bool
-        True if nothing of the op was executed in this run.
-    reason : str
-        Reason why the op was skipped or has no verdict; else empty.
-    failures : tuple of CaseFailure
-        Smallest first.
-    passing : tuple of Case
-        Passing cases, with which the failing ones are compared.
-    absence : Absence
-        Category of the reason why there is no verdict; `Absence.NONE` to derive it from the
-        verdict.
-    loose : tuple of str
-        Outputs whose explicit tolerance is so large that zeros would pass in every case.
-    constant : tuple of (str, float)
-        Outputs whose expected value is the same constant in every case.
-    causes : tuple of Cause
-        Confirmed causes of the op's failures in all its dtypes.
-    sandbox : str
-        The op's sandbox, such as ``landlock 7, seccomp``; empty if nothing was run.
-    kept_finite : tuple of str
-        Inputs whose range excludes NaN and Inf, although such values were requested.
-    untried : tuple of str
-        Sizes that the schema lists but no case had: one text per dim, such as ``N = 9, 11``.
-    """
+class OpResult(Struct, frozen=True):
+    """All cases of one op and dtype."""
 
     op: str
     dtype: str
@@ -142,20 +124,20 @@ class OpResult:
     max_abs: float = 0.0
     max_rel: float = 0.0
     max_ulp: float = 0.0
-    tolerance_used: float = 0.0
-    unjudged: float = 0.0
-    duration_s: float = 0.0
-    cached: bool = False
-    reason: str = ""
-    failures: tuple[CaseFailure, ...] = ()
-    passing: tuple[Case, ...] = ()
+    tolerance_used: float = 0.0  # largest share of the tolerance; up to 1.0 is allowed
+    unjudged: float = 0.0  # share of all output elements without a verdict
+    duration_s: float = 0.0  # of the comparison and the tasks that it reads, when they last ran
+    cached: bool = False  # nothing of the op was executed in this run
+    reason: str = ""  # why the op was skipped or has no verdict
+    failures: tuple[CaseVerdict, ...] = ()
+    passing: tuple[Case, ...] = ()  # with which the failing ones are compared
     causes: tuple[Cause, ...] = ()
     absence: Absence = Absence.NONE
-    loose: tuple[str, ...] = ()
-    constant: tuple[tuple[str, float], ...] = ()
+    loose: tuple[str, ...] = ()  # outputs whose tolerance lets zeros pass in every case
+    constant: tuple[tuple[str, float], ...] = ()  # outputs expected to be the same in every case
     sandbox: str = ""
-    kept_finite: tuple[str, ...] = ()
-    untried: tuple[str, ...] = ()
+    kept_finite: tuple[str, ...] = ()  # inputs whose range excludes the NaN and Inf asked for
+    untried: tuple[str, ...] = ()  # listed sizes that no case had, such as ``N = 9, 11``
 
     @property
     def absent(self) -> Absence:
@@ -190,27 +172,8 @@ def _absence(verdict: Verdict, known: Absence) -> Absence:
     return known
 
 
-@dataclass(frozen=True)
-class KernelResult:
-    """The lint of one configured kernel for one architecture.
-
-    Attributes
-    ----------
-    kernel, arch : str
-        As configured; the architecture is empty if the artifact determines it.
-    verdict : Verdict
-        ``failed`` if there is a violation with the severity ``error`` that is not allowed.
-    reason : str
-        Reason why the kernel was skipped or could not be linted; else empty.
-    cached : bool
-        True if this run neither built nor linted the kernel.
-    entries : tuple of KernelRecord
-        Each kernel of the artifact.
-    changes : tuple of KernelChange
-        Changes since the previous run.
-    absence : Absence
-        See `OpResult`.
-    """
+class KernelResult(Struct, frozen=True):
+    """The lint of one configured kernel for one architecture."""
 
     kernel: str
     arch: str
@@ -227,8 +190,7 @@ class KernelResult:
         return _absence(self.verdict, self.absence)
 
 
-@dataclass(frozen=True)
-class TaskCounts:
+class TaskCounts(Struct, frozen=True):
     """Numbers of tasks by outcome."""
 
     total: int = 0
@@ -239,8 +201,7 @@ class TaskCounts:
     skipped: int = 0
 
 
-@dataclass(frozen=True)
-class RunReport:
+class RunReport(Struct, frozen=True):
     """The results of a run, as data.
 
     `drawn_seed` is the random master seed if the run drew one, else None. `build_only` is true if
@@ -261,7 +222,7 @@ class RunReport:
     nothing_due: bool = False
 
     @property
-    def failures(self) -> list[CaseFailure]:
+    def failures(self) -> list[CaseVerdict]:
         """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
 
@@ -294,3 +255,83 @@ class RunReport:
         if self.had_nothing_to_do:
             return 0
         return 0 if self.build_only and not verdicts else 4
+
+
+# Changes of an op or kernel since the previous run, as the ``diff`` stages write them.
+
+WORSE = ("regression", "growth")
+"""Kinds of changes that count as regressions."""
+
+
+class ResultChange(Struct, frozen=True):
+    """A difference between two summaries of an op in one dtype."""
+
+    op: str
+    dtype: str
+    kind: str  # new, regression, growth, improvement or change
+    what: str  # verdict (of the op), max_abs, "case verdict", cases; "op" if there was none before
+    old: str | int | float | None
+    new: str | int | float | None
+
+    @property
+    def is_worse(self) -> bool:
+        """Tell whether the change counts as a regression."""
+        return self.kind in WORSE
+
+    def errors(self) -> tuple[float, float]:
+        """Return the largest error before and now, for a change of ``max_abs``."""
+        return number_from_json(self.old), number_from_json(self.new)
+
+
+class KernelChange(Struct, frozen=True):
+    """A change that made a kernel better or worse, usually a change of one of its figures."""
+
+    kernel: str
+    arch: str
+    kind: str
+    metric: str
+    message: str
+    old: int | float | None = None  # None where the figure is unknown
+    new: int | float | None = None
+
+    @property
+    def is_worse(self) -> bool:
+        """Tell whether the change counts as a regression."""
+        return self.kind in WORSE
+
+
+# Regressions since the last run or a baseline, as data for all writers.
+
+
+class Regression(Struct, frozen=True):
+    """One figure or verdict of an op or of a kernel that got worse."""
+
+    op: str = ""
+    dtype: str = ""
+    kernel: str = ""  # as configured; empty for an op
+    arch: str = ""
+    entry: str = ""  # name of the kernel in the artifact
+    what: str = ""  # verdict, max_abs or the name of a kernel's figure
+    old: Json = None
+    new: Json = None
+    message: str = ""
+    baseline: str = ""  # empty if the comparison was with the last run
+
+    @property
+    def subject(self) -> str:
+        """Return the op and dtype, or the kernel and architecture, as text."""
+        words = (self.op, self.dtype) if not self.kernel else ("kernel", self.entry, self.arch)
+        return " ".join(filter(None, words))
+
+    @property
+    def sentence(self) -> str:
+        """Describe in a sentence what got worse, by how much, and since when."""
+        change = (
+            self.message if self.kernel else f"{self.what} {_named(self.old)} -> {_named(self.new)}"
+        )
+        since = f"against {self.baseline}" if self.baseline else "since the last run"
+        return f"{self.subject}: {change} {since}"
+
+
+def _named(value: Json) -> Json:
+    return "none" if value is None else value

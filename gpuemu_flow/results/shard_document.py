@@ -1,99 +1,76 @@
-"""Convert a shard's report to the JSON from which `report --merge` rebuilds it."""
+"""A shard's report as JSON, from which `report --merge` rebuilds it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from functools import lru_cache
+from importlib.resources import files
+from itertools import islice
 
-import msgspec
+from jsonschema import Draft7Validator
+from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+from msgspec import convert, to_builtins
+from msgspec.structs import asdict, replace
 
-from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.changes import KernelChange, ResultChange
-from gpuemu_flow.results.document import (
-    CaseVerdict,
-    FileLine,
-    KnownFailure,
-    Report,
-    ShardPart,
-    TaskState,
-)
+from gpuemu_flow.results.document import FileLine, KnownFailure, Report, ShardPart, TaskState
 from gpuemu_flow.results.model import (
     Absence,
-    CaseFailure,
+    CaseVerdict,
+    KernelChange,
     KernelResult,
     OpResult,
+    Regression,
+    ResultChange,
     RunReport,
     TaskCounts,
+    plain,
 )
-from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import (
-    BAD,
-    Case,
-    CheckResult,
-    Json,
-    Verdict,
-    number_from_json,
-    number_to_json,
-)
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict
 
 FORMAT = 1
-_NUMBERS = ("max_abs", "max_rel", "max_ulp", "tolerance_used", "unjudged", "duration_s")
-_PLAIN = (
-    "op", "dtype", "cases", "passed", "failed", "inconclusive", "errors", "skipped", "cached",
-    "reason", "sandbox",
+_OF_REPORT = (
+    "project", "project_version", "mode", "created", "version", "prefix", "fail_on_regression",
+    "timed_out", "require_all", "places", "kernel_places", "regressions", "edges",
 )  # fmt: skip
-_FLAGS = ("fail_on_regression", "timed_out", "require_all")
-_WORDS = ("project", "project_version", "mode", "created", "version", "prefix")
+_OF_RUN = (
+    "tasks", "executed", "problems", "changes", "duration_s", "interrupted", "drawn_seed",
+    "build_only", "nothing_due",
+)  # fmt: skip
+_FROM_CASES = ("failures", "passing")
+"""Fields of a result that are rebuilt from the cases."""
 
 
-def document_to_json(report: Report) -> dict[str, Json]:
+def document_of(report: Report) -> dict[str, Json]:
     """Return a report as JSON, without drawings, history and baseline; `rebuilt` is the inverse."""
     run = report.run
-    return {
-        "format": FORMAT,
-        **{name: getattr(report, name) for name in (*_WORDS, *_FLAGS)},
-        "tasks": dict(vars(run.tasks)),
-        "executed": list(run.executed),
-        "results": [_result(result) for result in run.results],
-        "problems": [dict(vars(problem)) for problem in run.problems],
-        "changes": [change.to_json() for change in run.changes],
-        "duration_s": run.duration_s,
-        "interrupted": run.interrupted,
-        "drawn_seed": run.drawn_seed,
-        "build_only": run.build_only,
-        "nothing_due": run.nothing_due,
-        "kernels": [_kernel(kernel) for kernel in run.kernels],
-        "cases": [[c.op, c.case.to_json(), c.result.to_json()] for c in report.cases],
-        "places": {op: [place.file, place.line] for op, place in report.places.items()},
-        "kernel_places": {k: [p.file, p.line] for k, p in report.kernel_places.items()},
-        "known": [[*key, known.id, known.time] for key, known in report.known.items()],
-        "regressions": [dict(vars(worse)) for worse in report.regressions],
-        "states": [dict(vars(task)) for task in report.tasks],
-        "edges": [list(edge) for edge in report.edges],
-    }
+    results = [asdict(result) for result in run.results]
+    document: dict[str, Json] = plain(
+        {
+            "format": FORMAT,
+            **{name: getattr(report, name) for name in _OF_REPORT},
+            **{name: getattr(run, name) for name in _OF_RUN},
+            "results": [{n: r[n] for n in r if n not in _FROM_CASES} for r in results],
+            "kernels": [
+                {**asdict(kernel), "entries": to_builtins(kernel.entries)} for kernel in run.kernels
+            ],
+            "cases": [[c.op, c.case.to_json(), c.result.to_json()] for c in report.cases],
+            "known": [[*key, known.id, known.time] for key, known in report.known.items()],
+            "states": report.tasks,
+        }
+    )
+    return document
 
 
 def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
-    """Rebuild a report from the result of `document_to_json`.
+    """Rebuild a report from a document that is valid according to ``schemas/report.schema.json``.
 
-    Parameters
-    ----------
-    part : ShardPart
-    data : mapping
-        JSON that is valid according to ``schemas/report.schema.json``; see
-        `shard_schema.violation`.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown, such as a kind of failure; if a case passed although nothing was
-        compared; or if a result is missing, or contradicts its cases.
+    Raises ValueError if a name is unknown, such as a kind of failure; if a case passed although
+    nothing was compared; or if a result is missing, or contradicts its cases.
     """
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
@@ -102,18 +79,16 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     by_op: dict[tuple[str, str], list[CaseVerdict]] = {}
     for case in cases:
         by_op.setdefault((case.op, case.case.dtype), []).append(case)
+    results = convert(data["results"], tuple[OpResult, ...], strict=False)  # which reads "NaN"
     run = RunReport(
-        tasks=TaskCounts(**data["tasks"]),
+        tasks=convert(data["tasks"], TaskCounts),
         executed=tuple(data["executed"]),
-        results=tuple(
-            _result_from(result, by_op.get((result["op"], result["dtype"]), []))
-            for result in data["results"]
-        ),
-        problems=tuple(Problem(**problem) for problem in data["problems"]),
-        changes=tuple(ResultChange.from_json(c["op"], c) for c in data["changes"]),
+        results=tuple(_with_cases(r, by_op.get((r.op, r.dtype), [])) for r in results),
+        problems=convert(data["problems"], tuple[Problem, ...]),
+        changes=convert(data["changes"], tuple[ResultChange, ...]),
         duration_s=data["duration_s"],
         interrupted=data["interrupted"],
-        kernels=tuple(_kernel_from(kernel) for kernel in data["kernels"]),
+        kernels=tuple(_kernel(kernel) for kernel in data["kernels"]),
         drawn_seed=data["drawn_seed"],
         build_only=data["build_only"],
         nothing_due=data["nothing_due"],
@@ -121,20 +96,47 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     report = Report(
         run=run,
         cases=cases,
-        places={op: FileLine(*place) for op, place in data["places"].items()},
-        kernel_places={kernel: FileLine(*place) for kernel, place in data["kernel_places"].items()},
+        places=convert(data["places"], dict[str, FileLine]),
+        kernel_places=convert(data["kernel_places"], dict[str, FileLine]),
         known={
             (op, seed, dtype): KnownFailure(name, time)
             for op, seed, dtype, name, time in data["known"]
         },
-        regressions=tuple(Regression(**worse) for worse in data["regressions"]),
-        tasks=tuple(TaskState(**task) for task in data["states"]),
-        edges=tuple((before, after) for before, after in data["edges"]),
+        regressions=convert(data["regressions"], tuple[Regression, ...]),
+        tasks=convert(data["states"], tuple[TaskState, ...]),
+        edges=convert(data["edges"], tuple[tuple[str, str], ...]),
         shard=part,
-        **{name: data[name] for name in (*_WORDS, *_FLAGS)},
+        **{name: data[name] for name in _OF_REPORT[: _OF_REPORT.index("places")]},
     )
     _check_results(report)
     return report
+
+
+def _with_cases(result: OpResult, own: Sequence[CaseVerdict]) -> OpResult:
+    """Add the lists of failing and passing cases; `own` are the cases of the result."""
+    good = (Verdict.PASSED, Verdict.SKIPPED)
+    failures = [c for c in own if c.result.verdict not in good]
+    passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]
+    return replace(
+        result,
+        failures=tuple(sorted(failures, key=lambda failure: failure.case.numel)),
+        passing=tuple(passing) if failures else (),
+    )
+
+
+def _kernel(data: Mapping[str, Json]) -> KernelResult:
+    from gpuemu_flow.artifacts.kernel import KernelRecord  # noqa: PLC0415 - with kernels only
+
+    return KernelResult(
+        kernel=data["kernel"],
+        arch=data["arch"],
+        verdict=Verdict(data["verdict"]),
+        reason=data["reason"],
+        cached=data["cached"],
+        absence=Absence(data["absence"]),
+        entries=convert(data["entries"], tuple[KernelRecord, ...]),
+        changes=convert(data["changes"], tuple[KernelChange, ...]),
+    )
 
 
 def _check_results(report: Report) -> None:
@@ -159,67 +161,26 @@ def _check_results(report: Report) -> None:
             raise ValueError(f"{result.op} {result.dtype} passed, but not all of its cases did")
 
 
-def _result(result: OpResult) -> dict[str, Json]:
-    return {
-        **{name: getattr(result, name) for name in _PLAIN},
-        **{name: number_to_json(getattr(result, name)) for name in _NUMBERS},
-        "verdict": result.verdict.value,
-        "absence": result.absence.value,
-        "loose": list(result.loose),
-        "constant": [[name, number_to_json(value)] for name, value in result.constant],
-        "causes": msgspec.to_builtins(result.causes),
-        "kept_finite": list(result.kept_finite),
-        "untried": list(result.untried),
-    }
+# Check the ``shard`` object of another machine's report against the schema of reports.
+
+_LOOKED_AT = 20
+_LONGEST = 300
 
 
-def _result_from(data: Mapping[str, Json], own: Sequence[CaseVerdict]) -> OpResult:
-    """Rebuild the result of an op and dtype from JSON.
+def violation(shard: Json) -> str:
+    """Return the most relevant violation of the schema in the ``shard`` object of a report."""
+    worst = best_match(islice(_validator().iter_errors(shard), _LOOKED_AT))
+    if worst is None:
+        return ""
+    return f"{worst.json_path.replace('$', 'shard', 1)}: {worst.message}"[:_LONGEST]
 
-    `own` holds the verdicts on the cases of this op and dtype. From these, the lists of failing and
-    passing cases are rebuilt.
-    """
-    good = (Verdict.PASSED, Verdict.SKIPPED)
-    failures = [CaseFailure(c.op, c.case, c.result) for c in own if c.result.verdict not in good]
-    passing = [c.case for c in own if c.result.verdict is Verdict.PASSED]
-    return OpResult(
-        **{name: data[name] for name in _PLAIN},
-        **{name: number_from_json(data[name]) for name in _NUMBERS},
-        verdict=Verdict(data["verdict"]),
-        absence=Absence(data["absence"]),
-        loose=tuple(data["loose"]),
-        constant=tuple((name, number_from_json(value)) for name, value in data["constant"]),
-        causes=msgspec.convert(data["causes"], tuple[Cause, ...]),
-        kept_finite=tuple(data["kept_finite"]),
-        untried=tuple(data["untried"]),
-        failures=tuple(sorted(failures, key=lambda failure: failure.case.numel)),
-        passing=tuple(passing) if failures else (),
+
+@lru_cache
+def _validator() -> Validator:
+    text = (files("gpuemu_flow.schemas") / "report.schema.json").read_text("utf-8")
+    # JSON Schema accepts 1.0 as an integer, but sizes and seeds must not be floats.
+    exact = Draft7Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    kind: type[Validator] = extend(  # type: ignore[no-untyped-call]  # its stub has no types
+        Draft7Validator, type_checker=exact
     )
-
-
-def _kernel(kernel: KernelResult) -> dict[str, Json]:
-    return {
-        "kernel": kernel.kernel,
-        "arch": kernel.arch,
-        "verdict": kernel.verdict.value,
-        "reason": kernel.reason,
-        "cached": kernel.cached,
-        "absence": kernel.absence.value,
-        "entries": [entry.to_json() for entry in kernel.entries],
-        "changes": [asdict(change) for change in kernel.changes],
-    }
-
-
-def _kernel_from(data: Mapping[str, Json]) -> KernelResult:
-    from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415 - with kernels only
-
-    return KernelResult(
-        kernel=data["kernel"],
-        arch=data["arch"],
-        verdict=Verdict(data["verdict"]),
-        reason=data["reason"],
-        cached=data["cached"],
-        absence=Absence(data["absence"]),
-        entries=tuple(KernelRecord.from_json(entry) for entry in data["entries"]),
-        changes=tuple(KernelChange.from_json(change) for change in data["changes"]),
-    )
+    return kind({"$ref": "#/definitions/shard", "definitions": json.loads(text)["definitions"]})

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, asdict, field
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
 
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.observed import ConfiguredEnv
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
-from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
+from gpuemu_flow.types import (
+    ELEMENT_TYPES,
+    MAX_DIMS,
+    Case,
+    Failure,
+    Json,
+    Shape,
+    failure_from_json,
+    failure_to_json,
+)
 
 EMULATED = ("ptx", "cuda")
 """Kinds of programs that are compiled kernels, which the emulator runs."""
@@ -26,155 +36,65 @@ MAX_OUTPUTS = 64
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
 """Minimum speed that is expected of a program whose timeout is not set."""
-_TUPLES = (
-    "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
-    "optional", "env_names",
-)  # fmt: skip
-_MAPPINGS = ("kwargs", "env", "masks", "scalars", "groups")
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """The gradients that a program returns besides its outputs.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        Arguments with respect to which gradients are taken.
-    apart : tuple of str
-        Outputs that get no gradient in the backward pass, since they are not compared element by
-        element.
-    masks : mapping of str to JSON
-        Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
-    plain : bool
-        True to call the program without gradients, too, and to take its outputs from that call.
-    """
+class Gradients(Struct, frozen=True, forbid_unknown_fields=True):
+    """The gradients that a program returns besides its outputs."""
 
     inputs: tuple[str, ...]
+    # Outputs without a gradient, since they are not compared element by element.
     apart: tuple[str, ...] = ()
-    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    masks: Mapping[str, Mapping[str, Json]] = {}
+    # Whether to call without gradients, too, and to take the outputs from that call.
     plain: bool = False
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {**vars(self), "inputs": list(self.inputs), "apart": list(self.apart)}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Gradients:
-        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
-        return cls(**{**data, "inputs": tuple(data["inputs"]), "apart": tuple(data["apart"])})
+class Program(Struct, frozen=True, forbid_unknown_fields=True):
+    """One op or reference and the conditions under which it runs."""
 
-
-@dataclass(frozen=True)
-class Program:
-    """One op or reference and the conditions under which it runs.
-
-    Attributes
-    ----------
-    kind : str
-        ``script`` (a Python script that speaks a protocol on stdin and stdout), ``command`` (any
-        executable that speaks this protocol), ``callable`` (a Python function), ``torch``, ``jax``
-        or ``numpy`` (a function that takes this framework's tensors), ``triton`` (a Python function
-        that launches Triton kernels), ``ptx`` (a compiled kernel, which the emulator runs) or
-        ``cuda`` (like ``ptx``, for a file that was built from CUDA C++).
-    root : str
-        Absolute path of the workspace. It is the working directory, and it is on ``sys.path``,
-        after the folder of the program's file.
-    input_names : tuple of str
-        Names of the inputs, in the order in which the op takes them.
-    path : str
-        Absolute path of the Python file or the executable; empty for a dotted module.
-    module, function : str
-        Dotted name of the module (``pkg.mod``), and name of the function, class or other callable.
-    argv : tuple of str
-        Extra arguments of a command or script; for a compiled kernel, its launches and the dims of
-        its inputs; for a class of PyTorch modules, a description of how the module is made.
-    loads : str
-        Absolute path of a file for a loader: `function` is then called once, with this path, and
-        returns the function to run.
-    output_names : tuple of str
-        Names of the outputs; empty for a single output called ``result``.
-    kwargs : mapping
-        Keyword arguments. Callables get the typed values, and scripts get strings.
-    env : mapping of str to str
-        Variables to add to the environment.
-    env_names : tuple of str
-        Further variables of this process that the program receives; see `let_through`.
-    timeout : float
-        Seconds per case, from the moment the program is called.
-    timeout_grows : bool
-        True if `timeout` grows by one second for each megabyte of inputs.
-    memory_limit : int or None
-        Limit of the address space in bytes: for commands in total, for other programs on top of
-        what the worker itself uses.
-    isolation : str
-        ``fork`` (a process for several cases), ``spawn`` (a new interpreter for each case) or
-        ``warm`` (one process for all cases).
-    python : str
-        Path of another Python interpreter that runs the program; empty for the present one.
-    mutates : tuple of str
-        Inputs that the program may change.
-    require_kernel : bool
-        True if the kernels of a ``triton`` op have to store every element of its outputs.
-    forbid : tuple of str
-        Functions of libraries that a ``triton`` op must not call.
-    deterministic : bool
-        False if identical calls may give different results.
-    masks : mapping of str to JSON
-        Masks of outputs, which select the elements to compare; see `numerics.contract.Mask`.
-    shadow : bool
-        True to run the float32 shadow: the source with float64 replaced by float32; see `jobs`.
-    forbidden : tuple of str
-        Absolute paths of files and folders that are hidden from the program's process.
-    read_only : tuple of str
-        Absolute paths of files that the process may read but not change.
-    scalars : mapping
-        Inputs of one element that are passed as Python numbers. Maps each name to None if the
-        element itself is passed, else to a list: the element is then an index into this list, and
-        the value at that index is passed.
-    optional : tuple of str
-        Inputs that are passed as None if their array has only axes of size 0.
-    groups : mapping
-        Maps the name of each argument that consists of several inputs to a mapping with its
-        ``kind`` and its ``members``.
-    framework : str
-        An installed package that the program imports; empty for none. The fork server may import it
-        before it forks workers; see `preloadable`.
-    gradients : Gradients or None
-        Gradients that the program also returns, named as in `numerics.gradients`.
-    sandbox : Sandbox or None
-        Restrictions that the operating system enforces on the program's processes; None for none.
-    """
-
+    # `script` and `command` speak a protocol on stdin and stdout, `callable` is a Python function,
+    # `torch`, `jax` and `numpy` take this framework's tensors, `triton` launches Triton kernels,
+    # `ptx` and `cuda` are compiled kernels, which the emulator runs.
     kind: str
-    _: KW_ONLY
+    # The working directory, which is on `sys.path` after the folder of the program's file.
     root: str
     input_names: tuple[str, ...]
     path: str = ""
     module: str = ""
     function: str = ""
+    # Also a compiled kernel's launches and dims, and how to make a class of PyTorch modules.
     argv: tuple[str, ...] = ()
+    # A file for a loader: `function` is called once, with this path, and returns the function.
     loads: str = ""
     output_names: tuple[str, ...] = ()
-    kwargs: Mapping[str, Json] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
+    kwargs: Mapping[str, Json] = {}
+    env: Mapping[str, str] = {}
     env_names: tuple[str, ...] = ()
+    # Seconds per case from the call on; `timeout_grows` adds a second per megabyte of inputs.
     timeout: float = 60.0
     timeout_grows: bool = False
+    # Bytes of address space: of a command in total, else on top of what the worker itself uses.
     memory_limit: int | None = None
+    # `fork` (a process for some cases), `spawn` (an interpreter each) or `warm` (one for all).
     isolation: str = "fork"
     python: str = ""
     mutates: tuple[str, ...] = ()
     require_kernel: bool = False
     forbid: tuple[str, ...] = ()
     deterministic: bool = True
-    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    masks: Mapping[str, Mapping[str, Json]] = {}
+    # The source runs with float64 replaced by float32; see `jobs`.
     shadow: bool = False
+    # Files and folders that are hidden from the process, and files that it may only read.
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
-    scalars: Mapping[str, Json] = field(default_factory=dict)
+    # Inputs passed as Python numbers: None, or the list in which the element is an index.
+    scalars: Mapping[str, Json] = {}
+    # Inputs passed as None if their array has only axes of size 0.
     optional: tuple[str, ...] = ()
-    groups: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    # Arguments that consist of several inputs: their `kind` and their `members`.
+    groups: Mapping[str, Mapping[str, Json]] = {}
+    # An installed package that the fork server may import before it forks workers.
     framework: str = ""
     gradients: Gradients | None = None
     sandbox: Sandbox | None = None
@@ -188,91 +108,28 @@ class Program:
         """Return the time limit, in seconds, for a case with `nbytes` bytes of inputs."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        out = dict(vars(self))
-        for name in _TUPLES:
-            out[name] = list(out[name])
-        for name in _MAPPINGS:
-            out[name] = dict(out[name])
-        if self.sandbox is not None:
-            out["sandbox"] = dict(vars(self.sandbox))
-        del out["gradients"]
-        return {**out, "gradients": self.gradients.to_json()} if self.gradients else out
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Program:
-        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
-        tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
-        fence, wanted = data.get("sandbox"), data.get("gradients")
-        sandbox = None if fence is None else Sandbox.from_json(fence)
-        gradients = None if wanted is None else Gradients.from_json(wanted)
-        return cls(**{**data, **tuples, "sandbox": sandbox, "gradients": gradients})
-
-
-@dataclass(frozen=True)
-class Checks:
-    """Checks that a case gets besides the comparison of its outputs.
-
-    Attributes
-    ----------
-    inputs_unchanged : bool
-        Check that the call did not change the memory of the inputs.
-    guards : bool
-        Put canary bytes around every input buffer, and check them after the call.
-    decoy : bool
-        Call the program once before the judged call, with other values in the same buffers.
-    repeat : bool
-        Repeat the judged call; both results must be equal bit by bit.
-    """
+class Checks(Struct, frozen=True):
+    """Checks that a case gets besides the comparison of its outputs."""
 
     inputs_unchanged: bool = True
+    # Canary bytes around every input buffer.
     guards: bool = False
+    # A call before the judged one, with other values in the same buffers.
     decoy: bool = False
+    # The judged call again; both results must be equal bit by bit.
     repeat: bool = False
 
-    def to_json(self) -> dict[str, bool]:
-        """Return plain JSON: the constructor's arguments."""
-        return dict(vars(self))
 
-
-@dataclass(frozen=True)
-class Request:
-    """One case to run.
-
-    Attributes
-    ----------
-    case : Case
-    input_dtype : str or None
-        Dtype to which inputs are converted before the call, for a reference that computes in a
-        wider dtype; None for no conversion. Only float inputs that have the case's dtype are
-        converted.
-    """
+class Request(Struct, frozen=True):
+    """One case to run."""
 
     case: Case
     input_dtype: str | None = None
 
 
-@dataclass(frozen=True)
-class RunError:
-    """The reason why a case has no outputs.
-
-    Attributes
-    ----------
-    slug : str
-        ``op-exception``, ``op-crashed``, ``op-timeout``, ...; `docs/errors.md` lists each one.
-    message, hint : str
-    stderr_tail : str
-        The end of the program's output on standard error.
-    file : str
-        File in which the program failed, relative to the workspace if it is inside.
-    line : int
-        1-based; 0 when unknown.
-    exception : str
-        Name of the exception class that the program raised; empty if it raised nothing.
-    stdout_tail : str
-        The end of the program's standard output, without answers in the script protocol.
-    """
+class RunError(Struct, frozen=True):
+    """The reason why a case has no outputs; `line` is 1-based, and 0 when unknown."""
 
     slug: str
     message: str
@@ -284,8 +141,7 @@ class RunError:
     stdout_tail: str = ""
 
 
-@dataclass(frozen=True)
-class OutputInfo:
+class OutputInfo(Struct, frozen=True):
     """Name, shape and dtype of one output tensor."""
 
     name: str
@@ -293,38 +149,19 @@ class OutputInfo:
     dtype: str
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of one case.
-
-    Attributes
-    ----------
-    index : int
-        Index of the case.
-    ok : bool
-        True if the program gave well-formed outputs, whatever their values.
-    blob : str
-        sha256 (hex) of the safetensors file that holds the outputs; empty unless `ok`.
-    size : int
-        Bytes of that file.
-    outputs : tuple of OutputInfo
-    error : RunError or None
-        Set when not `ok`.
-    violations : tuple of Failure
-        Failures that the extra checks found.
-    duration_s : float
-        Duration of the judged call in seconds; other calls of the case are not included.
-    printed : str
-        The beginning of the ``printf`` output of kernels that the emulator ran.
-    """
+class Outcome(Struct, frozen=True):
+    """The outcome of one case."""
 
     index: int
+    # Whether the outputs are well-formed, whatever their values; else `error` is set.
     ok: bool
+    # The sha256 of the safetensors file that holds the outputs, and its bytes.
     blob: str = ""
     size: int = 0
     outputs: tuple[OutputInfo, ...] = ()
     error: RunError | None = None
     violations: tuple[Failure, ...] = ()
+    # Seconds of the judged call alone.
     duration_s: float = 0.0
     printed: str = ""
 
@@ -335,10 +172,8 @@ class Outcome:
             "ok": self.ok,
             "blob": self.blob,
             "size": self.size,
-            "outputs": [
-                {"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in self.outputs
-            ],
-            "error": asdict(self.error) if self.error is not None else None,
+            "outputs": msgspec.to_builtins(self.outputs),
+            "error": msgspec.to_builtins(self.error),
             "violations": [failure_to_json(f) for f in self.violations],
             "duration_s": self.duration_s,
         }
@@ -354,23 +189,12 @@ class Outcome:
             ok=bool(data["ok"]),
             blob=str(data["blob"]),
             size=int(data["size"]),
-            outputs=tuple(
-                OutputInfo(str(o["name"]), tuple(int(d) for d in o["shape"]), str(o["dtype"]))
-                for o in data["outputs"]
-            ),
-            error=error_from_json(data["error"]) if data["error"] is not None else None,
+            outputs=msgspec.convert(data["outputs"], tuple[OutputInfo, ...]),
+            error=msgspec.convert(data["error"], RunError | None),
             violations=tuple(failure_from_json(f) for f in data["violations"]),
             duration_s=float(data["duration_s"]),
             printed=str(data.get("printed", ""))[:MOST_PRINTED],
         )
-
-
-def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """Rebuild a RunError from its JSON, or raise KeyError, TypeError or ValueError."""
-    texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
-    # Results of older versions lack these fields.
-    more = {name: str(data.get(name, "")) for name in ("exception", "stdout_tail")}
-    return RunError(**texts, line=int(data["line"]), **more)
 
 
 class OpError(Exception):
@@ -387,3 +211,68 @@ def op_error(error: FlowError) -> OpError:
     return OpError(
         RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
     )
+
+
+# Positions of tensors in an arena, for processes that need not load numpy.
+
+
+class Slot(Struct, frozen=True, array_like=True):
+    """Position of a tensor in an arena: offset of the first element, and strides, both in bytes."""
+
+    offset: int
+    shape: Shape
+    strides: tuple[int, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        sizes_fit = len(self.shape) == len(self.strides) <= MAX_DIMS
+        if self.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *self.shape)) < 0:
+            raise ValueError("not a tensor's place")
+
+    def span(self) -> tuple[int, int]:
+        """Return the offsets, in the arena, of the tensor's lowest byte and of its end.
+
+        The end is the offset after the last byte.
+        """
+        if 0 in self.shape:
+            return self.offset, self.offset
+        low = high = self.offset
+        for size, step in zip(self.shape, self.strides, strict=True):
+            if step < 0:
+                low += (size - 1) * step
+            else:
+                high += (size - 1) * step
+        return low, high + ELEMENT_TYPES[self.dtype].itemsize
+
+
+def end_of(slots: Mapping[str, Slot]) -> int:
+    """Return the offset after the last byte that the tensors use; 0 without tensors."""
+    return max((slot.span()[1] for slot in slots.values()), default=0)
+
+
+# Stop running a program's cases after several timeouts in a row.
+
+
+TIMEOUT = "op-timeout"
+NOT_RUN_SLUG = "op-not-run"
+MOST_TIMEOUTS = 3
+"""Number of timeouts in a row after which to give up; a loaded machine may cause one or two."""
+
+
+def gives_up(outcomes: Sequence[Outcome]) -> bool:
+    """Tell whether the last cases all timed out, so that no further case should be run."""
+    last = outcomes[-MOST_TIMEOUTS:]
+    slugs = {"" if outcome.error is None else outcome.error.slug for outcome in last}
+    return len(last) == MOST_TIMEOUTS and slugs <= {TIMEOUT, NOT_RUN_SLUG}
+
+
+def was_given_up(outcome: Outcome) -> bool:
+    """Tell whether a case was not run because the cases before it timed out."""
+    return outcome.error is not None and outcome.error.slug == NOT_RUN_SLUG
+
+
+def not_run(index: int, seconds: float) -> Outcome:
+    """Return the outcome of a case that is not run because earlier cases timed out."""
+    message = f"not run: {MOST_TIMEOUTS} cases in a row had no result after {seconds:g} s each"
+    hint = "fix what hangs, or raise `timeout` of the op if it really needs longer"
+    return Outcome(index, ok=False, error=RunError(NOT_RUN_SLUG, message, hint))

@@ -1,4 +1,4 @@
-"""Pass tensors, with their layouts, between two processes through shared memory."""
+"""Tensors in memory: shared between two processes, and watched for writes to the inputs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import mmap
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from gpuemu_flow.numerics.dtypes import element_dtype
-from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
-from gpuemu_flow.runners.slots import Slot
+from gpuemu_flow.runners.api import Slot
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, element_type
-from gpuemu_flow.types import ELEMENT_TYPES
+from gpuemu_flow.types import ELEMENT_TYPES, Failure, FailureKind
 
 _ALIGNMENT = 64
 _GROWTH = 1 << 20
@@ -23,13 +24,7 @@ _SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 
 class Arena:
-    """A memory-mapped file that two processes share; it can grow but never shrinks.
-
-    Parameters
-    ----------
-    fd : int
-        Descriptor of an anonymous file, which the arena owns; -1 after `close`.
-    """
+    """A memory-mapped file that two processes share; it can grow but never shrinks."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -103,17 +98,7 @@ class Arena:
         self.fd = -1
 
     def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
-        """Copy the whole allocation of each tensor into the arena, one after another.
-
-        Returns
-        -------
-        slots : dict of str to Slot
-            Positions of the tensors.
-        memories : dict of str to ndarray of uint8
-            The copied allocations, in this arena.
-        end : int
-            Offset of the first byte after the copies.
-        """
+        """Copy the whole allocation of each tensor into the arena, one after another."""
         wholes = {name: whole_memory(array) for name, array in arrays.items()}
         slots: dict[str, Slot] = {}
         starts: dict[str, int] = {}
@@ -134,20 +119,7 @@ class Arena:
     def write(
         self, arrays: Mapping[str, np.ndarray], *, start: int = 0, keep_layout: bool = False
     ) -> dict[str, Slot]:
-        """Copy tensors into the arena, one after another, from offset `start` on.
-
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-        start : int
-            First byte that may be used.
-        keep_layout : bool
-            Keep strides, alignment and the gaps between elements; otherwise write in C order.
-
-        Returns
-        -------
-        dict of str to Slot
-        """
+        """Copy tensors into the arena, one after another, from offset `start` on."""
         slots: dict[str, Slot] = {}
         with_gaps: dict[str, tuple[int, int]] = {}  # first byte here, and its address there
         position = start
@@ -197,3 +169,206 @@ def _c_strides(array: np.ndarray) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
+
+
+# Check the memory of inputs for writes, restore it, and reuse it.
+
+
+def address(array: np.ndarray) -> int:
+    """Return the address of the first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def byte_span(array: np.ndarray) -> tuple[int, int]:
+    """Return the lowest address of an array's elements, and the address after the last byte.
+
+    The two are equal for an empty array.
+    """
+    low = high = address(array)
+    if array.size == 0:
+        return low, low
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (size - 1) * stride
+        else:
+            high += (size - 1) * stride
+    return low, high + array.itemsize
+
+
+def whole_memory(array: np.ndarray) -> np.ndarray:
+    """Return all bytes of the allocation behind an array, gaps and guard zones included.
+
+    Raises ValueError: The allocation is not one contiguous array.
+    """
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if root.flags.c_contiguous:
+        whole: np.ndarray = root.reshape(-1).view(np.uint8)
+        return whole
+    for candidate in (root, array):
+        # With its axes sorted by stride, any permutation of a contiguous array is contiguous again.
+        descending = sorted(range(candidate.ndim), key=[-s for s in candidate.strides].__getitem__)
+        ordered = candidate.transpose(descending)
+        if ordered.flags.c_contiguous:
+            memory: np.ndarray = ordered.reshape(-1).view(np.uint8)
+            return memory
+    raise ValueError("the array's memory is not one contiguous allocation")
+
+
+def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
+    """Tell whether two arrays without gaps have equal bytes, comparing eight at a time."""
+    if first.nbytes != second.nbytes:
+        return False
+    one, other = (array.reshape(-1).view(np.uint8) for array in (first, second))
+    words = one.size // 8 * 8
+    same = one[:words].view(np.uint64) == other[:words].view(np.uint64)
+    return bool(same.all()) and bool((one[words:] == other[words:]).all())
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.dtype(f"u{array.itemsize}"))
+
+
+def as_number(value: Any) -> float:
+    """Return one element of any dtype as a float; the absolute value if it is complex."""
+    array = np.asarray(value)
+    return float((np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64))
+
+
+class _Buffer(Struct):
+    """One input: the array that is passed, its memory, and the memory's saved content."""
+
+    array: np.ndarray
+    memory: np.ndarray
+    before: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+
+    def elements(self, memory: np.ndarray) -> np.ndarray:
+        """Return an array in `memory` of the same shape, strides, dtype and offset as `array`."""
+        offset = address(self.array) - address(self.memory) if self.memory.size else 0
+        shape, strides = self.array.shape, self.array.strides
+        laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)
+        return laid
+
+    def span(self) -> np.ndarray:
+        """Return the bytes from the lowest element to the highest, gaps included."""
+        low, high = byte_span(self.array)
+        start = low - address(self.memory) if high > low else 0
+        return self.memory[start : start + high - low]
+
+    def take(self, other: _Buffer) -> bool:
+        """Copy another buffer's elements and gaps to this one; return False if they do not fit."""
+        to, of = self.span(), other.span()
+        fits = (
+            self.memory.flags.writeable
+            and self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
+            and self.array.strides == other.array.strides
+        )
+        if fits:
+            to[:] = of
+        return fits
+
+
+class InputBuffers:
+    """The inputs of one call."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        memories: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self._buffers = {
+            name: _Buffer(array, memories[name] if memories else whole_memory(array))
+            for name, array in arrays.items()
+        }
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays to pass to the program."""
+        return {name: buffer.array for name, buffer in self._buffers.items()}
+
+    def pristine(self) -> dict[str, np.ndarray]:
+        """Return the arrays with the content that `remember` saved."""
+        return {name: buffer.elements(buffer.before) for name, buffer in self._buffers.items()}
+
+    def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write new values over the old ones; an array that does not fit replaces the old one."""
+        for name, array in arrays.items():
+            old, new = self._buffers[name], _Buffer(array, whole_memory(array))
+            if not old.take(new):
+                self._buffers[name] = new
+
+    def remember(self) -> None:
+        """Save the present content of the memory."""
+        for buffer in self._buffers.values():
+            if buffer.before.size == buffer.memory.size:  # new pages are slow
+                buffer.before[:] = buffer.memory
+            else:
+                buffer.before = buffer.memory.copy()
+
+    def restore(self) -> None:
+        """Restore the content that `remember` saved."""
+        for buffer in self._buffers.values():
+            if buffer.memory.flags.writeable:
+                buffer.memory[:] = buffer.before
+
+    def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
+        """Report forbidden writes to the inputs' memory since `remember`.
+
+        The elements of inputs in `mutates` may be written to, but not the memory around them.
+        """
+        found = []
+        for name, buffer in self._buffers.items():
+            if not same_bytes(buffer.memory, buffer.before):
+                found += _outside(name, buffer)
+                found += _modified(name, buffer) if name not in mutates else []
+        return found
+
+
+def _outside(name: str, buffer: _Buffer) -> list[Failure]:
+    """Report writes to the gaps between elements and to the guard zones."""
+    expected = buffer.before.copy()
+    elements = buffer.elements(expected)
+    elements[...] = buffer.array
+    wrong = int(np.count_nonzero(expected != buffer.memory))
+    if not wrong:
+        return []
+    message = f"{wrong} bytes of memory round the elements of input {name!r} were overwritten"
+    return [Failure(FailureKind.OUT_OF_BOUNDS, message, name)]
+
+
+def _modified(name: str, buffer: _Buffer) -> list[Failure]:
+    return changed_input(name, buffer.elements(buffer.before), buffer.array)
+
+
+def changed_inputs(
+    before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
+) -> list[Failure]:
+    """Report changes to inputs; see `changed_input`."""
+    return [
+        failure
+        for name, array in after.items()
+        for failure in changed_input(name, before[name], array)
+    ]
+
+
+def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
+    """Report a change to an input that the program must not modify; return [] if there is none."""
+    if before.flags.c_contiguous and after.flags.c_contiguous and same_bytes(before, after):
+        return []
+    differs = _bits(after) != _bits(before)
+    if not differs.any():
+        return []
+    places = np.argwhere(differs)
+    index = tuple(int(i) for i in places[0])
+    return [
+        Failure(
+            FailureKind.INPUT_MODIFIED,
+            f"the program changed {len(places)} of {after.size} elements of input {name!r}",
+            name,
+            index,
+            as_number(before[index]),
+            as_number(after[index]),
+        )
+    ]

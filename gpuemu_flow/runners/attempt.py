@@ -2,54 +2,58 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import re
 import secrets
 import signal
+import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import memfd
-from gpuemu_flow.runners.answers import MALFORMED, read_outcome
-from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError, error_from_json
+from gpuemu_flow.let_through import is_general, is_named
+from gpuemu_flow.runners import channel
+from gpuemu_flow.runners.api import (
+    MAX_OUTPUTS,
+    MOST_PRINTED,
+    Checks,
+    Outcome,
+    OutputInfo,
+    Program,
+    Request,
+    RunError,
+    Slot,
+    end_of,
+)
 from gpuemu_flow.runners.channel import ChannelJunkError
-from gpuemu_flow.runners.diagnose import INTERFERED, explain_exit
-from gpuemu_flow.runners.helpers import SPAWNED, spawns
-from gpuemu_flow.runners.missed_variables import hinted
+from gpuemu_flow.runners.diagnose import INTERFERED, SPAWNED, explain_exit, spawns
 from gpuemu_flow.runners.process import (
     DeadlineError,
     WorkerEndedError,
     WorkerProcess,
 )
-from gpuemu_flow.runners.slots import Slot, end_of
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import ELEMENT_TYPES, Json, failure_from_json
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gpuemu_flow.runners.arena import Arena
 
+
 PREPARE_SECONDS = 300.0  # for making inputs and writing outputs
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One try at a case.
-
-    Attributes
-    ----------
-    outcome : Outcome
-    ended : bool
-        True if the process has ended or must not be used again.
-    timed_out, server_died, load_failed : bool
-        The reason for a failed attempt; at most one is set.
-    killed : bool
-        True if SIGKILL ended the process, which may not be the program's fault.
-    """
+class Attempt(Struct, frozen=True):
+    """One try at a case."""
 
     outcome: Outcome
     ended: bool = False
@@ -68,12 +72,7 @@ class Attempt:
 
 
 class JobFailedError(Exception):
-    """Raised when a job gave no result.
-
-    Attributes
-    ----------
-    error : RunError
-    """
+    """Raised when a job gave no result."""
 
     def __init__(self, error: RunError) -> None:
         super().__init__(error.message)
@@ -82,32 +81,11 @@ class JobFailedError(Exception):
 
 def load_request(program: Program) -> dict[str, Json]:
     """Return the message that makes a worker load a program; it must be sent first."""
-    return {"type": "load", "program": program.to_json()}
+    return {"type": "load", "program": msgspec.to_builtins(program)}
 
 
 class WorkerClient:
-    """Communicates with one worker about one program. Not thread-safe.
-
-    Parameters
-    ----------
-    worker : WorkerProcess
-    program : Program
-    load_seconds : float
-        Seconds that importing the program may take.
-    cancel : threading.Event, optional
-    loading : bool
-        True if `load_request` of this program has already been sent to the worker.
-
-    Attributes
-    ----------
-    cases : int
-        Number of cases requested so far.
-    arena : Arena or None
-        Shared memory, made by the first case that needs it.
-    current : object
-        Free for callers to use; this class only sets it to None at the start. Callers of a worker
-        that judges cases store here the cases that it prepared last.
-    """
+    """Communicates with one worker about one program. Not thread-safe."""
 
     def __init__(
         self,
@@ -151,7 +129,7 @@ class WorkerClient:
         if self.arena is None:
             from gpuemu_flow.runners.arena import Arena  # noqa: PLC0415 - numpy only for tensors
 
-            self.arena = Arena(memfd.create("tensors", fixed=True))
+            self.arena = Arena(channel.create("tensors", fixed=True))
         return self.arena
 
     def _failed(self, index: int, error: RunError, **why: bool) -> Attempt:
@@ -186,7 +164,7 @@ class WorkerClient:
             if message["type"] != "loaded":
                 raise ChannelJunkError("not an answer")
             error = message["error"]
-            failure = error_from_json(error) if error is not None else None
+            failure = msgspec.convert(error, RunError | None)
         except DeadlineError:
             text = f"loading took over {self._load_seconds:g} s"
             tail = self.worker.stderr_tail()
@@ -218,37 +196,7 @@ class WorkerClient:
         idle: bool = True,
         made: int = 0,
     ) -> Attempt | None:
-        """Send the request for one case; load the program first if it is not loaded yet.
-
-        Parameters
-        ----------
-        message : mapping
-            The request: its ``type``, and the fields of that type.
-        index : int
-            Number of the case.
-        checks : Checks
-        arrays : mapping of str to ndarray, optional
-            Tensors to send in shared memory. The outputs come back in the same memory.
-        slots : mapping of str to Slot, optional
-            Positions of the tensors, if they are in shared memory already; replaces `arrays`.
-        fds : sequence of int
-            Descriptors to send with the message, after that of the shared memory.
-        calls : int
-            Number of calls of the program, each with its own time limit; 0 to derive the number
-            from `checks`.
-        idle : bool
-            False if the worker may still be calling the program; that call's time limit is then not
-            reset.
-        made : int
-            Size in bytes of the inputs that the worker makes for a case; if there are several
-            cases, the largest size.
-
-        Returns
-        -------
-        Attempt or None
-            The failed attempt if the program cannot be loaded. None if the request was sent; call
-            `collect` for its answer.
-        """
+        """Send the request for one case; load the program first if it is not loaded yet."""
         failed = self._load(index)
         if failed is not None:
             return failed
@@ -268,25 +216,17 @@ class WorkerClient:
                 self._arena_sent = posted["own"] = True
             if slots is None:
                 slots = arena.write(arrays or {}, keep_layout=True)
-            posted["slots"] = {name: slot.to_json() for name, slot in slots.items()}
+            posted["slots"] = msgspec.to_builtins(slots)
             posted.setdefault("reserved", end_of(slots))
         if idle:
-            memfd.write_status(self.worker.status, memfd.PREPARING)
+            channel.write_status(self.worker.status, channel.PREPARING)
         self.worker.send(posted, sent)
         return None
 
     def collect(self, index: int) -> tuple[Attempt, Mapping[str, Json]]:
         """Wait for the answer to the request that `post` sent.
 
-        Returns
-        -------
-        attempt : Attempt
-        answer : mapping
-            The worker's answer; empty if there is none, or an invalid one.
-
-        Raises
-        ------
-        CancelledRunError
+        Raises CancelledRunError.
         """
         try:
             answer = self._await()
@@ -313,17 +253,14 @@ class WorkerClient:
     def run_job(self, target: str, payload: Json, seconds: float) -> Json:
         """Run a function of this package in the worker, and return its result; see `jobs`.
 
-        Raises
-        ------
-        JobFailedError
-            The reference crashed, hung, or raised; the message says why.
-        CancelledRunError
+        Raises JobFailedError: The reference crashed, hung, or raised; the message says why. Raises
+        CancelledRunError.
         """
         self._serial += 1
         message = {
             "type": "job",
             "serial": self._serial,
-            "program": self._program.to_json(),
+            "program": msgspec.to_builtins(self._program),
             "target": target,
             "payload": payload,
         }
@@ -334,7 +271,7 @@ class WorkerClient:
                 raise ChannelJunkError("not the answer to this request")
             if answer["error"] is None:
                 return answer["result"]
-            error = error_from_json(answer["error"])
+            error = msgspec.convert(answer["error"], RunError)
         except DeadlineError:
             error = RunError("reference-timeout", f"no result after {seconds:g} s")
         except WorkerEndedError as ended:
@@ -364,10 +301,10 @@ class WorkerClient:
                 return self.worker.receive(min(deadline, last), self._cancel)
             except DeadlineError:
                 now = time.monotonic()
-                phase, since = memfd.read_status(self.worker.status)
+                phase, since = channel.read_status(self.worker.status)
                 if not math.isfinite(since) or since > now:
                     since = begin
-                used = now - since if phase == memfd.CALLING else 0.0
+                used = now - since if phase == channel.CALLING else 0.0
                 if now >= last or used >= self._patience:
                     raise
                 deadline = now + self._patience - used
@@ -381,3 +318,116 @@ def _bytes_of(
     """Count the bytes of the inputs that come with a request."""
     sent = sum(array.nbytes for array in (arrays or {}).values())
     return max(sent, end_of(slots or {}), int(message.get("reserved", 0)))
+
+
+# Validate the answers of a worker before they are used.
+
+
+MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
+"""Exceptions that malformed answers cause."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_PIECE = 1 << 20
+# A program that writes to the socket could answer one type of request as if it were another, and so
+# leave out the fields that were requested.
+_ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": "served"}
+
+
+def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: str) -> Outcome:
+    """Read the outcome of a case from an answer; raise one of `MALFORMED` if it is invalid."""
+    if answer["serial"] != serial:
+        raise ValueError("not the answer to this request")
+    if answer["type"] not in (_ANSWER[request], "outcome"):
+        raise ValueError("the answer to a request of another kind")
+    if answer["type"] == "called":
+        return Outcome(
+            index,
+            ok=True,
+            outputs=tuple(
+                OutputInfo(name, slot.shape, slot.dtype)
+                for name, slot in read_slots(answer).items()
+            ),
+            violations=tuple(failure_from_json(f) for f in answer["violations"]),
+            duration_s=float(answer["seconds"]),
+            printed=str(answer.get("printed", ""))[:MOST_PRINTED],
+        )
+    if answer["type"] in ("served", "called-all"):
+        return Outcome(index, ok=True)
+    if answer["type"] != "outcome":
+        raise ValueError("no answer at all")
+    if "staging" in answer and request == "case":
+        return Outcome(index, ok=False)
+    outcome = Outcome.from_json(answer["outcome"])
+    if outcome.index != index or outcome.ok == (outcome.error is not None):
+        raise ValueError("not an outcome of this case")
+    if outcome.ok and request != "case":
+        raise ValueError("success without what was asked for")
+    for info in outcome.outputs:
+        if info.dtype not in ELEMENT_TYPES or min((0, *info.shape)) < 0:
+            raise ValueError("not a tensor")
+    return outcome
+
+
+def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
+    """Return each output's position in shared memory; raise one of `MALFORMED` for a bad answer."""
+    if len(answer["slots"]) > MAX_OUTPUTS:
+        raise ValueError("more outputs than a program may have")
+    return msgspec.convert(answer["slots"], dict[str, Slot])
+
+
+def is_staged(path: Path, outcome: Outcome) -> bool:
+    """Tell whether `path` is a plain file with the digest and size that the worker reports.
+
+    The digest is computed again from the file. A program could report the digest of another output,
+    which would then be judged instead of its own.
+    """
+    if not _DIGEST.match(outcome.blob):
+        return False
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    is_plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return is_plain and found.st_size == outcome.size and _digest(path) == outcome.blob
+
+
+def _digest(path: Path) -> str:
+    """Return the sha256 of a file; empty if it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb", buffering=0) as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+# Add a hint if a program may have failed because an environment variable was withheld.
+
+
+_MAY_BE_WHY = ("op-exception", "op-not-loadable", "op-exit-code")
+_WORD = re.compile(r"[A-Za-z_]\w{2,}")
+_MOST = 3
+
+
+def hinted(error: RunError, program: Program) -> RunError:
+    """Return the error, with a hint if its message names environment variables held back."""
+    if error.hint or error.slug not in _MAY_BE_WHY:
+        return error
+    names = set(_WORD.findall(f"{error.message}\n{error.stderr_tail}"))
+    held_back = sorted(name for name in names if _is_held_back(name, program))[:_MOST]
+    if not held_back:
+        return error
+    shown = ", ".join(f'"{name}"' for name in held_back)
+    return replace(
+        error,
+        hint=f"it was not given variables of yours: env = [{shown}], of the op or of "
+        "`[execution]`, lets them through",
+    )
+
+
+def _is_held_back(name: str, program: Program) -> bool:
+    if name not in os.environ or name in program.env:
+        return False
+    return not (is_general(name) or is_named(name, program.env_names))

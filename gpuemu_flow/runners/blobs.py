@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.numerics.tensor_bytes import (
+from gpuemu_flow.numerics.dtypes import (
     ImpossibleShapeError,
     TensorBytesError,
     bytes_of,
@@ -51,19 +51,7 @@ def _refuse(slug: str, message: str) -> BlobError:
 
 
 def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
-    """Return the pieces whose concatenation is the blob, without copying contiguous tensors.
-
-    Parameters
-    ----------
-    tensors : mapping of str to ndarray
-        Any shapes and layouts; dtypes of `gpuemu_flow.types.ELEMENT_TYPES`.
-
-    Returns
-    -------
-    list of bytes-like
-        The pieces do not depend on the mapping's order: tensors are sorted by element size, largest
-        first, so that each is aligned, and then by name.
-    """
+    """Return the pieces whose concatenation is the blob, without copying contiguous tensors."""
     named = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Json] = {}
     parts: list[bytes | memoryview] = [b""]
@@ -94,15 +82,7 @@ def encode(tensors: Mapping[str, np.ndarray]) -> bytes:
 
 
 def write(stream: IO[bytes], tensors: Mapping[str, np.ndarray]) -> tuple[str, int]:
-    """Write the blob to an unbuffered binary stream.
-
-    Returns
-    -------
-    digest : str
-        sha256 of the written bytes, in hex.
-    size : int
-        Bytes written.
-    """
+    """Write the blob to an unbuffered binary stream."""
     digest = hashlib.sha256()
     size = 0
     for part in encode_parts(tensors):
@@ -168,12 +148,9 @@ def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, 
 def decode(data: Buffer) -> dict[str, np.ndarray]:
     """Return the tensors in a blob, as read-only views on its memory.
 
-    Raises
-    ------
-    BlobError
-        ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-shape``,
-        ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the header
-        alone never makes this function allocate memory.
+    Raises BlobError: ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-
+    shape``, ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the
+    header alone never makes this function allocate memory.
     """
     header, view = _header(memoryview(data).cast("B").toreadonly())
     entries = sorted(_entries(header), key=lambda entry: (entry[3], entry[4]))
@@ -198,12 +175,8 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
 def read(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a blob file, mapped and not copied.
 
-    Raises
-    ------
-    BlobError
-        The same as for `decode`; ``blob-truncated`` also for an empty file.
-    OSError
-        The file cannot be opened.
+    Raises BlobError: The same as for `decode`; ``blob-truncated`` also for an empty file. Raises
+    OSError: The file cannot be opened.
     """
     with path.open("rb") as stream:
         if os.fstat(stream.fileno()).st_size == 0:

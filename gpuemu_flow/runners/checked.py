@@ -8,25 +8,66 @@ wrote. For these checks, it trusts no statement of the op's process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import decoy_case
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import decoys, malloc
-from gpuemu_flow.runners.answers import read_slots
+from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.api import EMULATED, Checks, OpError, OutputInfo, Program
-from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.runners.buffers import InputBuffers
+from gpuemu_flow.runners.arena import Arena, InputBuffers, as_number, same_bytes
+from gpuemu_flow.runners.attempt import Attempt, WorkerClient, read_slots
 from gpuemu_flow.runners.execute import converted, make_inputs
-from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
 from gpuemu_flow.runners.tensors import demand_bools, element_type
-from gpuemu_flow.types import Case, Failure, Json
+from gpuemu_flow.types import Case, Failure, FailureKind, Json
+
+# Make decoy calls, which expose an op that remembers results or counts its calls.
+
+
+_KEPT = 64  # elements at each end, at most
+_ONE_IN = 8
+
+
+def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
+    """Copy the first and last elements of the judged inputs into the decoy, in half of the cases.
+
+    An op that looks up stored results by a digest of those elements then returns the decoy's result
+    for the judged inputs. In the other cases, all elements of the decoy differ, so that a stored
+    result is wrong everywhere. Inputs whose elements depend on each other, such as offsets, are
+    left as they are.
+    """
+    if case.seed % 2 == 0:
+        return
+    whole = {spec.name for spec in case.inputs if spec.rule and spec.rule.concerns_whole}
+    whole |= {spec.rule.other for spec in case.inputs if spec.rule and spec.rule.relation}
+    for name, array in decoy.items():
+        if name in whole:
+            continue
+        kept = min(_KEPT, array.size // 3)
+        if kept and array.flags.writeable:
+            array.flat[:kept] = judged[name].flat[:kept]
+            array.flat[-kept:] = judged[name].flat[-kept:]
+
+
+def comes_again(seed: int, earlier_cases: int) -> bool:
+    """Tell whether the decoy call is repeated after the judged calls.
+
+    This is done for the first case of a process, since no other check covers a process's first
+    call. It is also done for some other cases, chosen by seed so that an op cannot predict them by
+    counting its calls.
+    """
+    return earlier_cases == 0 or seed % _ONE_IN == 0
+
+
+def told(failures: Sequence[Failure]) -> list[Failure]:
+    """Return the failures, each with a note that it was found in the decoy calls."""
+    place = "in the call before the judged one and in one after it, on other inputs: "
+    return [replace(failure, message=place + failure.message) for failure in failures]
+
 
 _REPEAT_SEED = 0x5DEECE66D
 
@@ -38,25 +79,8 @@ def watches(checks: Checks) -> bool:
     return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
 
 
-@dataclass(frozen=True)
-class CheckedInputs:
-    """The inputs of one case.
-
-    Attributes
-    ----------
-    index, seed : int
-    case : Case or None
-        None if `values` are used as they are, without decoys and guard zones.
-    values : mapping of str to ndarray or None
-        None to make the values from the case's seed.
-    dtype : str
-        Dtype of the float values before their conversion to `input_dtype`; used only if `case`
-        is None.
-    input_dtype : str or None
-        Dtype to which float values are converted; None leaves them as they are.
-    decoy_values : mapping of str to ndarray or None
-        Values of the decoy; None to make them from the decoy's seed.
-    """
+class CheckedInputs(Struct, frozen=True):
+    """The inputs of one case."""
 
     index: int
     seed: int
@@ -72,39 +96,22 @@ class CheckedInputs:
         return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the call that is judged.
-
-        Parameters
-        ----------
-        guards : bool
-            True to put the inputs between guard zones. Has no effect if the attribute `case` is
-            None, or if an input is converted.
-        """
+        """Make the inputs of the call that is judged."""
         if self.case is not None:
             return make_inputs(self.case, self.input_dtype, guards=guards, values=self.values)
         return converted(dict(self.values or {}), self.dtype, self.input_dtype)
 
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
-        """Make the inputs of the decoy call, which precedes the judged call.
-
-        Parameters
-        ----------
-        judged : mapping of str to ndarray
-            The inputs of the judged call. In half of the cases, the first and last elements are
-            copied from them, see `decoys.resemble`.
-        guards : bool
-            True to put the inputs between guard zones, if no input is converted.
-        """
+        """Make the inputs of the decoy call, which precedes the judged call."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
         made = make_inputs(
             decoy_case(self.case), self.input_dtype, guards=guards, values=self.decoy_values
         )
-        decoys.resemble(made, judged, self.case)
+        resemble(made, judged, self.case)
         return made
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """The attempt to make one call, and the call's outputs."""
 
     attempt: Attempt
@@ -112,14 +119,7 @@ class _Call:
 
 
 class CheckedCase:
-    """Makes the calls of one checked case in a worker.
-
-    Parameters
-    ----------
-    worker_client : WorkerClient
-    inputs : CheckedInputs
-    checks : Checks
-    """
+    """Makes the calls of one checked case in a worker."""
 
     def __init__(self, worker_client: WorkerClient, inputs: CheckedInputs, checks: Checks) -> None:
         self._client = worker_client
@@ -130,7 +130,7 @@ class CheckedCase:
         self._posted = False
         remembers = inputs.case is not None and _keeps_state(self._program)
         self._decoys = checks.decoy and remembers
-        self._again = checks.repeat and decoys.comes_again(inputs.seed, worker_client.cases)
+        self._again = checks.repeat and comes_again(inputs.seed, worker_client.cases)
         self._judged: dict[str, np.ndarray] = {}
 
     def begin(self) -> Attempt | None:
@@ -141,16 +141,14 @@ class CheckedCase:
         inputs, guards = self._inputs, self._checks.guards
         self._judged = inputs.judged(guards=guards)
         self._lay(inputs.decoy(self._judged, guards=guards) if self._decoys else self._judged)
-        fill = FIRST_FILL if self._decoys or self._checks.repeat else malloc.NO_FILL
+        fill = FIRST_FILL if self._decoys or self._checks.repeat else limits.NO_FILL
         self._posted = True
         return self._post(inputs.seed, fill)
 
     def finish(self) -> tuple[Attempt, dict[str, np.ndarray]]:
         """Return the attempt with all violations in its outcome, and the judged outputs.
 
-        Raises
-        ------
-        CancelledRunError
+        Raises CancelledRunError.
         """
         inputs, checks, judged = self._inputs, self._checks, self._judged
         if not self._decoys:
@@ -171,13 +169,13 @@ class CheckedCase:
         if after.attempt.ended:
             return after.attempt, {}
         found = self._compare(before.outputs, after.outputs)
-        return _with_violations(attempt, decoys.told(found)), outputs
+        return _with_violations(attempt, told(found)), outputs
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
         """Make the judged call, repeat it if required, and return the attempt and the outputs."""
         checks, inputs, shared = self._checks, self._inputs, self._shared
         assert shared is not None  # noqa: S101 - laid out before
-        fill = FIRST_FILL if checks.repeat else malloc.NO_FILL
+        fill = FIRST_FILL if checks.repeat else limits.NO_FILL
         first = self._call(inputs.seed, fill)
         if not first.attempt.outcome.ok:
             return first.attempt, {}
@@ -290,13 +288,7 @@ class _SharedInputs:
 
 
 class CheckedWork:
-    """The `work.Work` of a checked case; it can be begun again with another worker.
-
-    Parameters
-    ----------
-    inputs : CheckedInputs
-    checks : Checks
-    """
+    """The `work.Work` of a checked case; it can be begun again with another worker."""
 
     def __init__(self, inputs: CheckedInputs, checks: Checks) -> None:
         self._inputs = inputs
@@ -331,3 +323,66 @@ def _with_violations(attempt: Attempt, found: list[Failure]) -> Attempt:
 def infos_of(outputs: Arrays) -> tuple[OutputInfo, ...]:
     """Return the name, shape and dtype of each output."""
     return tuple(OutputInfo(n, a.shape, element_type(a)) for n, a in sorted(outputs.items()))
+
+
+# Compare two identical calls bit by bit, to detect hidden state and unwritten elements.
+
+
+# Fresh memory is filled with one of these before the judged call and with the other before the
+# repeated one, where the allocator allows it.
+FIRST_FILL, SECOND_FILL = 0x5B, 0xA4
+
+
+NONE: Mapping[str, np.ndarray] = {}
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """Return one row of bytes per element."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).reshape(flat.size, array.itemsize)
+
+
+def compare_calls(
+    first: Mapping[str, np.ndarray],
+    second: Mapping[str, np.ndarray],
+    *,
+    deterministic: bool,
+    counting: Mapping[str, np.ndarray] = NONE,
+) -> list[Failure]:
+    """Compare the outputs of two identical calls, and report differences."""
+    found = []
+    for name, array in first.items():
+        again = second.get(name)
+        if again is None or again.shape != array.shape or again.dtype != array.dtype:
+            message = f"an identical call gave output {name!r} another shape or dtype"
+            found.append(Failure(FailureKind.NON_DETERMINISTIC, message, name))
+            continue
+        rows, rows_again = _bytes_of(array), _bytes_of(again)
+        if same_bytes(rows, rows_again):
+            continue
+        differs = (rows != rows_again).any(axis=1)
+        if name in counting and counting[name].shape == array.shape:
+            differs &= counting[name].reshape(-1)
+        if not differs.any():  # or no longer, if a thread of the program still writes
+            continue
+        unwritten = differs & (rows == FIRST_FILL).all(axis=1)
+        unwritten &= (rows_again == SECOND_FILL).all(axis=1)
+        if unwritten.any():
+            found.append(_failure(FailureKind.UNWRITTEN, name, unwritten, array, again))
+        elif deterministic:
+            found.append(_failure(FailureKind.NON_DETERMINISTIC, name, differs, array, again))
+    return found
+
+
+def _failure(
+    kind: FailureKind, name: str, where: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> Failure:
+    flat = int(np.flatnonzero(where)[0])
+    index = tuple(int(i) for i in np.unravel_index(flat, first.shape))
+    count = int(np.count_nonzero(where))
+    told = (
+        f"{count} of {first.size} elements of output {name!r} were never written"
+        if kind is FailureKind.UNWRITTEN
+        else f"an identical call changed {count} of {first.size} elements of output {name!r}"
+    )
+    return Failure(kind, told, name, index, as_number(first[index]), as_number(second[index]))

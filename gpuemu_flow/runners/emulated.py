@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.ptx.plain import PlainPtx, plain_ptx
+from gpuemu_flow.artifacts.ptx.source import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, DescribedLaunches, ScalarText, read_described
 from gpuemu_flow.emulator.findings import CheckFinding
@@ -26,15 +27,60 @@ from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.kernel_findings import CodePlace
+from gpuemu_flow.numerics.contract_views import variant_name
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.variants import variant_name
 from gpuemu_flow.runners.api import MOST_PRINTED, OpError, Program, RunError, op_error
-from gpuemu_flow.runners.emulated_batches import Beforehand
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.tensors import name_outputs
-from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Failure, FailureKind
 
+# Run cases that reach a worker together, with one launch for all cases of equal shapes.
+
+
 Inputs = Mapping[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
+RunTogether = Callable[[Sequence[Inputs]], "list[Outputs] | None"]
+_Key = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
+
+MAX_BYTES = 1 << 27
+"""Maximum size of the inputs of cases that are run together."""
+
+
+class Beforehand:
+    """Cache of outputs of cases that were run before they were requested.
+
+    Outputs are stored under the bytes of their inputs. Each output is returned only once, so that a
+    repeated call is run again.
+    """
+
+    def __init__(self, run: RunTogether) -> None:
+        self._run = run
+        self._ready: dict[_Key, Outputs] = {}
+
+    def expect(self, cases: Sequence[Inputs]) -> None:
+        """Run the cases that can share a launch; leave the others to single calls."""
+        self._ready = {}
+        if sum(array.nbytes for inputs in cases for array in inputs.values()) > MAX_BYTES:
+            return
+        groups: dict[object, dict[_Key, Inputs]] = {}
+        for inputs in cases:
+            key = _key(inputs)
+            groups.setdefault(tuple(part[:3] for part in key), {})[key] = inputs
+        for group in groups.values():
+            if len(group) < 2:
+                continue
+            found = self._run(list(group.values()))
+            if found is not None:
+                self._ready.update(zip(group, found, strict=True))
+
+    def take(self, inputs: Inputs) -> Outputs | None:
+        """Remove and return the stored outputs for some inputs; None if there are none."""
+        return self._ready.pop(_key(inputs), None) if self._ready else None
+
+
+def _key(inputs: Inputs) -> _Key:
+    return tuple((n, str(a.dtype), a.shape, a.tobytes()) for n, a in inputs.items())
+
 
 _SHORT = {"i": "int", "u": "uint", "f": "float"}
 _KINDS = {
@@ -48,24 +94,7 @@ _KINDS = {
 def failure_of(
     finding: CheckFinding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
 ) -> Failure:
-    """Convert a check's finding to a failure.
-
-    Parameters
-    ----------
-    finding : CheckFinding
-    root : str
-        The workspace. Paths of its files are shown relative to it.
-    ptx : PlainPtx or None
-        The PTX reduced to its code, without line information. The finding counts lines of PTX in
-        the file; the failure counts them in the reduced text. If `ptx` is None, the numbers stay.
-    ptx_file : str
-        Absolute path of the PTX file if it is the program's own file; else empty. It replaces two
-        kinds of places in the finding:
-
-        - A place without a source line becomes a line of this file, if `ptx` is given.
-        - A place in a source outside the workspace is moved to the file of the same name in the
-          folder of `ptx_file`, if there is such a file.
-    """
+    """Convert a check's finding to a failure."""
     prefix = root + "/"
     code_line = int if ptx is None else ptx.number
 
@@ -92,15 +121,7 @@ def failure_of(
 class EmulatedRunner:
     """Launches the kernels of one PTX file as the configuration describes.
 
-    Raises
-    ------
-    OpError
-        ``emulator-unsupported`` and the emulator's other slugs.
-
-    Attributes
-    ----------
-    printed : str
-        The beginning of the ``printf`` output of the kernels of the latest call.
+    Raises OpError: ``emulator-unsupported`` and the emulator's other slugs.
     """
 
     hint = ""
@@ -133,17 +154,8 @@ class EmulatedRunner:
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Launch the kernels and return the outputs by name.
 
-        Parameters
-        ----------
-        inputs : mapping of str to ndarray
-        watch : Watch
-            Context manager that is entered for the time of the launches.
-
-        Raises
-        ------
-        OpError
-            The launch is impossible for these inputs, or the emulator fails, for example
-            because a kernel does not end.
+        Raises OpError: The launch is impossible for these inputs, or the emulator fails, for
+        example because a kernel does not end.
         """
         self._found, self.printed = [], ""
         try:
@@ -364,3 +376,38 @@ def _scalar(
     if not limits.min <= int(value) <= limits.max:
         raise ExpressionError(f"{text.value!r} is {value}, which does not fit into {text.type}")
     return ScalarArgument(np.array(int(value)).astype(dtype).tobytes())
+
+
+# Replace the PTX that Triton compiles, so that bugs can be planted in its kernels.
+
+
+RECORD = "record"
+"""Name of the folder that receives the PTX of all launched kernels."""
+
+
+class PtxFolder:
+    """A folder of PTX files, each named by the digest of the PTX that it replaces."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def exchanged(self, ptx: bytes) -> bytes:
+        """Return the replacement for a PTX text; the text itself if there is none."""
+        if self._folder is None:
+            return ptx
+        try:
+            return (self._folder / _name(ptx)).read_bytes()
+        except FileNotFoundError:
+            return ptx
+
+    def launched(self, ptx: bytes) -> None:
+        """Store the PTX of a launched kernel in the subfolder `RECORD`, if that exists."""
+        if self._folder is None or not (self._folder / RECORD).is_dir():
+            return
+        kept = self._folder / RECORD / _name(ptx)
+        if not kept.exists():
+            kept.write_bytes(ptx)
+
+
+def _name(ptx: bytes) -> str:
+    return f"{hashlib.sha256(ptx).hexdigest()}.ptx"

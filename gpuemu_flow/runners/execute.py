@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.api import MAX_OUTPUTS, OpError, Program, Request, RunError
-from gpuemu_flow.runners.float_dtype import begin_call
+from gpuemu_flow.runners.arguments import begin_call
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.limits import limit_file_size, output_limit
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, demand_bools
-from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import DTYPES, Case, Failure
 
 Arrays = Mapping[str, np.ndarray]
@@ -38,8 +38,7 @@ class Runner(Protocol):
         """Return the violations that the runner itself saw in the latest call."""
 
 
-@dataclass(frozen=True)
-class Executed:
+class Executed(Struct, frozen=True):
     """Outputs of a call, with the runner's findings, the duration, and printed text."""
 
     outputs: dict[str, np.ndarray]
@@ -55,19 +54,7 @@ def make_inputs(
     guards: bool = False,
     values: Arrays | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the case's tensors.
-
-    Parameters
-    ----------
-    case : Case
-    input_dtype : str, optional
-        Dtype to which float inputs of the case's dtype are converted. The conversion is exact if
-        this dtype is wider.
-    guards : bool
-        True to put the inputs between guard zones, unless inputs are converted.
-    values : mapping of str to ndarray, optional
-        Values to use in place of those that the case's seed gives.
-    """
+    """Return the case's tensors."""
     if guards and not _converts(case.dtype, input_dtype):
         begin_call(case.dtype)
         laid = materialise_guarded(case, values=values)
@@ -130,14 +117,7 @@ class _Surroundings:
 
 
 class CaseExecutor:
-    """Runs cases of one program in this process.
-
-    Parameters
-    ----------
-    program : Program
-    runner : Runner
-    watch : Watch
-    """
+    """Runs cases of one program in this process."""
 
     def __init__(self, program: Program, runner: Runner, watch: Watch) -> None:
         self._program = program
@@ -174,30 +154,17 @@ class CaseExecutor:
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)
 
-    def call(self, arrays: Arrays, seed: int, fill: int = malloc.NO_FILL) -> Executed:
+    def call(self, arrays: Arrays, seed: int, fill: int = limits.NO_FILL) -> Executed:
         """Run the program on inputs in memory.
 
-        Parameters
-        ----------
-        arrays : mapping of str to ndarray
-        seed : int
-            Seed of the global generators.
-        fill : int
-            The byte that fills newly allocated memory; see `malloc.perturb`.
-
-        Raises
-        ------
-        OpError
-            The outputs are unusable.
-        BaseException
-            Whatever the program raises.
+        Raises OpError: The outputs are unusable. Raises BaseException: Whatever the program raises.
         """
-        filled = fill != malloc.NO_FILL and malloc.perturb(fill)
+        filled = fill != limits.NO_FILL and limits.perturb(fill)
         try:
             outputs = self._call(arrays, seed)
         finally:
             if filled:
-                malloc.perturb(malloc.NO_FILL)
+                limits.perturb(limits.NO_FILL)
         violations = tuple(self._runner.violations())
         printed = getattr(self._runner, "printed", "")
         return Executed(outputs, violations, self._watch.seconds, printed)

@@ -1,10 +1,10 @@
 """The fork server: a single-threaded process with numpy loaded, which forks for each session.
 
 ``python -m gpuemu_flow.runners.forkserver FD [PACKAGE]``: FD is a Unix socket on which the
-coordinator asks for sessions; an installed PACKAGE is imported first, see `preload`. Each request
-carries the session's socket, a lifeline, the status page and the standard error file. Over the
-lifeline (a socket) the server reports the session's process id and later its exit status. When the
-coordinator closes the lifeline or dies, the server kills the session's whole process group. No
+coordinator asks for sessions; an installed PACKAGE is imported first, see `imports.preload`. Each
+request carries the session's socket, a lifeline, the status page and the standard error file. Over
+the lifeline (a socket) the server reports the session's process id and later its exit status. When
+the coordinator closes the lifeline or dies, the server kills the session's whole process group. No
 module of a workspace is ever imported here.
 """
 
@@ -22,33 +22,23 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from typing import NoReturn
 
 import ml_dtypes
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gpuemu_flow.let_through import user_cache_of
-from gpuemu_flow.numerics.rng_jump import prefix_table
-from gpuemu_flow.runners import (
-    channel,
-    imports,
-    jobs,
-    limits,
-    listener,
-    malloc,
-    observe,
-    preload,
-    worker,
-)
+from gpuemu_flow.numerics.rng_arrays import prefix_table
+from gpuemu_flow.runners import channel, imports, jobs, limits, listener, notices, worker
 from gpuemu_flow.runners.sandbox import enter, listings, spec
 
 PRELOADED = (base64, json, ml_dtypes)
 _FOR_JOBS = (
     "gpuemu_flow.judging.judge",
     "gpuemu_flow.judging.judge_service",
-    "gpuemu_flow.numerics.rng_draws",
-    "gpuemu_flow.numerics.rng_normal",
+    "gpuemu_flow.numerics.rng_arrays",
     "gpuemu_flow.numerics.shadow",
 )
 """Modules of this package that sessions need for judging.
@@ -72,13 +62,7 @@ def kill_group(pid: int) -> None:
 
 
 class ForkServer:
-    """Forks sessions on request and reports their ends.
-
-    Parameters
-    ----------
-    control : socket
-        The coordinator's requests.
-    """
+    """Forks sessions on request and reports their ends."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -132,7 +116,7 @@ class ForkServer:
                 if not request.get("calls_only"):
                     self._import_for_jobs()
                 fence = request.get("sandbox")
-                sandbox = None if fence is None else spec.Sandbox.from_json(fence)
+                sandbox = msgspec.convert(fence, spec.Sandbox | None)
                 self._fork(fresh=bool(request.get("fresh")), sandbox=sandbox)
         elif source == _WAKEUP:
             try:
@@ -312,8 +296,8 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
 def _preload(package: str, control: socket.socket) -> None:
     """Import a package; if that fails, restart the server, and leave the import to each worker."""
     try:
-        preload.preload(package)
-    except preload.PreloadError as refused:
+        imports.preload(package)
+    except imports.PreloadError as refused:
         sys.stderr.write(f"not imported before: {refused}\n")
         sys.stderr.flush()
         control.set_inheritable(True)
@@ -324,7 +308,7 @@ def _preload(package: str, control: socket.socket) -> None:
 def record_imports() -> None:
     """Record the modules that this process has imported, for all processes forked from now on."""
     jobs.prepare()
-    observe.base_records(anew=True)  # last, so that it covers all modules loaded here
+    notices.base_records(anew=True)  # last, so that it covers all modules loaded here
     imports.forget_folders()
     gc.disable()
     gc.freeze()  # garbage, too: of our own imports it is a fiftieth, and to look for it takes 10 ms
@@ -334,7 +318,7 @@ def main() -> NoReturn:
     """Run the server with the arguments of the command line."""
     gc.disable()
     control = socket.socket(fileno=int(sys.argv[1]))
-    malloc.tune()
+    limits.tune()
     limits.adopt_orphans()
     np.random.seed(0)  # loads numpy.random, which is lazy, before forking
     if len(sys.argv) > 2:

@@ -19,16 +19,16 @@ from operator import is_not
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.float_dtype import begin_call
-from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.runners.arguments import begin_call
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.types import Json
 
 Arrays = Mapping[str, np.ndarray]
@@ -76,15 +76,6 @@ class Evaluator:
     """Evaluates the reference, either as written or as its float32 shadow.
 
     The shadow is the same source with float64 replaced by float32.
-
-    Parameters
-    ----------
-    program : Program
-    make_runner : callable
-        Loads a program in this process.
-    watch : Watch
-    loaded : Runner, optional
-        Runner of the program as written, if this process has loaded it already.
     """
 
     def __init__(
@@ -108,10 +99,7 @@ class Evaluator:
     ) -> dict[str, np.ndarray]:
         """Evaluate the reference, or its shadow with optional rounding, on `inputs`.
 
-        Raises
-        ------
-        RunnerError
-            ``reference-failed``, with the exception that the reference raised.
+        Raises RunnerError: ``reference-failed``, with the exception that the reference raised.
         """
         version = SHADOW if shadow else PLAIN
         if rounding is not None:
@@ -138,14 +126,7 @@ class Evaluator:
 
     @contextmanager
     def _world(self, version: str) -> Iterator[None]:
-        """Inside the context, use one version of the workspace's modules.
-
-        Parameters
-        ----------
-        version : str
-            ``plain`` for the modules as written, ``shadow`` for their float32 shadow, or
-            ``operands`` or ``steps`` for a shadow that also rounds; see `shadow_bytes`.
-        """
+        """Inside the context, use one version of the workspace's modules."""
         if self._at_home and version == PLAIN:
             yield
             return
@@ -188,22 +169,8 @@ class Evaluator:
         return taken
 
 
-@dataclass(frozen=True)
-class ServiceContext:
-    """The functions and memory that a service uses, in a worker that has loaded a program.
-
-    Attributes
-    ----------
-    run : callable
-        Takes inputs and a seed for the global generators, and returns the program's outputs. The
-        limits of a case apply. An exception of the program is raised unchanged.
-    evaluate : Evaluator
-        Calls the program, or its float32 shadow, without these limits.
-    own : Arena
-        Memory shared with the coordinator.
-    peer : Arena or None
-        Memory shared with another program's worker; None if there is none.
-    """
+class ServiceContext(Struct, frozen=True):
+    """The functions and memory that a service uses, in a worker that has loaded a program."""
 
     run: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]]
     evaluate: Evaluator
@@ -241,10 +208,7 @@ def _ours(target: str) -> tuple[str, str]:
 def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
     """Call ``module:function(payload, evaluator)`` of this package.
 
-    Raises
-    ------
-    ValueError
-        `target` is not a function of this package.
+    Raises ValueError: `target` is not a function of this package.
     """
     module, name = _ours(target)
     return getattr(importlib.import_module(module), name)(payload, evaluator)

@@ -62,14 +62,7 @@ class Listener:
         return self._receiver.fd
 
     def serve(self) -> bool:
-        """Record the system calls that wait for an answer, and let them go on or refuse them.
-
-        Returns
-        -------
-        bool
-            False if nothing more can arrive at the descriptor, such as after the last process has
-            ended.
-        """
+        """Record the system calls that wait for an answer, and let them go on or refuse them."""
         for _ in range(_AT_ONCE):
             events = self._poll.poll(0)
             if not events:
@@ -129,15 +122,14 @@ class Listener:
                 self._pair(b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
-        elif call.name == "touch":
-            self._read(path, found=b"f")
-        elif call.name == "folder":
-            if os.path.lexists(path):
-                self._read(path, found=b"f")  # it is in the way
-            else:
-                self._write(b"d", path)
-        elif call.name in ("remove", "cut") and os.path.lexists(path):
-            self._write(b"x" if call.name == "remove" else b"t", path)
+        elif call.name in ("touch", "folder", "cut"):
+            self._read(path, found=b"f")  # whether there is one shows in the answer
+            if call.name == "cut" and os.path.lexists(path):
+                self._write(b"t", path)
+        elif call.name == "folder" and not os.path.lexists(path):
+            self._write(b"d", path)
+        elif call.name == "remove" and os.path.lexists(path):
+            self._write(b"x", path)
         return False
 
     def _open(self, notice: Notice, path: bytes) -> bool:
@@ -189,22 +181,7 @@ class Listener:
             self._put(record)
 
     def _path(self, notice: Notice, at: int, position: int) -> bytes:
-        """Return the absolute path that a system call names, with links not resolved.
-
-        Parameters
-        ----------
-        notice : Notice
-        at : int
-            Index of the argument with the descriptor of the folder that the path is relative to;
-            negative for the current folder.
-        position : int
-            Index of the argument with the path.
-
-        Returns
-        -------
-        bytes
-            Empty if the path cannot be read.
-        """
+        """Return the absolute path that a system call names, with links not resolved."""
         arguments = notice.arguments
         path = self._memory.text(notice.thread, arguments[position])
         if path is None:

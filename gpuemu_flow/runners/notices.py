@@ -1,4 +1,4 @@
-"""Request, receive and answer seccomp user notifications of system calls on Linux.
+"""Seccomp user notifications of system calls on Linux, and a worker's side of observation.
 
 A process requests notifications (here: notices) of the calls that name files, for itself and for
 all processes that it starts from then on, in whatever language they are written. Another process
@@ -8,15 +8,27 @@ privileges and, unlike ptrace, does not interfere with signals, stopped processe
 
 from __future__ import annotations
 
+import array
 import ctypes
 import errno
 import os
 import platform
+import site
+import socket
+import stat
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import machinery
+from pathlib import Path
 from typing import NamedTuple
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
+from gpuemu_flow.installed import is_installed
+from gpuemu_flow.runners.imports import preloaded_names
+from gpuemu_flow.runners.sightings import UNSEEN, framed
 
 # linux/seccomp.h, linux/audit.h, linux/filter.h, linux/prctl.h
 _SET_MODE_FILTER = 1
@@ -33,23 +45,8 @@ _NOTICE = struct.Struct("<QIIiIQ6Q")
 _INSTRUCTION = struct.Struct("<HBBI")
 
 
-@dataclass(frozen=True)
-class PathCall:
-    """A system call that names a file, and the positions of its arguments.
-
-    Attributes
-    ----------
-    name : str
-    folder : int
-        Position of the descriptor that a relative path starts from; -1 if there is none.
-    path : int
-        Position of the path; -1 if the descriptor at `folder` itself names the file.
-    flags : int
-        Position of the flags; -1 if there are none.
-    to_folder, to_path : int
-        Positions of the descriptor and the path of a second file; `to_path` is -1 if the call names
-        only one file.
-    """
+class PathCall(Struct, frozen=True):
+    """A system call that names a file, and the positions of its arguments."""
 
     name: str
     folder: int
@@ -101,18 +98,8 @@ _ARM = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The numbers of system calls on one processor architecture.
-
-    Attributes
-    ----------
-    audit : int
-        Number by which a notice names the processor's architecture.
-    seccomp : int
-        The number of the system call that requests notices.
-    calls : dict of int to PathCall
-    """
+class Machine(Struct, frozen=True):
+    """The numbers of system calls on one processor architecture."""
 
     audit: int
     seccomp: int
@@ -161,14 +148,7 @@ def ask() -> int:
     From now on, each such call waits until a process that holds the descriptor lets the call
     continue, and fails if no process holds it. So hand the descriptor over at once.
 
-    Returns
-    -------
-    int
-        The descriptor from which notices are received; closed on exec.
-
-    Raises
-    ------
-    NoNoticesError
+    Raises NoNoticesError.
     """
     if MACHINE is None:
         raise NoNoticesError("only Linux on x86-64 and aarch64 can")
@@ -197,17 +177,7 @@ def ask() -> int:
 
 
 class Notice(NamedTuple):
-    """One system call whose caller is waiting.
-
-    Attributes
-    ----------
-    number : int
-        The notice's number.
-    thread : int
-        Id of the calling thread in this process's namespace; 0 if it is not in the namespace.
-    call : PathCall
-    arguments : list of int
-    """
+    """One system call whose caller is waiting."""
 
     number: int
     thread: int
@@ -229,10 +199,7 @@ class Receiver:
     def receive(self) -> Notice | None:
         """Return the next notice; None if the wait or the reported call was interrupted.
 
-        Raises
-        ------
-        OSError
-            This receiver's descriptor is not one that `ask` returned.
+        Raises OSError: This receiver's descriptor is not one that `ask` returned.
         """
         assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel requires zeros
@@ -313,3 +280,133 @@ class ProcessMemory:
         self._first.start, self._first.length = address, 8
         got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
         return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0
+
+
+# Have the fork server record all files that a worker uses, before the program's code is loaded.
+
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_MAPS = Path("/proc/self/maps")
+_CLOSED = "the program closed the checker's files"
+
+
+class Observer:
+    """Asks the kernel, once in each worker, to report file accesses to the fork server.
+
+    `report` is the descriptor of the file with the records, see `sightings`; `server` is that of a
+    socket to the fork server.
+    """
+
+    def __init__(self, report: int, server: int) -> None:
+        self._report = report
+        self._server = server
+        self._begun = False
+
+    def begin(self) -> None:
+        """Record all files that this process and its children use from now on.
+
+        Call it when ``sys.path`` is that of the program, before the program's code is read.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        missed = [b"m" + os.fsencode(path) for path in _hidden_by_preload()]
+        self._write([b"b" + base_records(), *missed])
+        failure = self._listen()
+        if failure:
+            self._write([b"u" + f"{UNSEEN} ({failure})".encode()])
+
+    def _write(self, records: list[bytes]) -> None:
+        with suppress(OSError):
+            os.write(self._report, b"".join(map(framed, records)))
+
+    def _listen(self) -> str:
+        """Start the listener; return the reason if that is impossible."""
+        try:
+            if not stat.S_ISSOCK(os.fstat(self._server).st_mode):
+                return _CLOSED
+            sock = socket.socket(fileno=os.dup(self._server))
+        except OSError:
+            return _CLOSED
+        with sock:
+            fds = array.array("i", [0])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+            try:
+                fds[0] = ask()
+            except NoNoticesError as error:
+                return str(error)
+            # Do nothing in between: every opening of a file waits until the fork server has the
+            # descriptor.
+            try:
+                sock.sendmsg([b"n"], rights)
+            except OSError:  # no receiver: waiting calls fail once the descriptor is closed
+                return _CLOSED
+            finally:
+                os.close(fds[0])
+        return ""
+
+
+_base: list[bytes] = []
+
+
+def base_records(*, anew: bool = False) -> bytes:
+    """Return records of the files that this process read before it had a program.
+
+    Call it before forking, so that each forked process need not make the records again; `anew` if
+    more modules have been imported since the last call.
+    """
+    if anew or not _base:
+        files = {*_origins(), *_mapped(), sys.executable}
+        kept = sorted(path for path in files if not path.startswith(_PACKAGE))
+        records = [f"r{path}" for path in kept] + [f"m{path}" for path in _sought_at_start()]
+        _base[:] = [b"\n".join(map(os.fsencode, records))]
+    return _base[0]
+
+
+def _origins() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        path = getattr(module, "__file__", None) if origin is None else origin
+        if isinstance(path, str) and path.startswith("/"):
+            yield path
+
+
+def _mapped() -> Iterator[str]:
+    """Yield the paths of the files of machine code in this process."""
+    with suppress(OSError):
+        for line in _MAPS.read_bytes().splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and fields[5].startswith(b"/") and fields[3] != b"00:00":
+                path = os.fsdecode(fields[5]).removesuffix(" (deleted)")
+                if not path.startswith(("/memfd:", "/dev/", "/SYSV")):
+                    yield path
+
+
+def _sought_at_start() -> Iterator[str]:
+    """Yield the missing files that the interpreter would import when it starts, if they existed."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    users = ["usercustomize"] if site.ENABLE_USER_SITE else []
+    for name in ("sitecustomize", *users) if not sys.flags.no_site else ():
+        origin = str(getattr(sys.modules.get(name), "__file__", None) or "")
+        for folder in (path for path in sys.path if path.startswith("/")):
+            path = f"{folder}/{name}"
+            if origin.startswith(path):
+                break
+            if folder in named or "-packages" in folder:
+                yield from (p for p in (path, f"{path}.py") if not os.path.lexists(p))
+
+
+def _hidden_by_preload() -> Iterator[str]:
+    """Yield the missing files that would be imported in place of preloaded modules.
+
+    The import of a framework in the fork server did not look into this program's own folders.
+    """
+    names = preloaded_names()
+    folders = [path for path in sys.path if path.startswith("/") and not is_installed(path)]
+    for folder in folders if names else ():
+        try:
+            there = frozenset(os.listdir(folder))  # noqa: PTH208
+        except OSError:
+            continue
+        candidates = (name + end for name in names for end in ("", *machinery.all_suffixes()))
+        yield from (f"{folder}/{name}" for name in candidates if name not in there)

@@ -1,4 +1,4 @@
-"""Run programs on cases in a pool of worker processes, with exactly one outcome per case."""
+"""Run programs on cases in a pool of workers, supervised: exactly one outcome per case."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
+from gpuemu_flow.runners.api import (
+    EMULATED,
+    Checks,
+    Outcome,
+    Program,
+    Request,
+    gives_up,
+    not_run,
+)
 from gpuemu_flow.runners.attempt import WorkerClient, load_request
 from gpuemu_flow.runners.process import (
     ServerDiedError,
@@ -26,11 +35,11 @@ from gpuemu_flow.runners.process import (
 from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
-from gpuemu_flow.runners.timeouts import gives_up, not_run
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.runners.session import ProgramSession
+    from gpuemu_flow.runners.work import ProgramSession
+
 
 LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
@@ -44,19 +53,7 @@ Publish = Callable[[Path, str], None]
 
 
 class Pool:
-    """Runs programs in workers. A context manager; thread-safe.
-
-    Parameters
-    ----------
-    workers : int
-        Maximum number of simultaneous sessions, over all threads.
-    staging : Path
-        Existing folder for blob files until they are published.
-    env : mapping of str to str, optional
-        Variables to add to the environment of every worker.
-    load_timeout : float
-        Seconds that importing a program may take.
-    """
+    """Runs programs in workers. A context manager; thread-safe."""
 
     def __init__(
         self,
@@ -141,17 +138,7 @@ class Pool:
         *,
         calls_only: bool = False,
     ) -> WorkerProcess:
-        """Return a new worker, started by a fork server of the pool.
-
-        Parameters
-        ----------
-        program : Program
-            A result of `_equipped`.
-        first : mapping, optional
-            A request that is sent before the worker starts; see `ServerHandle.open_worker`.
-        calls_only : bool
-            True if the worker only loads and calls the program, and judges nothing.
-        """
+        """Return a new worker, started by a fork server of the pool."""
         _check_fence(program)
         start = self._start_for(program)
         complaint = ""
@@ -217,15 +204,10 @@ class Pool:
     ) -> Iterator[ProgramSession]:
         """Yield a session to call a program repeatedly, with tensors in shared memory.
 
-        Raises
-        ------
-        RunnerError
-            ``worker-not-started``, raised by the session's methods, since the worker is started by
-            the first call.
-        CancelledRunError
-            `cancel` was set.
+        Raises RunnerError: ``worker-not-started``, raised by the session's methods, since the
+        worker is started by the first call. Raises CancelledRunError: `cancel` was set.
         """
-        from gpuemu_flow.runners.session import ProgramSession  # noqa: PLC0415 - loads numpy
+        from gpuemu_flow.runners.work import ProgramSession  # noqa: PLC0415 - loads numpy
 
         with self._slot(cancel):
             sightings = Sightings()
@@ -273,31 +255,8 @@ class Pool:
     ) -> list[Outcome]:
         """Run a program on cases.
 
-        Parameters
-        ----------
-        program : Program
-        requests : sequence of Request
-        checks : Checks
-        on_outcome : callable, optional
-            Called with each outcome once it is final, in the order of `requests`.
-        publish : callable
-            Moves a staged blob file, given its path and sha256, to its final place.
-        cancel : threading.Event, optional
-            When set, the workers are killed and the remaining cases have no outcome.
-        on_observed : callable, optional
-            Called with everything that the program was seen to use so far: before `on_outcome` and
-            at the end, each time only if the program was seen to use something new.
-
-        Returns
-        -------
-        list of Outcome
-            One per request, in their order; fewer after a cancellation. After several timeouts in a
-            row, the remaining cases get the same error without being run; see `timeouts`.
-
-        Raises
-        ------
-        RunnerError
-            ``worker-not-started`` or ``staging-failed``, which are not the program's fault.
+        Raises RunnerError: ``worker-not-started`` or ``staging-failed``, which are not the
+        program's fault.
         """
         outcomes: list[Outcome] = []
         sightings = Sightings()
@@ -342,24 +301,8 @@ class Pool:
     ) -> Json:
         """Run one of this package's functions in a worker, with an `Evaluator` of `program`.
 
-        Parameters
-        ----------
-        program : Program
-            Loaded in a new worker when the function first needs it.
-        target : str
-            ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
-        payload : JSON
-        seconds : float
-            Time limit, after which the worker is killed.
-        on_observed : callable, optional
-            Called at the end, also after a failure, with everything that the program was seen to
-            use.
-
-        Raises
-        ------
-        JobFailedError
-            The function, or the program that it evaluated, failed.
-        CancelledRunError
+        Raises JobFailedError: The function, or the program that it evaluated, failed. Raises
+        CancelledRunError.
         """
         program = _equipped(program)
         with self._slot(cancel):

@@ -13,15 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import channel, memfd
+from gpuemu_flow.runners import channel
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.preloadable import framework_of, identity
+from gpuemu_flow.runners.imports import framework_of, identity
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
@@ -58,13 +59,7 @@ class ServerDiedError(Exception):
 
 
 class WorkerEndedError(Exception):
-    """Raised when a session's process has ended.
-
-    Attributes
-    ----------
-    code : int or None
-        Exit code, or minus the signal's number; None when the fork server died with the process.
-    """
+    """Raised when a session's process has ended."""
 
     def __init__(self, code: int | None) -> None:
         super().__init__(code)
@@ -83,21 +78,16 @@ class WorkerProcess:
     its standard error, and its records of used files and variables. Not thread-safe.
 
     `close` or `kill` ends the process and all that stayed in its group.
-
-    Parameters
-    ----------
-    server : int
-        The fork server's process id.
     """
 
     def __init__(self, server: int) -> None:
         self._server = server
         self.sock, self._child_end = socket.socketpair()
         self._lifeline, self._server_end = socket.socketpair()
-        self.status = memfd.create("status")
+        self.status = channel.create("status")
         os.ftruncate(self.status, 64)
-        self.stderr = memfd.append_only(memfd.create("stderr"))
-        self.report = memfd.append_only(memfd.create("report"))
+        self.stderr = channel.append_only(channel.create("stderr"))
+        self.report = channel.append_only(channel.create("report"))
         self.sightings: Sightings | None = None
         # A stopped worker must not block a process that sends it a request.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
@@ -133,11 +123,8 @@ class WorkerProcess:
     def wait_started(self, seconds: float) -> None:
         """Wait until the fork server has reported the worker's process id.
 
-        Raises
-        ------
-        ServerDiedError
-        RunnerError
-            ``worker-not-started``: the system refuses another process.
+        Raises ServerDiedError. Raises RunnerError: ``worker-not-started``: the system refuses
+        another process.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -172,17 +159,8 @@ class WorkerProcess:
     def receive(self, deadline: float, cancel: threading.Event | None = None) -> dict[str, Json]:
         """Return the worker's next message.
 
-        Parameters
-        ----------
-        deadline : float
-            Monotonic time.
-        cancel : threading.Event, optional
-
-        Raises
-        ------
-        WorkerEndedError, DeadlineError, CancelledRunError
-        ChannelJunkError
-            The program wrote to our socket.
+        Raises WorkerEndedError, DeadlineError, CancelledRunError. Raises ChannelJunkError: The
+        program wrote to our socket.
         """
         message = self._frames.buffered()
         let_go_on = time.monotonic() + _PATIENCE
@@ -244,7 +222,7 @@ class WorkerProcess:
 
     def stderr_tail(self) -> str:
         """Return the end of the program's standard error since the case began."""
-        return memfd.tail(self.stderr)
+        return channel.tail(self.stderr)
 
     @property
     def closed(self) -> bool:
@@ -278,17 +256,8 @@ class WorkerProcess:
             os.close(fd)
 
 
-@dataclass(frozen=True)
-class ServerStart:
-    """Settings of a fork server; programs with equal settings share one server.
-
-    Attributes
-    ----------
-    env : tuple of pairs of str
-        Variables of the environment and their values.
-    framework, identity : str
-        An installed package that the server imports, and the identity of its files.
-    """
+class ServerStart(Struct, frozen=True):
+    """Settings of a fork server; programs with equal settings share one server."""
 
     env: tuple[tuple[str, str], ...] = ()
     framework: str = ""
@@ -326,21 +295,13 @@ def _server_environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 class ServerHandle:
-    """Starts one fork server and requests workers from it. Thread-safe.
-
-    Parameters
-    ----------
-    env : mapping of str to str
-        Variables to set for every program, besides those that it gets from this process.
-    framework : str
-        An installed package that the server imports before it starts workers; see `preload`.
-    """
+    """Starts one fork server and requests workers from it. Thread-safe."""
 
     def __init__(self, env: Mapping[str, str], framework: str = "") -> None:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
         self._lock = threading.Lock()
         self._control, peer = socket.socketpair()
-        self._stderr = memfd.create("forkserver-stderr")
+        self._stderr = channel.create("forkserver-stderr")
         preload = [framework] if framework else []
         with peer:
             self._process = subprocess.Popen(
@@ -374,30 +335,12 @@ class ServerHandle:
     ) -> WorkerProcess:
         """Return a new worker process.
 
-        Parameters
-        ----------
-        fresh : bool
-            True to start a new interpreter instead of forking.
-        sandbox : Sandbox, optional
-            Restrictions that are in force before anything else happens in the process.
-        calls_only : bool
-            True if the worker only loads and calls a program, and judges nothing.
-        first : mapping, optional
-            A request sent before the worker starts, so that the worker need not wait for it.
-            `receive` returns its answer first.
-        meanwhile : callable
-            Called while the worker starts.
-
-        Raises
-        ------
-        ServerDiedError
-        RunnerError
-            ``worker-not-started``.
+        Raises ServerDiedError. Raises RunnerError: ``worker-not-started``.
         """
         worker = WorkerProcess(self._process.pid)
         try:
             with self._lock:
-                fence = None if sandbox is None else asdict(sandbox)
+                fence = to_builtins(sandbox)
                 request = {"fresh": fresh, "sandbox": fence, "calls_only": calls_only}
                 channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
@@ -415,7 +358,7 @@ class ServerHandle:
 
     def stderr_tail(self) -> str:
         """Return the end of the server's standard error."""
-        return memfd.tail(self._stderr)
+        return channel.tail(self._stderr)
 
     def close(self) -> None:
         """End the server and every process below it."""

@@ -64,16 +64,7 @@ def framed(record: bytes) -> bytes:
 
 
 class _OwnChanges:
-    """Tracker of the changes that one program makes to files, in the order of the changes.
-
-    Attributes
-    ----------
-    written : set of str
-        All files to which the program may have written.
-    needed : set of str
-        Files that the program created and then used. Their earlier absence is an input of the
-        program.
-    """
+    """Tracker of the changes that one program makes to files, in the order of the changes."""
 
     def __init__(self) -> None:
         self.written: set[str] = set()
@@ -179,17 +170,7 @@ class Sightings:
         self._is_made = True
 
     def follow(self, fd: int, scratch: str = "") -> None:
-        """Begin to read the records of a worker; `leave` ends this.
-
-        Parameters
-        ----------
-        fd : int
-            Descriptor of the file with the records.
-        scratch : str
-            The worker's own temporary folder; empty if it has none. Uses of files in this folder
-            are not recorded. It may lie in a temporary folder that several workers share. Then, no
-            uses of files in the shared folder are recorded.
-        """
+        """Begin to read the records of a worker; `leave` ends this."""
         self._followed.setdefault(fd, 0)
         if scratch:
             around = os.path.dirname(scratch)  # noqa: PTH120

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from gpuemu_flow.runners.api import REFUSALS
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 
-if TYPE_CHECKING:
-    from gpuemu_flow.runners.work import Work
-
 ENOUGH_ALIKE = 2
+
+
+class Work(Protocol):
+    """Work for a worker, done in two steps, so that the caller can do something else in between."""
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send the request to a worker."""
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the outcome, or raise CancelledRunError."""
 
 
 def _refusal(attempt: Attempt) -> tuple[str, str] | None:
@@ -59,18 +67,6 @@ class Supervisor:
     A case whose process got SIGKILL is tried again, since the system may have killed it because
     other processes used the memory. If the second process gets SIGKILL, too, later cases that are
     killed are not tried again.
-
-    Parameters
-    ----------
-    isolation : str
-        Isolation of the program: ``fork``, ``spawn`` or ``warm``.
-    open_worker : callable
-        Returns the client of a new worker.
-    open_private : callable
-        Returns the client of a new worker of a separate fork server, for programs that kill their
-        parent process.
-    leaves_nothing : bool
-        True if no state of the program outlives a case. Then an earlier case cannot cause an error.
     """
 
     def __init__(
@@ -103,13 +99,7 @@ class Supervisor:
             self._current = None
 
     def next_worker(self) -> WorkerClient | None:
-        """Return the worker for the next case, and start one if none is idle.
-
-        Returns
-        -------
-        WorkerClient or None
-            None if the program could not be loaded, or if each case gets a separate worker.
-        """
+        """Return the worker for the next case, and start one if none is idle."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:

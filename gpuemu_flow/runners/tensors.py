@@ -59,11 +59,8 @@ def _from_dlpack(value: Any, name: str) -> Any:
 
     A tensor of bfloat16 or float8 can be converted only if PyTorch is loaded.
 
-    Raises
-    ------
-    OpError
-        ``op-output-dtype``: the tensor is on a device, or has a dtype that neither numpy nor
-        PyTorch can convert.
+    Raises OpError: ``op-output-dtype``: the tensor is on a device, or has a dtype that neither
+    numpy nor PyTorch can convert.
     """
     try:
         return np.from_dlpack(value)
@@ -79,11 +76,8 @@ def _from_dlpack(value: Any, name: str) -> Any:
 def as_plain_array(value: Any, name: str) -> np.ndarray:
     """Return one returned value as a base-class ndarray of a known dtype in native byte order.
 
-    Raises
-    ------
-    OpError
-        ``op-output-missing`` (no array at all), ``op-output-dtype``, ``op-output-shape``;
-        ``op-output-junk`` (masked elements).
+    Raises OpError: ``op-output-missing`` (no array at all), ``op-output-dtype``, ``op-output-
+    shape``; ``op-output-junk`` (masked elements).
     """
     # A view, since the program could still change the shape of the array that it returned.
     given = value if type(value) is np.ndarray else _as_array(value, name)
@@ -135,10 +129,7 @@ def _is_array_like(value: Any) -> bool:
 def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return the outputs of a callable as arrays, by name; see `name_values`.
 
-    Raises
-    ------
-    OpError
-        See `name_values` and `as_plain_array`.
+    Raises OpError: See `name_values` and `as_plain_array`.
     """
     values = name_values(returned, output_names)
     return {name: as_plain_array(value, name) for name, value in values.items()}
@@ -147,17 +138,7 @@ def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.nda
 def name_values(returned: Any, output_names: Sequence[str]) -> dict[str, Any]:
     """Return the outputs of a callable by name, without converting them.
 
-    Parameters
-    ----------
-    returned
-        One array or scalar, a tuple or list of them in the order of `output_names`, or a mapping.
-    output_names : sequence of str
-        Declared names; empty for a single output called ``result``.
-
-    Raises
-    ------
-    OpError
-        ``op-output-missing`` if a name has no array, or the number of arrays is wrong.
+    Raises OpError: ``op-output-missing`` if a name has no array, or the number of arrays is wrong.
     """
     names = tuple(output_names) or (DEFAULT_OUTPUT,)
     if isinstance(returned, Mapping):

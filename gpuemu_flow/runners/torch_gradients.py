@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.numerics.contract import PARAMETERS, parameter_name
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
-from gpuemu_flow.runners.gradient_calls import GradientCall
-from gpuemu_flow.runners.torch_cotangents import LaidCotangent, layout_of_case
-from gpuemu_flow.types import Failure
+from gpuemu_flow.numerics.layouts import describe, place
+from gpuemu_flow.runners.callable import GradientCall
+from gpuemu_flow.types import LAYOUTS, Failure, FailureKind
 
 
 class TorchGradients:
-    """Makes tensors that require gradients from one call's arguments, and computes the gradients.
-
-    Parameters
-    ----------
-    torch : module
-    call : GradientCall
-    mutates : tuple of str
-        Arguments that the call may change.
-    to_tensor : callable
-        Returns a tensor on the memory of an array.
-
-    Attributes
-    ----------
-    changed : list of Failure
-        One failure for each cotangent whose memory the backward pass changed.
-    """
+    """Makes tensors that require gradients from a call's arguments, and computes the gradients."""
 
     def __init__(
         self,
@@ -116,3 +102,50 @@ class TorchGradients:
         # The reference is differentiated by PyTorch, which does without another layout.
         layout = layout_of_case(self._inputs.values()) if self._wanted.plain else "contiguous"
         return LaidCotangent.of(self._torch, name, tensor, layout)
+
+
+# Lay out the cotangents of a backward pass of PyTorch in memory, and detect writes to them.
+
+
+_UNLIKE_C_ORDER = [name for name in LAYOUTS if name not in ("contiguous", "offset", "expanded")]
+
+
+def layout_of_case(arrays: Iterable[np.ndarray]) -> str:
+    """Return the layout of the first input that is not in C order, else ``contiguous``."""
+    for array in arrays:
+        strides = tuple(step // array.itemsize for step in array.strides)
+        if array.flags.c_contiguous:
+            continue
+        for layout in _UNLIKE_C_ORDER:
+            if describe(layout, array.shape) == strides:
+                return layout
+    return "contiguous"
+
+
+class LaidCotangent(Struct, frozen=True):
+    """The cotangent of one output, in some layout; the memory around its elements is NaN."""
+
+    name: str
+    tensor: Any
+    memory: Any
+    before: Any
+
+    @classmethod
+    def of(cls, torch: Any, name: str, values: Any, layout: str) -> LaidCotangent:
+        """Make a cotangent that holds `values` in a layout."""
+        shape = tuple(values.shape)
+        where = place(layout, shape, 1)
+        memory = torch.full((where.nbytes,), float("nan"), dtype=values.dtype)
+        tensor = memory.as_strided(shape, describe(layout, shape), where.offset)
+        tensor.copy_(values)
+        return cls(name, tensor, memory, memory.clone())
+
+    def failures(self, torch: Any) -> list[Failure]:
+        """Return a failure if the backward pass wrote to `memory`, else an empty list."""
+        if torch.equal(self.memory.view(torch.uint8), self.before.view(torch.uint8)):
+            return []
+        message = (
+            f"the backward pass wrote to the gradient of {self.name!r} that it was given, which "
+            "other backward passes read, too"
+        )
+        return [Failure(FailureKind.INPUT_MODIFIED, message, self.name)]

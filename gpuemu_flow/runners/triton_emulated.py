@@ -7,11 +7,12 @@ import math
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.launch import (
     Argument,
@@ -21,16 +22,13 @@ from gpuemu_flow.emulator.launch import (
     ScalarArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.runners.api import MOST_PRINTED
-from gpuemu_flow.runners.emulated import failure_of
-from gpuemu_flow.runners.planted import PtxFolder
-from gpuemu_flow.runners.triton_arguments import Leaf, Unfolding
-from gpuemu_flow.runners.triton_compiled import Compiled
-from gpuemu_flow.runners.triton_cuda import Patch, shared_bytes
-from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
-from gpuemu_flow.runners.triton_interpreter import CONFIGURATION, SWITCH, package
-from gpuemu_flow.runners.triton_unwritten import fill_word
+from gpuemu_flow.runners.emulated import PtxFolder, failure_of
+from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, Patch, patched, shared_bytes
+from gpuemu_flow.runners.triton_interpreter import CONFIGURATION, SWITCH, Compiled, package
+from gpuemu_flow.runners.triton_memory import fill_word
 from gpuemu_flow.types import Failure
 
 _FLOATS = {2: "<e", 4: "<f", 8: "<d"}
@@ -39,26 +37,7 @@ _FLOATS = {2: "<e", 4: "<f", 8: "<d"}
 class CompiledTriton:
     """Runs host functions of Triton kernels; each launch is compiled and emulated.
 
-    Parameters
-    ----------
-    arch : str
-        Architecture of the GPU, such as ``sm_80``.
-    checks : sequence of str
-    root : str
-        The workspace.
-    exchange : PtxFolder, optional
-        PTX to run in place of the PTX that Triton makes.
-
-    Attributes
-    ----------
-    device : CpuDevice
-    printed : str
-        The beginning of what kernels printed by ``printf`` since `running` was last entered.
-
-    Raises
-    ------
-    RunnerError
-        ``triton-missing`` without torch or triton.
+    Raises RunnerError: ``triton-missing`` without torch or triton.
     """
 
     def __init__(
@@ -84,14 +63,7 @@ class CompiledTriton:
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Inside the context, make host code and its imports see a GPU, and emulate launches.
-
-        Parameters
-        ----------
-        run : int
-            Number of the run. Run 1 fills new memory with other values than run 0, so that
-            unwritten elements differ.
-        """
+        """Inside the context, make host code and its imports see a GPU, and emulate launches."""
         self._found, self._addressed, self.printed = [], False, ""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
@@ -293,19 +265,7 @@ class _Memory:
 
 
 def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
-    """Tell whether new memory still holds its fill values, and so was never written.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The memory's bytes.
-    dtype : str
-        Dtype of the tensor in the memory.
-    item : int
-        Bytes per element.
-    run : int
-        Number of the run, 0 or 1, which decides the fill values.
-    """
+    """Tell whether new memory still holds its fill values, and so was never written."""
     word = fill_word(dtype.removeprefix("torch."), item, run)
     if not data.size or data.size % item:
         return False
@@ -326,3 +286,81 @@ def _packed(value: bool | float, kind: str) -> bytes:
 
 def _refused(message: str, hint: str) -> FlowError:
     return RunnerError(Problem("triton-compiled", message, hint))
+
+
+# Convert a launch's arguments to the parameters of a compiled Triton kernel.
+
+
+Refusal = Callable[[str, str], FlowError]
+
+DESCRIPTOR = "tensordesc"
+INTERPRETED = 'use mode = "interpreted"'
+
+
+class Leaf(Struct, frozen=True):
+    """One parameter of the compiled kernel."""
+
+    name: str
+    value: Any
+    kind: str
+    tensor: TensorMap | None = None
+
+
+class Unfolding:
+    """Splits tuples and tensor descriptors into the parameters of one compiled kernel.
+
+    The order of parameters is that of Triton's launcher (``triton/backends/nvidia/driver.py``,
+    ``make_tensordesc_arg`` and ``decompose_descriptor``; Triton 3.4 and later).
+    """
+
+    def __init__(self, maps: Sequence[Mapping[str, Any]] | None, refused: Refusal) -> None:
+        self._maps = iter(maps) if maps else None
+        self._refused = refused
+
+    def parts(self, name: str, value: Any, kind: Any) -> Iterator[Leaf]:
+        """Yield the parameters made from one argument; a compile-time constant has none."""
+        if kind == "constexpr":
+            return
+        if isinstance(kind, tuple):
+            for part, part_kind in zip(value, kind, strict=True):
+                yield from self.parts(name, part, part_kind)
+        elif isinstance(kind, str) and kind.startswith(DESCRIPTOR):
+            yield from self._descriptor(name, value, kind)
+        else:
+            yield Leaf(name, value, str(kind))
+
+    def _descriptor(self, name: str, value: Any, kind: str) -> Iterator[Leaf]:
+        element = kind.partition("<")[2].partition("[")[0]
+        sizes, strides = list(value.shape), list(value.strides)
+        if self._maps is not None:
+            made = self._tensor(name, value, next(self._maps))
+            yield Leaf(name, value.base, f"*{element}", made)
+            yield from (Leaf(name, int(n), "i32") for n in sizes)
+            yield from (Leaf(name, int(n), "i64") for n in strides)
+            return
+        yield Leaf(name, value.base, f"*{element}")
+        yield from (Leaf(name, int(n), "i64") for n in (*sizes, *strides))
+        yield Leaf(name, value.padding == "nan", "i1")
+        yield Leaf(name, bool(getattr(value, "round_f32_to_tf32", False)), "i1")
+        yield from (Leaf(name, int(n), "i32") for n in sizes)
+        yield from (Leaf(name, int(n), "i64") for n in strides)
+
+    def _tensor(self, name: str, value: Any, noted: Mapping[str, Any]) -> TensorMap:
+        """Return the tensor map of a descriptor; its dimensions are in reverse order."""
+        if noted.get("is_im2col") or noted.get("fp4_padded"):
+            reason = "in im2col mode" if noted.get("is_im2col") else "of padded fp4 numbers"
+            raise self._refused(f"the argument {name} is a descriptor {reason}", INTERPRETED)
+        if getattr(value, "round_f32_to_tf32", False):
+            raise self._refused(
+                f"the argument {name} is a descriptor that rounds to TF32",
+                f"round_f32_to_tf32 = False, or {INTERPRETED}",
+            )
+        item = int(noted["elem_size"])
+        box = tuple(int(n) for n in reversed(noted["block_size"]))
+        return TensorMap(
+            address=0, kind=int(noted["elem_type"]), interleave=0, swizzle=int(noted["swizzle"]),
+            fill=int(value.padding == "nan"), box=box,
+            extents=tuple(int(n) for n in reversed(value.shape)),
+            strides=(item, *(int(n) * item for n in reversed(value.strides[:-1]))),
+            steps=(1,) * len(box),
+        )  # fmt: skip

@@ -6,24 +6,29 @@ import functools
 import importlib
 import inspect
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.runners.triton_arithmetic import Arithmetic
-from gpuemu_flow.runners.triton_bfloat16 import Bfloat16
-from gpuemu_flow.runners.triton_builder import CheckedBuilder, Language
-from gpuemu_flow.runners.triton_compiled import Compiled
-from gpuemu_flow.runners.triton_cuda import CAPABILITY, Patch
-from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
-from gpuemu_flow.runners.triton_libdevice import Libdevice
-from gpuemu_flow.runners.triton_memory import ZONE, Memory, Region
-from gpuemu_flow.runners.triton_provenance import Provenance, dispatch_mode, meant_by
+from gpuemu_flow.runners.triton_arithmetic import Arithmetic, Bfloat16, Libdevice
+from gpuemu_flow.runners.triton_device import CAPABILITY, CpuDevice, CpuDriver, Patch, patched
+from gpuemu_flow.runners.triton_memory import (
+    READ,
+    WRITE,
+    ZONE,
+    Memory,
+    OutOfBoundsError,
+    Provenance,
+    Region,
+    dispatch_mode,
+    meant_by,
+)
 from gpuemu_flow.runners.triton_types import Values
 from gpuemu_flow.types import Failure
 
@@ -68,10 +73,7 @@ class Interpreter:
     Inside `running`, each kernel is an object of the same type as on a machine with a GPU, so that
     wrappers find the attributes that they expect. Only a launch or a call is interpreted.
 
-    Raises
-    ------
-    RunnerError
-        ``triton-missing`` without torch or triton.
+    Raises RunnerError: ``triton-missing`` without torch or triton.
     """
 
     def __init__(self, *, required: bool = False, forbid: tuple[str, ...] = ()) -> None:
@@ -110,16 +112,7 @@ class Interpreter:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Inside the context, make host code and its imports see a GPU, and interpret kernels.
-
-        Parameters
-        ----------
-        seed : int
-            Decides the order in which the programs of a grid run.
-        run : int
-            Number of the run. Run 1 fills new memory with other values than run 0, so that
-            unwritten elements differ.
-        """
+        """Inside the context, make host code and its imports see a GPU, and interpret kernels."""
         self.memory.forget()
         self._alive.clear()
         self.device.made_uninitialised, self.device.run = False, run
@@ -220,13 +213,6 @@ class Interpreter:
         """Prepare for one launch of a kernel, which the caller makes inside the context.
 
         The kernel may access only the tensors in `arguments`.
-
-        Parameters
-        ----------
-        executor : GridExecutor
-            Triton's object that runs the kernel on a grid.
-        arguments : list of (str, tensor)
-            The launch's tensors, each with the name of its argument.
         """
         code = executor.fn.__code__
         regions = [Region(name, *_span(tensor)) for name, tensor in arguments]
@@ -331,3 +317,173 @@ def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None
         copies[start] = between
     moved = copies[start].untyped_storage()
     tensor.set_(moved, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+# Replaced parts of Triton's interpreter: memory accesses, the grid, and the language modules.
+
+
+_MAX_SHUFFLED = 1 << 22
+
+
+class Language:
+    """Patches Triton's language modules for the interpreter, until the end of a launch.
+
+    A launch patches the same modules only once. Triton's interpreter alone patches them again for
+    each call of a function inside a kernel, and spends most of its time on this.
+    """
+
+    def __init__(self, original: Callable[[Any], Any]) -> None:
+        self._original = original
+        self._scopes: list[Any] = []
+        self._seen: set[frozenset[int]] = set()
+
+    def begin(self) -> None:
+        """Begin a launch, for which no module is patched yet."""
+        self._scopes, self._seen = [], set()
+
+    def patch(self, function: Any) -> Language:
+        """Patch the language modules that a function's own module refers to; return this object."""
+        values = list(function.__globals__.values())
+        modules = (v for v in values if isinstance(v, ModuleType))
+        key = frozenset(id(m) for m in modules if m.__name__.startswith("triton.language"))
+        if key not in self._seen:
+            self._seen.add(key)
+            self._scopes.append(self._original(function))
+        return self
+
+    def restore(self) -> None:
+        """Undo all patches of the launch."""
+        for scope in reversed(self._scopes):
+            if scope is not None:  # older interpreters restore nothing
+                scope.restore()
+        self.begin()
+
+
+class CheckedBuilder:
+    """The interpreter's builder, with checked memory accesses and a shuffled order of programs."""
+
+    def __init__(self, interpreter: Any, memory: Memory) -> None:
+        self._interpreter = interpreter
+        self._builder = interpreter.interpreter_builder
+        self._memory = memory
+        self.order: np.random.Generator | None = None
+        self._shape = (1, 1, 1)
+        self._permutation: np.ndarray | None = None
+
+    def patches(self) -> list[Patch]:
+        """Return the replacements for methods of the interpreter's builder."""
+        names = {
+            "create_masked_load": self._load,
+            "create_masked_store": self._store,
+            "create_atomic_rmw": self._atomic,
+            "create_atomic_cas": self._compare_and_swap,
+            "set_grid_dim": self._set_shape,
+            "set_grid_idx": self._set_place,
+        }
+        return [
+            (self._builder, name, method(getattr(self._builder, name)))
+            for name, method in names.items()
+        ]
+
+    def _kept(self, pointers: Any, mask: Any, itemsize: int, deed: str) -> Any:
+        kept = self._memory.allowed(pointers.data, mask.data, itemsize, deed)
+        return mask if kept is mask.data else self._interpreter.TensorHandle(kept, mask.dtype)
+
+    def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(pointers: Any, mask: Any, *rest: Any, **more: Any) -> Any:
+            itemsize = _itemsize(pointers)
+            return original(pointers, self._kept(pointers, mask, itemsize, READ), *rest, **more)
+
+        return load
+
+    def _store(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def store(pointers: Any, value: Any, mask: Any, *rest: Any, **more: Any) -> Any:
+            kept = self._kept(pointers, mask, _itemsize(pointers), WRITE)
+            return original(pointers, value, kept, *rest, **more)
+
+        return store
+
+    def _atomic(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def atomic(kind: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            kept = self._kept(pointers, mask, _itemsize(pointers), WRITE)
+            return original(kind, pointers, value, kept, *rest)
+
+        return atomic
+
+    def _compare_and_swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def compare_and_swap(pointers: Any, *rest: Any) -> Any:
+            every = np.ones(pointers.data.shape, np.bool_)
+            kept = self._memory.allowed(pointers.data, every, _itemsize(pointers), WRITE)
+            if not kept.all():
+                raise OutOfBoundsError(self._memory.failures()[-1].message)
+            return original(pointers, *rest)
+
+        return compare_and_swap
+
+    def _set_shape(self, original: Callable[..., None]) -> Callable[..., None]:
+        def set_shape(*shape: int) -> None:
+            count = math.prod(shape)
+            self._shape = (shape[0], shape[1], shape[2])
+            shuffled = self.order is not None and 1 < count <= _MAX_SHUFFLED
+            self._permutation = (
+                self.order.permutation(count) if shuffled and self.order is not None else None
+            )
+            original(*shape)
+
+        return set_shape
+
+    def _set_place(self, original: Callable[..., None]) -> Callable[..., None]:
+        def set_place(*place: int) -> None:
+            if self._permutation is not None:
+                flat = int(np.ravel_multi_index(place, self._shape))
+                moved = np.unravel_index(int(self._permutation[flat]), self._shape)
+                place = tuple(int(i) for i in moved)
+            original(*place)
+
+        return set_place
+
+
+def _itemsize(pointers: Any) -> int:
+    """Return the size in bytes of the elements that a block of pointers points to."""
+    bits = int(pointers.get_element_ty().primitive_bitwidth)
+    return max(1, bits // 8)
+
+
+# A stand-in for the compiled kernel that a launch returns to host code.
+
+
+class Compiled:
+    """A stand-in for a compiled kernel that reports to use few resources, and can be launched."""
+
+    n_regs = 32
+    n_spills = 0
+    function = 0
+
+    def __init__(self, form: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._form = form
+        names = form.arg_names
+        self._given = {**dict(zip(names, args, strict=False)), **kwargs}
+        self._given = {name: v for name, v in self._given.items() if name in names}
+        self._given = {n: v for n, v in self._given.items() if not hasattr(v, "data_ptr")}
+        self.name = form.fn.__name__
+        self.asm: dict[str, str] = {}
+        self.metadata = SimpleNamespace(
+            shared=1024, num_warps=kwargs.get("num_warps", 4), num_ctas=1, name=self.name
+        )
+
+    def _init_handles(self) -> None: ...
+
+    def _constants(self) -> list[str]:
+        annotations = getattr(self._form.fn, "__annotations__", {})
+        names: list[str] = self._form.arg_names
+        return [name for name in names if "constexpr" in str(annotations.get(name, ""))]
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            names, constants = self._form.arg_names, self._constants()
+            if len(args) == len(names) - len(constants):  # the constants are in the compiled code
+                names = [name for name in names if name not in constants]
+            given = dict(zip(names, args, strict=False))
+            self._form.run(grid=grid, warmup=False, **{**self._given, **given, **kwargs})
+
+        return launch

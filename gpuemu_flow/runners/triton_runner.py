@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.emulated import PtxFolder
 from gpuemu_flow.runners.imports import load_function
-from gpuemu_flow.runners.planted import PtxFolder
 from gpuemu_flow.runners.torch_runner import TorchHost, TorchRunner
 from gpuemu_flow.runners.triton_interpreter import SWITCH, Interpreter
 
@@ -25,10 +25,7 @@ def plain_error(error: BaseException) -> BaseException:
 class TritonRunner(TorchRunner):
     """Calls a host function with torch tensors that share the memory of the inputs.
 
-    Raises
-    ------
-    OpError
-        ``op-not-loadable``, ``triton-missing``, ``op-signature``.
+    Raises OpError: ``op-not-loadable``, ``triton-missing``, ``op-signature``.
     """
 
     def _make_host(self, program: Program) -> TorchHost:

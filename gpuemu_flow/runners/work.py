@@ -1,56 +1,33 @@
-"""Units of work for a worker: cases whose outputs go to a file or to shared memory."""
+"""Units of work for a worker, and the session in which fuzzing calls a program repeatedly."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
+import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners import blobs
-from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
-from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Request
+from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Outcome, Request, Slot, end_of
 from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.attempt import Attempt, WorkerClient
+from gpuemu_flow.runners.attempt import MALFORMED, Attempt, WorkerClient, is_staged, read_slots
 from gpuemu_flow.runners.checked import CheckedInputs, CheckedWork, infos_of, watches
-from gpuemu_flow.runners.slots import Slot, end_of
+from gpuemu_flow.runners.sightings import Sightings
+from gpuemu_flow.runners.supervise import Supervisor, Work
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Work(Protocol):
-    """Work for a worker, done in two steps, so that the caller can do something else in between."""
-
-    def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the request to a worker.
-
-        Returns
-        -------
-        Attempt or None
-            The attempt, if it has already failed; else None.
-        """
-
-    def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome, or raise CancelledRunError."""
-
-
 class CaseToFile:
-    """A case whose outputs are written to a blob file.
-
-    Parameters
-    ----------
-    request : Request
-    checks : Checks
-    staged : Path
-        The file.
-    """
+    """A case whose outputs are written to a blob file."""
 
     def __init__(self, request: Request, checks: Checks, staged: Path) -> None:
         self._request = request
@@ -123,18 +100,8 @@ class CaseToFile:
         )
 
 
-@dataclass(frozen=True)
-class SharedInputs:
-    """Inputs that are already in a worker's shared memory.
-
-    Attributes
-    ----------
-    arena : Arena
-        Shared memory of the worker that was to run the case.
-    slots : mapping of str to Slot
-    again : callable
-        Makes the inputs again, for another worker.
-    """
+class SharedInputs(Struct, frozen=True):
+    """Inputs that are already in a worker's shared memory."""
 
     arena: Arena
     slots: Mapping[str, Slot]
@@ -145,13 +112,6 @@ class CallInMemory:
     """One call of the program, whose outputs come back in shared memory.
 
     Its inputs are those of a case, or given arrays.
-
-    Attributes
-    ----------
-    outputs : dict of str to ndarray
-        After `finish`: read-only views, valid until the session's next call.
-    arena, slots
-        The shared memory, and the outputs' positions in it; valid while the session lasts.
     """
 
     def __init__(
@@ -253,8 +213,7 @@ class CallInMemory:
         return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
 
 
-@dataclass(frozen=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     """The result of one of several calls, with its outputs' positions in shared memory."""
 
     slots: Mapping[str, Slot]
@@ -264,13 +223,7 @@ class CallResult:
 
 
 class CallMany:
-    """Several calls in one message, whose inputs are all in the worker's shared memory.
-
-    Attributes
-    ----------
-    done : list of CallResult
-        After `finish`: the results of the calls before the first that failed.
-    """
+    """Several calls in one message, whose inputs are all in the worker's shared memory."""
 
     def __init__(
         self,
@@ -296,7 +249,7 @@ class CallMany:
                 {
                     "index": case.index,
                     "seed": case.seed,
-                    "slots": {name: slot.to_json() for name, slot in slots.items()},
+                    "slots": msgspec.to_builtins(slots),
                 }
                 for case, slots in pairs
             ],
@@ -324,3 +277,120 @@ class CallMany:
             except MALFORMED:
                 return worker_client.broken(index)
         return attempt
+
+
+# Call a program repeatedly, with its tensors in shared memory, as fuzzing does.
+
+
+class ProgramSession:
+    """One program in a warm worker, which is replaced after a failure. Not thread-safe.
+
+    Made by `Pool.session`.
+    """
+
+    def __init__(self, supervisor: Supervisor, sightings: Sightings) -> None:
+        self._supervisor = supervisor
+        self._sightings = sightings
+        self._begun: CallInMemory | None = None
+        self._index = 0
+        self.done: CallInMemory | None = None
+
+    def call(
+        self,
+        inputs: Case | Mapping[str, np.ndarray],
+        *,
+        checks: Checks | None = None,
+        input_dtype: str | None = None,
+        dtype: str = "",
+        index: int = 0,
+        seed: int = 0,
+    ) -> tuple[dict[str, np.ndarray], Outcome]:
+        """Run the program once."""
+        self.begin(
+            inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
+        )
+        return self.finish()
+
+    def observed(self) -> Observation:
+        """Return everything that the program was seen to use since it was loaded, loading included.
+
+        The result only grows; while nothing new is seen, the same object is returned. Records of a
+        lost worker are kept.
+        """
+        return self._sightings.observation()
+
+    def arena(self) -> Arena | None:
+        """Return the shared memory that the next call will use; None if that is not known yet.
+
+        It is not known if each call gets a separate worker, or if the program could not be loaded.
+        """
+        worker_client = self._supervisor.next_worker()
+        return None if worker_client is None else worker_client.shared()
+
+    def ask(self, work: Work) -> Attempt:
+        """Run work other than a call in the worker, and supervise it like a call."""
+        return self._supervisor.run(work)
+
+    def begin_work(self, work: Work) -> None:
+        """Start work in the worker as `ask` does, but return at once.
+
+        `finish_work` must be called next, with the same work.
+        """
+        self._supervisor.begin(work)
+
+    def finish_work(self, work: Work) -> Attempt:
+        """Finish an `ask` that `begin_work` began."""
+        return self._supervisor.finish(work)
+
+    def abandon(self) -> None:
+        """Give up the call that was begun, and replace the worker."""
+        self._begun = None
+        self._supervisor.abandon()
+
+    def begin(
+        self,
+        inputs: Case | Mapping[str, np.ndarray] | SharedInputs,
+        *,
+        checks: Checks | None = None,
+        input_dtype: str | None = None,
+        dtype: str = "",
+        index: int = 0,
+        seed: int = 0,
+        case: Case | None = None,
+        decoy: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Start a call as `call` does, but return at once; `finish` returns the result.
+
+        If `inputs` are arrays, `case` may be the case that they belong to. Without a case, the
+        checks `decoy` and `guards` are impossible. The argument `decoy` may hold the input values
+        of the decoy call; by default, they are drawn.
+
+        Calls begun in two sessions run at the same time.
+        """
+        if self._begun is not None:
+            raise RuntimeError("finish the call that was begun first")
+        self._begun = CallInMemory(
+            inputs,
+            checks if checks is not None else Checks(),
+            input_dtype=input_dtype,
+            dtype=dtype,
+            index=index,
+            seed=seed,
+            case=case,
+            decoy=decoy,
+        )
+        self._index = inputs.index if isinstance(inputs, Case) else index
+        self._supervisor.begin(self._begun)
+
+    def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
+        """Finish the call that was begun, and return its result."""
+        work = self._begun
+        if work is None:
+            raise RuntimeError("no call was begun")
+        self._begun = None
+        self.done = work
+        attempt = self._supervisor.finish(work)
+        outcome = attempt.outcome
+        if outcome.index != self._index:
+            outcome = replace(outcome, index=self._index)
+        return work.outputs if outcome.ok else {}, outcome

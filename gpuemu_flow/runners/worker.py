@@ -16,15 +16,16 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.let_through import keep_user_cache
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
+from gpuemu_flow.runners import blobs, jobs, limits, script
 from gpuemu_flow.runners.api import (
     EMULATED,
     OpError,
@@ -33,21 +34,19 @@ from gpuemu_flow.runners.api import (
     Program,
     Request,
     RunError,
+    Slot,
+    end_of,
 )
 from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.arguments import begin_call
 from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
-from gpuemu_flow.runners.command import CommandRunner
+from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, Watch, send
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import CaseExecutor, Executed, Runner, converted
-from gpuemu_flow.runners.float_dtype import begin_call
-from gpuemu_flow.runners.hidden_modules import hide
-from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
-from gpuemu_flow.runners.observe import Observer
-from gpuemu_flow.runners.slots import Slot, end_of
-from gpuemu_flow.runners.streams import StandardStreams, keep_high
+from gpuemu_flow.runners.imports import enter_workspace, hide, set_source_transform
+from gpuemu_flow.runners.notices import Observer
+from gpuemu_flow.runners.script import CommandRunner, StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Case, Failure, Json, failure_to_json
 
 _STORAGE_ERRORS = (
@@ -63,8 +62,7 @@ _OWN_RUNNERS = {
 _SHIM = Path(__file__).with_name("shim.py")
 
 
-@dataclass(frozen=True)
-class Descriptors:
+class Descriptors(Struct, frozen=True):
     """A worker's file descriptors: its socket, status page, standard error, records and notices."""
 
     channel: int
@@ -161,17 +159,24 @@ class Worker:
             os._exit(code)
 
     def _answer(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        if message["type"] == "load":
-            return self._load(message)
-        if message["type"] == "case":
-            return self._case(message)
-        if message["type"] == "calls":
-            return self._calls(message)
-        if message["type"] == "serve":
-            return self._serve(message)
-        if message["type"] == "job":
-            return self._job(message)
-        return self._call(message)
+        answers = {
+            "load": self._load,
+            "case": self._case,
+            "calls": self._calls,
+            "serve": self._serve,
+            "job": self._job,
+        }
+        return answers.get(message["type"], self._call)(message)
+
+    @property
+    def _ready(self) -> CaseExecutor:
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        return self._executor
+
+    @property
+    def _shared(self) -> Arena:
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        return self._arena
 
     def _failed(self, error: BaseException, *, doing: str = "") -> RunError:
         assert self._program is not None  # noqa: S101 - set before anything can fail
@@ -183,7 +188,7 @@ class Worker:
         return replace(explained, stdout_tail=stdout, stderr_tail=stderr)
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        program = self._program = Program.from_json(message["program"])
+        program = self._program = msgspec.convert(message["program"], Program)
         try:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             enter_workspace(program)
@@ -201,12 +206,15 @@ class Worker:
             self._runner = runner
             self._executor = CaseExecutor(program, runner, self._watch)
         except BaseException as error:  # modules may raise anything
-            return {"type": "loaded", "error": asdict(self._failed(error, doing="loading"))}
+            return {
+                "type": "loaded",
+                "error": msgspec.to_builtins(self._failed(error, doing="loading")),
+            }
         return {"type": "loaded", "error": None}
 
     def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Run one of this package's functions, which gets an `Evaluator` of the program."""
-        program = self._program = Program.from_json(message["program"])
+        program = self._program = msgspec.convert(message["program"], Program)
         evaluator = jobs.Evaluator(
             program, lambda p: _runner(p, self._streams), self._watch, self._runner
         )
@@ -219,7 +227,7 @@ class Worker:
             np.random.seed(0)  # as in a worker that has run no case
             result = jobs.run_job(message["target"], message["payload"], evaluator)
         except BaseException as error:
-            failed = asdict(self._failed(error, doing="evaluating"))
+            failed = msgspec.to_builtins(self._failed(error, doing="evaluating"))
             return {"type": "job", "serial": message["serial"], "error": failed}
         return {"type": "job", "serial": message["serial"], "error": None, "result": result}
 
@@ -237,14 +245,12 @@ class Worker:
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Pass a request to the service that it names, and make the service if it is new."""
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])
         self._take_arenas(message)
-        assert self._arena is not None  # noqa: S101 - comes with the first question
         try:
             if self._service_context is None or self._service_context.peer is not self._peer:
-                self._service_context = self._make_service_context(self._program, self._arena)
+                self._service_context = self._make_service_context(self._program, self._shared)
             if self._service is None:
                 self._service = jobs.make_service(message["target"], message["setup"])
             result = self._service.answer(message["method"], message, self._service_context)
@@ -264,9 +270,8 @@ class Worker:
 
     def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
         """Return the program's outputs; see `jobs.ServiceContext`."""
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._streams.forget()
-        return self._executor.call(arrays, seed).outputs
+        return self._ready.call(arrays, seed).outputs
 
     def _begin(self, message: Mapping[str, Json]) -> int:
         self._streams.forget()
@@ -280,7 +285,7 @@ class Worker:
         fds, self._reader.fds = self._reader.fds, []
         staged = keep_high(fds[0])
         try:
-            executed = self._executed(request)
+            executed = self._ready.execute(request)
             digest, size = _stage(staged, executed)
         except _StagingError as failed:
             return {"type": "outcome", "serial": serial, "staging": str(failed)}
@@ -291,20 +296,15 @@ class Worker:
                 os.close(staged)
         return _reply(serial, _outcome(index, executed, digest, size))
 
-    def _executed(self, request: Request) -> Executed:
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        return self._executor.execute(request)
-
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Call the program on shared tensors or a generated case, with outputs in shared memory."""
         serial = self._begin(message)
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         self._take_arenas(message)
         index = int(message["index"])
         try:
             if message["case"] is not None:
                 request = Request(Case.from_json(message["case"]), message["input_dtype"])
-                executed = self._executor.execute(request, self._values(message))
+                executed = self._ready.execute(request, self._values(message))
                 called = self._leave(executed, 0)
             else:
                 called = self._call_on(message, message, int(message["reserved"]))
@@ -314,9 +314,8 @@ class Worker:
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
         """Return the input values that came with a case; None if none came."""
-        assert self._arena is not None  # noqa: S101 - comes with the first call
-        slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
-        return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
+        slots = msgspec.convert(message["slots"], dict[str, Slot])
+        return {n: a.copy() for n, a in self._shared.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Make several calls, but stop at the first that fails; return the results before it."""
@@ -338,35 +337,27 @@ class Worker:
         expect = getattr(self._runner, "expect", None)
         if expect is None:
             return
-        assert self._arena is not None  # noqa: S101 - comes with the first call
         self._watch.preparing()
-        slots = [
-            {name: Slot.from_json(s) for name, s in item["slots"].items()}
-            for item in message["items"]
-        ]
-        expect([self._arena.views(some) for some in slots])
+        slots = [msgspec.convert(item["slots"], dict[str, Slot]) for item in message["items"]]
+        expect([self._shared.views(some) for some in slots])
 
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], start: int
     ) -> _CallRecord:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
-        assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        assert self._arena is not None  # noqa: S101 - comes with the first call
-        slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
-        arrays = self._arena.views(slots)
+        slots = msgspec.convert(item["slots"], dict[str, Slot])
+        arrays = self._shared.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
         begin_call(like["input_dtype"] or like["float"])
-        fill = int(item.get("fill", malloc.NO_FILL))
-        return self._leave(self._executor.call(wide, int(item["seed"]), fill), start)
+        fill = int(item.get("fill", limits.NO_FILL))
+        return self._leave(self._ready.call(wide, int(item["seed"]), fill), start)
 
     def _leave(self, executed: Executed, start: int) -> _CallRecord:
-        assert self._arena is not None  # noqa: S101 - comes with the first call
-        written = self._arena.write(executed.outputs, start=start)
+        written = self._shared.write(executed.outputs, start=start)
         return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
 
 
-@dataclass(frozen=True)
-class _CallRecord:
+class _CallRecord(Struct, frozen=True):
     """A call whose outputs are in shared memory."""
 
     slots: dict[str, Slot]
@@ -377,7 +368,7 @@ class _CallRecord:
     def to_json(self) -> dict[str, Json]:
         return {
             "printed": self.printed,
-            "slots": {name: slot.to_json() for name, slot in self.slots.items()},
+            "slots": msgspec.to_builtins(self.slots),
             "violations": [failure_to_json(failure) for failure in self.violations],
             "seconds": self.seconds,
         }
@@ -432,7 +423,7 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
     limits.close_all_but({0, 1, 2, *given.numbers()})
     gc.enable()
     script.own_process()
-    malloc.tune()
+    limits.tune()
     Worker(given).serve()
 
 

@@ -11,7 +11,7 @@ from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import BAD
 
 if TYPE_CHECKING:
-    from gpuemu_flow.selection.protocols import SelectableWorkspace
+    from gpuemu_flow.selection.since import SelectableWorkspace
 
 
 def select(

@@ -14,11 +14,12 @@ from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote
 
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, to_builtins
+
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.store.artifacts import ArtifactMetrics
-from gpuemu_flow.store.atomic import write_atomic
-from gpuemu_flow.store.cache import OtherFormatError, seal, unseal
+from gpuemu_flow.store.cache import JsonStore, OtherFormatError, seal, unseal
+from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, number_from_json, number_to_json
 
@@ -34,7 +35,16 @@ _LONGEST_NAME = 200  # of a file; some file systems take 255 bytes
 
 @dataclass(frozen=True)
 class SubmittedResult:
-    """The newest result that a client submitted for one op and seed."""
+    """The newest result that a client submitted for one op and seed.
+
+    Attributes
+    ----------
+    op : str
+    seed : int
+    passed : bool
+    max_abs : float
+        May be NaN or infinite.
+    """
 
     op: str
     seed: int
@@ -54,7 +64,27 @@ class SubmittedResult:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Results and kernel metrics at one time."""
+    """Results and kernel metrics at one time.
+
+    Attributes
+    ----------
+    tag : str
+    created : str
+        UTC, ISO 8601 with microseconds; such times sort as text.
+    tool : str
+        Version of gpuemu-flow.
+    environment : mapping of str to str
+    kernels : mapping of str to list
+        For each configured kernel, the metrics of each of its entries on each architecture.
+    results : mapping of str to mapping
+        For each op and dtype, the summary of the comparison: ``results[op][dtype]``.
+    submitted : tuple of SubmittedResult or None
+        Results for ``CompareBaseline``; None if only kernel metrics were stored.
+    artifacts : mapping of str to ArtifactMetrics, or None
+        Metrics by kernel for ``DiffArtifactBaseline``; None if only results were stored.
+    of_run : bool
+        True if a run brought the workspace up to date first; False if a client stored the baseline.
+    """
 
     tag: str
     created: str
@@ -74,9 +104,7 @@ class Baseline:
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
-        artifacts = None
-        if self.artifacts is not None:
-            artifacts = {name: metrics.to_json() for name, metrics in self.artifacts.items()}
+        artifacts = to_builtins(self.artifacts)
         parts = {**vars(self), "submitted": submitted, "artifacts": artifacts}
         return {"kind": KIND, "format": FORMAT, **parts}
 
@@ -107,7 +135,6 @@ class Baseline:
                 isinstance(dtypes, dict) and all(isinstance(s, dict) for s in dtypes.values())
                 for dtypes in results.values()
             )
-            and (artifacts is None or isinstance(artifacts, dict))
         )
         if not good:
             raise ValueError("its kernels, results or environment have another form")
@@ -116,21 +143,20 @@ class Baseline:
                 values["submitted"] = tuple(map(SubmittedResult.from_json, values["submitted"]))
             except (KeyError, TypeError) as error:
                 raise ValueError("its submitted results have another form") from error
-        if artifacts is not None:
-            try:
-                values["artifacts"] = {
-                    str(name): ArtifactMetrics.from_json(metrics)
-                    for name, metrics in artifacts.items()
-                }
-            except (KeyError, TypeError) as error:
-                raise ValueError("its figures of kernels have another form") from error
+        try:
+            values["artifacts"] = convert(artifacts, dict[str, ArtifactMetrics] | None)
+        except ValidationError as error:
+            raise ValueError("its figures of kernels have another form") from error
         return cls(**values)
 
 
 def check_tag(tag: str) -> str:
     """Return the tag if it is valid.
 
-    Raises UsageError: ``baseline-bad-tag``.
+    Raises
+    ------
+    UsageError
+        ``baseline-bad-tag``.
     """
     parts = tag.split("/")
     if not _TAG.fullmatch(tag) or any(part.strip(".") == "" for part in parts) or tag in RESERVED:
@@ -148,7 +174,12 @@ def unknown_baseline(tag: str, known: list[str]) -> UsageError:
 
 
 class BaselineStore:
-    """The baselines of one workspace, deleted only by name or by `trim`."""
+    """The baselines of one workspace, deleted only by name or by `trim`.
+
+    Parameters
+    ----------
+    cache : WorkspaceCache
+    """
 
     def __init__(self, cache: WorkspaceCache) -> None:
         self._cache = cache
@@ -164,8 +195,11 @@ class BaselineStore:
     def get(self, tag: str) -> Baseline:
         """Return the baseline with a tag.
 
-        Raises UsageError: ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if
-        another version stored the baseline in a format that this version cannot read.
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if another
+            version stored the baseline in a format that this version cannot read.
         """
         path = self._path(tag)
         found = self._read(path)
@@ -179,8 +213,10 @@ class BaselineStore:
     def comparable(self, tag: str) -> Baseline:
         """Return a baseline with which a run can be compared.
 
-        Raises UsageError: ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data
-        from clients only.
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data from clients only.
         """
         found = self.get(tag)
         if not found.holds_a_run:
@@ -192,7 +228,10 @@ class BaselineStore:
     def newest(self) -> Baseline:
         """Return the newest baseline with which a run can be compared.
 
-        Raises UsageError: ``no-baseline``.
+        Raises
+        ------
+        UsageError
+            ``no-baseline``.
         """
         found = [baseline for baseline in self.list() if baseline.holds_a_run]
         if not found:
@@ -211,14 +250,26 @@ class BaselineStore:
     def delete(self, tag: str) -> None:
         """Delete a baseline.
 
-        Raises UsageError: ``unknown-baseline``.
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``.
         """
         self.get(tag)
         path = self._path(tag)
         self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
-        """Delete all but the newest baselines, and return the tags of the deleted ones."""
+        """Delete all but the newest baselines, and return the tags of the deleted ones.
+
+        Parameters
+        ----------
+        keep : int
+            Number of baselines to keep; 0 for all.
+        spared : str
+            Tag of a baseline to keep however old it is, since it may just have been imported.
+            This baseline counts toward `keep`.
+        """
         others = [baseline.tag for baseline in self.list() if baseline.tag != spared]
         dropped = tuple(others[keep - 1 :] if keep else ())
         for tag in dropped:
@@ -255,7 +306,10 @@ class BaselineStore:
 def read_file(path: Path) -> Baseline:
     """Read an exported baseline.
 
-    Raises UsageError: ``baseline-bad-file``.
+    Raises
+    ------
+    UsageError
+        ``baseline-bad-file``.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -270,7 +324,10 @@ def read_file(path: Path) -> Baseline:
 def write_file(path: Path, baseline: Baseline) -> None:
     """Export a baseline as readable JSON.
 
-    Raises StoreError when the file cannot be written.
+    Raises
+    ------
+    StoreError
+        When the file cannot be written.
     """
     text = json.dumps(baseline.to_json(), indent=1, sort_keys=True, allow_nan=False)
     try:
@@ -278,3 +335,59 @@ def write_file(path: Path, baseline: Baseline) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise StoreError(Problem("cache-not-writable", reason, "", str(path))) from None
+
+
+# Store the latest metrics of each kernel that the daemon knows, in the wire protocol's form.
+
+
+FOLDER = "wire-artifacts"
+_KERNEL = "kernel:"
+
+
+class ArtifactMetrics(Struct, frozen=True):
+    """The metrics of one kernel: the protocol's ``ArtifactMetrics``.
+
+    ``source`` is ``Ptx``, ``Sass`` or ``Both``, ``timestamp`` Unix time in seconds. The last three
+    are no part of the protocol; they are known only for kernels that gpuemu-flow itself measured.
+    """
+
+    kernel_name: str
+    register_count: int
+    spill_count: int
+    local_memory_bytes: int
+    shared_memory_bytes: int
+    instruction_count: int
+    patterns_found: tuple[str, ...]
+    source: str
+    timestamp: int
+    ptx_content: None = None
+    registers: int | UnsetType | None = UNSET
+    metric_source: str | UnsetType = UNSET
+    max_live: int | UnsetType | None = UNSET
+
+
+class ArtifactStore:
+    """Metrics by kernel name. Thread-safe."""
+
+    def __init__(self, cache: WorkspaceCache) -> None:
+        self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
+
+    def put(self, metrics: ArtifactMetrics) -> None:
+        """Store a kernel's metrics, replacing earlier ones."""
+        self._records.put(_KERNEL + metrics.kernel_name, to_builtins(metrics))
+
+    def get(self, name: str) -> ArtifactMetrics | None:
+        """Return a kernel's metrics; None if there are none or they cannot be read."""
+        try:
+            return convert(self._records.get(_KERNEL + name), ArtifactMetrics)
+        except ValidationError:
+            return None
+
+    def everything(self) -> dict[str, ArtifactMetrics]:
+        """Return the metrics of all kernels, sorted by name."""
+        names = sorted(k.removeprefix(_KERNEL) for k in self._records if k.startswith(_KERNEL))
+        return {name: metrics for name in names if (metrics := self.get(name)) is not None}
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._records.close()

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.private_files import PrivateFolder, disk_errors
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SUFFIX = ".safetensors"

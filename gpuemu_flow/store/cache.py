@@ -16,7 +16,6 @@ from typing import TypeVar
 from diskcache import Cache, Timeout
 
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.store.atomic import disk_errors, io_problem
 from gpuemu_flow.store.disk import (
     BytesDisk,
     ForeignRecordError,
@@ -28,7 +27,7 @@ from gpuemu_flow.store.disk import (
     keys_holding,
     present,
 )
-from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.private_files import PrivateFolder, disk_errors, io_problem
 from gpuemu_flow.types import Json
 
 _COMPACT = json.JSONEncoder(separators=(",", ":"))

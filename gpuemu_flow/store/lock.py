@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuemu_flow.store.atomic import disk_errors
-from gpuemu_flow.store.private_files import PrivateFolder
+from gpuemu_flow.store.private_files import PrivateFolder, disk_errors
 
 
 class RunLock:

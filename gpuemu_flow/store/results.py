@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
+from operator import attrgetter
 from pathlib import Path
 
 from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.store.result_records import TIME_DIGITS, CountedResult, NewResult, StoredResult
-from gpuemu_flow.store.stamp_file import StampFile
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, number_to_json
+from gpuemu_flow.verdicts import Elements
 
 FOLDER = "results"
 STAMP = "results.stamp"
@@ -272,3 +275,169 @@ class ResultStore:
         self._records.close()
         with self._writing:
             self._stamp_file.close()
+
+
+# Set a file's modification time many times, for processes that watch the file.
+
+
+class StampFile:
+    """A file whose time of modification tells other processes that something has changed.
+
+    The file is kept open. It is opened again, with all checks of a `PrivateFolder`, only if `path`
+    now leads to another file, or to a file with more or fewer hard links. Not thread-safe.
+    """
+
+    def __init__(self, files: PrivateFolder, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._name = str(path)
+        self._descriptor = -1
+        self._known: tuple[int, int, int] | None = None
+
+    def touch(self, time_ns: int) -> None:
+        """Set the file's time of modification; make the file if there is none.
+
+        Raises OSError, StoreError: The errors of `PrivateFolder.open`.
+        """
+        if self._known is None or self._seen() != self._known:
+            self.close()
+            self._descriptor = self._files.open(self._path, os.O_WRONLY | os.O_CREAT)
+            self._known = self._seen()
+        os.utime(self._descriptor, ns=(time_ns, time_ns))
+
+    def _seen(self) -> tuple[int, int, int] | None:
+        """Return the identity and the number of hard links of the file; None if there is none."""
+        try:
+            status = os.lstat(self._name)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_nlink
+
+    def close(self) -> None:
+        """Close the file; the next `touch` opens it again."""
+        self._known = None
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+# Results that clients submitted, before and after they are stored.
+
+
+TIME_DIGITS = 20  # keys sort as the times do
+
+
+@dataclass(frozen=True)
+class CountedResult:
+    """The part of a validation that reports and baselines use."""
+
+    verdict: Verdict
+    elements: Elements = field(default_factory=Elements)
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    tolerance_used: float = 0.0
+    failure_id: str = ""
+
+    @classmethod
+    def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
+        """Make a CountedResult from a case's result."""
+        stats = result.stats
+        return cls(
+            result.verdict,
+            Elements.of(result),
+            float(stats.max_abs),
+            float(stats.max_rel),
+            float(stats.max_ulp),
+            float(stats.tolerance_used),
+            failure_id,
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        figures = _read_figures(self)
+        if not math.isfinite(sum(figures)):
+            figures = tuple(map(number_to_json, figures))
+        return {
+            "verdict": self.verdict.value,
+            "elements": self.elements.to_json(),
+            **dict(zip(_FIGURES, figures, strict=True)),
+            "failure_id": self.failure_id,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> CountedResult:
+        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
+        return cls(
+            Verdict(data["verdict"]),
+            Elements.from_json(data["elements"]),
+            **{name: float(number_from_json(data[name])) for name in _FIGURES},
+            failure_id=str(data["failure_id"]),
+        )
+
+
+_FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
+_read_figures = attrgetter(*_FIGURES)
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """The stored result of one validation."""
+
+    key: str
+    op: str
+    seed: int
+    dtype: str
+    source: str
+    judged_by: str
+    judged: CountedResult
+    text: str
+    client: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def result(self) -> dict[str, Json]:
+        """Return the daemon's reply."""
+        found: dict[str, Json] = json.loads(self.text)
+        return found
+
+    @property
+    def origin(self) -> str:
+        """Return the name of the function that computed the output; empty if unknown."""
+        return str(self.client.get("origin", ""))
+
+    @property
+    def batch(self) -> str:
+        """Return what the submissions of one command have in common; empty if unknown."""
+        return str(self.client.get("id", ""))
+
+    @property
+    def time_ns(self) -> int:
+        """Return the Unix time in ns."""
+        return int(self.key[:TIME_DIGITS])
+
+
+@dataclass
+class NewResult:
+    """A validation that is to be stored; see `StoredResult`. `result` is the daemon's reply."""
+
+    op: str
+    seed: int
+    dtype: str
+    judged: CountedResult
+    result: Mapping[str, Json]
+    source: str
+    judged_by: str = ""
+    client: Mapping[str, Json] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the record to store."""
+        return {
+            "op": self.op,
+            "seed": int(self.seed),
+            "dtype": self.dtype,
+            "source": self.source,
+            "judged": self.judged.to_json(),
+            "client": dict(self.client),
+            "result": dict(self.result),
+            "judged_by": self.judged_by,
+        }

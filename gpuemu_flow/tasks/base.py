@@ -6,10 +6,10 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
@@ -140,7 +140,7 @@ class StageResult(Struct, frozen=True):
 
 def program_of(settings: Mapping[str, Json]) -> Program:
     """Return the program in a task's settings, with links in its path resolved; see `resolved`."""
-    return resolved(Program.from_json(settings))
+    return resolved(msgspec.convert(settings, Program))
 
 
 def resolved(program: Program) -> Program:
@@ -150,7 +150,7 @@ def resolved(program: Program) -> Program:
     """
     if not program.path or program.kind == "command":
         return program  # an executable may depend on the name by which it was called
-    return replace(program, path=os.path.realpath(program.path))
+    return msgspec.structs.replace(program, path=os.path.realpath(program.path))
 
 
 class NotCached(Exception):  # noqa: N818 - an event, not an error

@@ -11,25 +11,24 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, field, replace
+from dataclasses import replace
 from pathlib import Path
 
+from msgspec import Struct, field, to_builtins
+
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin, without_line_table
-from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
-from gpuemu_flow.artifacts.sass import MachineCode
+from gpuemu_flow.artifacts.tool_output import MachineCode, parse_ptxas_output
 from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.observed import ConfiguredEnv
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
 from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.tasks.parts import compilers
-from gpuemu_flow.tasks.parts.assemble import assemble, disassemble
-from gpuemu_flow.tasks.parts.command_uses import command_uses
-from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
+from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
+from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
 from gpuemu_flow.types import Json
 
 STAGE = stages.BUILD
@@ -41,29 +40,8 @@ _ALLOW = b"gpuemu:"
 _LINES_AFTER_ALLOW = 40
 
 
-@dataclass
-class Built:
-    """The result of a build.
-
-    Attributes
-    ----------
-    ptx, cubin : bytes or None
-    ptx_name, cubin_name : str
-        Names of the user's files; empty for artifacts that are only in the cache.
-    sass : MachineCode or None
-        Counts of the cubin's machine instructions; None if no disassembler was installed.
-    launch : dict or None
-        Block size and dynamic shared memory (in bytes), if the compiler reports them.
-    unmet_bounds : dict
-        For each kernel whose launch bounds ptxas ignored, the message of ptxas.
-    assembly : dict
-        For each architecture for which PTX was assembled, the error, or an empty text.
-    problems : list of Problem
-    skipped : str
-        Reason why the kernel cannot be built on this machine; empty if it can.
-    again : bool
-        True to build again in the next run even if nothing has changed.
-    """
+class Built(Struct):
+    """The result of a build."""
 
     ptx: bytes | None = None
     cubin: bytes | None = None
@@ -109,12 +87,12 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         "skipped": built.skipped,
         "ptx": _keep(target.with_suffix(".ptx"), built.ptx, built.ptx_name, context),
         "cubin": _keep(target.with_suffix(".cubin"), built.cubin, built.cubin_name, context),
-        "sass": None if built.sass is None else built.sass.to_json(),
+        "sass": to_builtins(built.sass),
         "launch": built.launch,
         "unmet_bounds": built.unmet_bounds,
         "assembly": built.assembly,
         "allowances": allowances(spec.sources, context.root),
-        "problems": [asdict(problem) for problem in built.problems],
+        "problems": to_builtins(built.problems),
     }
     if shared is not None and not built.again and not built.skipped and context.unchanged():
         made = [context.cache.blobs.write(data) for data in (built.ptx, built.cubin) if data]
@@ -189,10 +167,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
 
     Return None if `entry` is None, because the kernel has no such artifact.
 
-    Raises
-    ------
-    StoreError
-        ``cache-artifact`` if the artifact is missing or was changed.
+    Raises StoreError: ``cache-artifact`` if the artifact is missing or was changed.
     """
     if entry is None:
         return None
@@ -216,15 +191,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
 
 
 def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
-    """Collect the lines with ``gpuemu: allow`` comments, and the lines of code after them.
-
-    Returns
-    -------
-    dict
-        For each file, a dict from line numbers to texts. A line with such a comment has its whole
-        text. The first line of code after it, to which the comment applies, has the text ``code``.
-        Comment lines between these two have the text ``//``.
-    """
+    """Collect the lines with ``gpuemu: allow`` comments, and the lines of code after them."""
     found: dict[str, dict[str, str]] = {}
     for name in sources:
         try:

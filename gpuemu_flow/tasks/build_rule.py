@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct, ValidationError, convert, to_builtins
+
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.observed import ConfiguredEnv
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
@@ -36,8 +37,7 @@ from gpuemu_flow.tasks.base import (
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.tasks.parts import compilers
-from gpuemu_flow.tasks.parts.command_uses import command_uses
-from gpuemu_flow.tasks.parts.machine_results import MachineResults, machine_results
+from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
 from gpuemu_flow.types import Json
 
 STAGE = stages.RULE
@@ -55,8 +55,7 @@ _numbers = itertools.count()
 Stamps = dict[str, tuple[int, int, int]]
 
 
-@dataclass(frozen=True)
-class _Output:
+class _Output(Struct, frozen=True, array_like=True):
     """One file that a rule made."""
 
     digest: str
@@ -67,8 +66,7 @@ class _Output:
         return output_state(self.digest, executable=self.executable)
 
 
-@dataclass(frozen=True)
-class _Made:
+class _Made(Struct, frozen=True):
     """The outcome of one run of a rule's command."""
 
     outputs: Mapping[str, _Output]
@@ -76,40 +74,22 @@ class _Made:
     deleted: tuple[str, ...]
     duration_s: float
 
-    def to_json(self) -> dict[str, Json]:
-        files = {name: [each.digest, each.executable] for name, each in self.outputs.items()}
-        return {
-            "outputs": files,
-            "undeclared": list(self.undeclared),
-            "deleted": list(self.deleted),
-            "duration_s": self.duration_s,
-        }
 
-    @classmethod
-    def from_json(cls, data: Json, names: Sequence[str]) -> _Made | None:
-        """Rebuild from `to_json`'s result; None if it is invalid or its outputs are not `names`."""
-        try:
-            found = {
-                str(name): _Output(str(digest), bool(executable))
-                for name, (digest, executable) in data["outputs"].items()
-            }
-            undeclared = tuple(str(name) for name in data["undeclared"])
-            deleted = tuple(str(name) for name in data["deleted"])
-            duration_s = float(data["duration_s"])
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
-        good = set(found) == set(names) and math.isfinite(duration_s)
-        return cls(found, undeclared, deleted, duration_s) if good else None
+def _made(stored: Json, names: Sequence[str]) -> _Made | None:
+    """Return a stored outcome; None if it is invalid or its outputs are not `names`."""
+    try:
+        made = convert(stored, _Made)
+    except ValidationError:
+        return None
+    good = set(made.outputs) == set(names) and math.isfinite(made.duration_s)
+    return made if good else None
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Make the outputs of one rule, or restore them from the cache.
 
-    Raises
-    ------
-    RunnerError
-        ``build-failed`` if the command failed; ``rule-output-missing`` if it did not make a
-        declared output.
+    Raises RunnerError: ``build-failed`` if the command failed; ``rule-output-missing`` if it did
+    not make a declared output.
     """
     paths = [context.root / name for name in spec.outputs]
     try:
@@ -146,10 +126,10 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         made = _execute(spec, context, environment)
     if context.unchanged() and not context.inputs.moved(used, begun):
         if executed:
-            context.cache.actions.put(known.add(used), made.to_json())
+            context.cache.actions.put(known.add(used), to_builtins(made))
         if shared is not None:
             digests = [output.digest for output in made.outputs.values()]
-            shared.store(known.key(used), made.to_json(), digests)
+            shared.store(known.key(used), to_builtins(made), digests)
     _let_the_clock_pass(context, spec)
     states = {name: output.state for name, output in made.outputs.items()}
     content = {"stage": STAGE, "version": VERSION, "outputs": states}
@@ -202,7 +182,7 @@ def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Mad
     `known` finds the cached outputs that were made from inputs in their present states.
     """
     for _, key in known.candidates():
-        made = _Made.from_json(context.cache.actions.get(key), spec.outputs)
+        made = _made(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
             return made
     return None
@@ -212,7 +192,7 @@ def _fetched(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> _Made | None:
     """Fetch the outputs from a shared cache; return None if one is missing."""
-    made = _Made.from_json(shared.fetch(key), spec.outputs)
+    made = _made(shared.fetch(key), spec.outputs)
     if made is None:
         return None
     shared.fetch_blobs(output.digest for output in made.outputs.values())
@@ -325,10 +305,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
 def _is_closed(spec: TaskSpec) -> bool:
     """Tell whether a sandbox restricts the command to declared files of the workspace.
 
-    Raises
-    ------
-    RunnerError
-        ``sandbox-missing`` if a sandbox is required and not available.
+    Raises RunnerError: ``sandbox-missing`` if a sandbox is required and not available.
     """
     sandbox = params_of(RuleParams, spec.params).sandbox
     if not sandbox.get("closed"):
@@ -343,10 +320,8 @@ def _is_closed(spec: TaskSpec) -> bool:
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:
     """Return the path of an output, after checking that its folder is in the workspace.
 
-    Raises
-    ------
-    RunnerError
-        ``rule-output-missing`` if a link leads out of the workspace, or the output is a folder.
+    Raises RunnerError: ``rule-output-missing`` if a link leads out of the workspace, or the output
+    is a folder.
     """
     path = root / name
     real = os.path.realpath(path.parent)

@@ -5,8 +5,10 @@ Reads the lint manifests of all architectures, and the previous manifest of this
 
 from __future__ import annotations
 
+from msgspec import convert
+
 from gpuemu_flow.artifacts.diff import INFO, diff_kernels
-from gpuemu_flow.artifacts.metrics import KernelMetrics
+from gpuemu_flow.artifacts.kernel import KernelMetrics
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
 from gpuemu_flow.tasks.params import KernelDiffParams, params_of
@@ -28,10 +30,10 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         current[arch] = manifest["metrics"] or previous.get(arch, [])
     changes = []
     for arch, metrics in current.items():
-        before = [KernelMetrics.from_json(m) for m in previous.get(arch, ())]
+        before = convert(previous.get(arch, ()), list[KernelMetrics])
         if not before:
             continue
-        after = [KernelMetrics.from_json(m) for m in metrics]
+        after = convert(metrics, list[KernelMetrics])
         forbidden = tuple(params_of(KernelDiffParams, spec.params).forbidden)
         for diff in diff_kernels(before, after, forbidden=forbidden):
             for judgement in diff.judgements:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
+import msgspec
+from msgspec import convert
+
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.generated import usable, with_generated
 from gpuemu_flow.observed import Observation
@@ -39,7 +41,7 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Plan the cases of one op and dtype."""
     params = params_of(GenerateParams, spec.params)
-    cases, samples = _planned(schema_from_json(spec.settings["schema"]), spec.dtype, params)
+    cases, samples = _planned(convert(spec.settings["schema"], OpSchema), spec.dtype, params)
     used = Discovered()
     executed = True
     generators = generators_of(spec.settings)
@@ -158,4 +160,4 @@ class _SharedCases:
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
     """Return the generator functions in a task's settings, by their labels."""
     found = settings.get("generators", {})
-    return {label: resolved(Program.from_json(program)) for label, program in found.items()}
+    return {label: resolved(msgspec.convert(program, Program)) for label, program in found.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.artifacts.ptx.source import plain_ptx
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import stages
@@ -30,10 +30,7 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Write the digest of the code that a build made.
 
-    Raises
-    ------
-    RunnerError
-        ``kernel-not-built`` if the build gave no PTX.
+    Raises RunnerError: ``kernel-not-built`` if the build gave no PTX.
     """
     (source,) = spec.inputs
     build = read_manifest(context.cache.folder / source.path, stages.BUILD)

@@ -8,18 +8,16 @@ checked without parsing again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields
 from typing import Any
 
-from gpuemu_flow.artifacts.lint import Linter, LintResult, kernel_json
-from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
-from gpuemu_flow.artifacts.metrics import KnownLaunch
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+
+from gpuemu_flow.artifacts.kernel import VIEW_VERSION, KernelRecord, KernelView
+from gpuemu_flow.artifacts.lint import Linter
+from gpuemu_flow.artifacts.measure import Artifact, KnownLaunch, Measurement, measure
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.ptxas import PtxasReport
-from gpuemu_flow.artifacts.sass import MachineCode
-from gpuemu_flow.artifacts.view import VIEW_VERSION, KernelView
+from gpuemu_flow.artifacts.tool_output import MachineCode
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -39,20 +37,11 @@ STAGE = stages.LINT
 VERSION = stages.VERSIONS[STAGE]
 
 
-@dataclass
-class Linted:
-    """The kernels of one artifact, their lint results, and all problems found.
-
-    Attributes
-    ----------
-    views : list of KernelView
-    results : list of LintResult
-        One for each of `views`.
-    problems : list of Problem
-    """
+class Linted(Struct):
+    """The kernels of one artifact, a record for each of them, and all problems found."""
 
     views: list[KernelView] = field(default_factory=list)
-    results: list[LintResult] = field(default_factory=list)
+    records: list[KernelRecord] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -62,17 +51,12 @@ class Linted:
         This is ``failed`` if a kernel failed; else ``error`` if there is no kernel or an error was
         found; else ``passed`` if all kernels passed; else ``inconclusive``.
         """
-        if any(result.verdict is Verdict.FAILED for result in self.results):
+        if any(record.verdict is Verdict.FAILED for record in self.records):
             return Verdict.FAILED
-        if not self.results or any(not problem.warning for problem in self.problems):
+        if not self.records or any(not problem.warning for problem in self.problems):
             return Verdict.ERROR
-        judged = all(result.verdict is Verdict.PASSED for result in self.results)
-        return decide(failed=False, compared=len(self.results) if judged else 0)
-
-    def to_json(self) -> list[dict[str, Json]]:
-        """Return, for each kernel, the JSON that ``lint`` and ``artifacts`` show."""
-        pairs = zip(self.views, self.results, strict=True)
-        return [kernel_json(view, result) for view, result in pairs]
+        judged = all(record.verdict is Verdict.PASSED for record in self.records)
+        return decide(failed=False, compared=len(self.records) if judged else 0)
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
@@ -90,12 +74,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "verdict": Verdict.SKIPPED.value,
         "kernels": [],
         "metrics": [],
-        "problems": [asdict(problem) for problem in problems],
+        "problems": to_builtins(problems),
     }
     executed = True
     target = context.cache.folder / spec.target
     if not build["skipped"]:
-        policy = policy_from_json(params.policy)
+        policy = convert(params.policy, KernelPolicy)
         linted = Linted(problems=[*problems])
         if build["ptx"] or build["cubin"]:
             measured, executed = _measured(spec, build, context)
@@ -104,9 +88,9 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
             lint_views(chosen, policy, linted, allowances=build["allowances"])
         content.update(
             verdict=linted.verdict.value,
-            kernels=linted.to_json(),
-            metrics=[view.metrics.to_json() for view in linted.views],
-            problems=[asdict(problem) for problem in linted.problems],
+            kernels=to_builtins(linted.records),
+            metrics=to_builtins([view.metrics for view in linted.views]),
+            problems=to_builtins(linted.problems),
         )
     return StageResult(
         write_manifest(target, content),
@@ -121,16 +105,9 @@ def lint_views(
     linted: Linted,
     allowances: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Lint kernels, and add the views, results and problems to `linted`.
+    """Lint kernels, and add them and the problems to `linted`.
 
-    Parameters
-    ----------
-    views : iterable of KernelView
-        The measured kernels.
-    policy : KernelPolicy
-    linted : Linted
-    allowances : mapping
-        Result of `build_kernel.allowances`.
+    `allowances` is the result of `build_kernel.allowances`.
     """
 
     def read_source(name: str) -> bytes | None:
@@ -138,10 +115,9 @@ def lint_views(
 
     linter = Linter(policy, read_source)
     for view in views:
-        result = linter.lint(view)
         linted.views.append(view)
-        linted.results.append(result)
-        linted.problems += result.problems
+        linted.records.append(linter.lint(view))
+    linted.problems += linter.problems
 
 
 def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
@@ -154,11 +130,6 @@ def _comment_lines(comments: Mapping[str, str] | None) -> bytes | None:
     """Rebuild a source file with only the lines in `comments`, each at its old line number.
 
     All other lines are empty. Return None if there are no comments.
-
-    Parameters
-    ----------
-    comments : mapping of str to str, or None
-        The texts of one file, by line number, as `build_kernel.allowances` returns them.
     """
     if not comments:
         return None
@@ -199,12 +170,9 @@ def _measured(
         ptx=read_artifact(ptx, context),
         cubin=read_artifact(cubin, context),
         arch=params.arch,
-        ptxas=PtxasReport(unmet_bounds=dict(build["unmet_bounds"])),
-        sass=None if build["sass"] is None else MachineCode(**build["sass"]),
-        assembly={
-            arch: PtxasReport(problems=[Problem("ptxas-error", text)] if text else [])
-            for arch, text in build["assembly"].items()
-        },
+        sass=None if build["sass"] is None else convert(build["sass"], MachineCode),
+        unmet_bounds=build["unmet_bounds"],
+        assembly=build["assembly"],
     )
     found = measure(artifact, {"": KnownLaunch(**launch)})
     save_measurement(store, key, found)
@@ -218,37 +186,12 @@ def measure_key(identity: Json) -> str:
 
 def load_measurement(store: JsonStore, key: str) -> Measurement | None:
     """Return a measurement from the action cache; None if it is missing or invalid."""
-    data = store.get(key)
     try:
-        if data is None:
-            return None
-        return Measurement(
-            [KernelView.from_json(view) for view in data["views"]],
-            [Problem(**problem) for problem in data["problems"]],
-        )
-    except (KeyError, TypeError, ValueError):
+        return convert(store.get(key), Measurement)
+    except ValidationError:
         return None
 
 
 def save_measurement(store: JsonStore, key: str, found: Measurement) -> None:
     """Store a measurement."""
-    store.put(
-        key,
-        {
-            "views": [view.to_json() for view in found.kernels],
-            "problems": [asdict(problem) for problem in found.problems],
-        },
-    )
-
-
-def policy_from_json(data: Mapping[str, Json]) -> KernelPolicy:
-    """Rebuild a policy from its JSON; raise KeyError or TypeError if the JSON is invalid."""
-    values: dict[str, Any] = {}
-    for item in fields(KernelPolicy):
-        value = data[item.name]
-        if item.name == "explicit":
-            value = frozenset(value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        values[item.name] = value
-    return KernelPolicy(**values)
+    store.put(key, to_builtins(found))

@@ -21,9 +21,7 @@ from gpuemu_flow.judging.subject import (
     probe_case,
     widens,
 )
-from gpuemu_flow.numerics.reference_order import WIDE, dtypes_to_try
-from gpuemu_flow.runners.api import Request
-from gpuemu_flow.runners.timeouts import was_given_up
+from gpuemu_flow.runners.api import Request, was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
@@ -36,7 +34,7 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import WIDE, Json, dtypes_to_try
 
 STAGE = stages.REFERENCE
 VERSION = stages.VERSIONS[STAGE]

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuemu_flow.client.errors import ClientError, ValidationError
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.plain_text import printable
+from gpuemu_flow.runners.api import OpError
 from gpuemu_flow.shown_values import shown_values
 from gpuemu_flow.testing.session import Item, PytestSession
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
@@ -17,6 +19,7 @@ from gpuemu_flow.verdicts import weakness_alone
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 SHOWN_FAILURES = 3
 _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
@@ -192,7 +195,6 @@ class GpuemuCase(Mapping[str, Any]):
     def _checked(self, output: Any, atol: float | None, rtol: float | None) -> CheckResult:
         __tracebackhide__ = True
         from gpuemu_flow.client.calls import check_tolerances  # noqa: PLC0415
-        from gpuemu_flow.client.errors import ValidationError  # noqa: PLC0415
 
         check_tolerances(atol, rtol)
         if atol is not None or rtol is not None:
@@ -254,8 +256,6 @@ class GpuemuCase(Mapping[str, Any]):
         is raised.
         """
         __tracebackhide__ = True
-        from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
-        from gpuemu_flow.runners.api import OpError  # noqa: PLC0415
         from gpuemu_flow.runners.tensors import name_outputs, name_values  # noqa: PLC0415
 
         outputs = self._session.outputs

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from gpuemu_flow.client import Client
+from gpuemu_flow.config.find import find_config
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.testing.case import GpuemuCase
 from gpuemu_flow.testing.session import FIXTURE, MARK, Item, read_mark, session_of
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements, Tally
-
-if TYPE_CHECKING:
-    from gpuemu_flow.client import Client
 
 SHOWN_CASES = 5
 
@@ -61,9 +60,6 @@ def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
 
 def make_client(config: pytest.Config) -> Client:
     """Return a client of the workspace's daemon."""
-    from gpuemu_flow.client import Client  # noqa: PLC0415
-    from gpuemu_flow.config.find import find_config  # noqa: PLC0415
-
     session = session_of(config)
     return Client(workspace=find_config(session.root, session.environ))
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import field
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs.files import Stamp, stamp_of
-from gpuemu_flow.inputs.globs import glob_files
-from gpuemu_flow.inputs.listings import SHOWN
+from gpuemu_flow.inputs.globs import SHOWN, glob_files
 from gpuemu_flow.inputs.plan import CACHE_NAME
 from gpuemu_flow.quick_dataclass import dataclass
 
@@ -330,8 +330,6 @@ class Events:
 @contextmanager
 def open_alarm(*, poll: bool) -> Iterator[Alarm]:
     """Yield `Polling` if `poll` is True or watchfiles is not installed, else `Events`."""
-    from importlib.util import find_spec  # noqa: PLC0415
-
     if poll or find_spec("watchfiles") is None:
         yield Polling()
         return

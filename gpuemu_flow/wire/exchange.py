@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.tensor_bytes import bytes_of
+from gpuemu_flow.numerics.dtypes import bytes_of
 from gpuemu_flow.wire.address import is_private
 from gpuemu_flow.wire.envelope import WireError
 

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.numerics.dtypes import dtype_name
-from gpuemu_flow.numerics.tensor_bytes import (
+from gpuemu_flow.numerics.dtypes import (
     TensorBytesError,
     bytes_of,
+    dtype_name,
     tensor_of,
 )
 from gpuemu_flow.types import DTYPES, MAX_DIMS, Json, canonical_dtype

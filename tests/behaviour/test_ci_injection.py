@@ -7,7 +7,7 @@ import re
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.cli.report_output import FORMATS
+from gpuemu_flow.cli.report import FORMATS
 
 COMMAND = "::stop-commands::all"
 

@@ -11,8 +11,7 @@ from mini_workspace import Mini, make_mini
 from native import preloadable
 from test_run_damage import verdicts
 
-from gpuemu_flow.store.result_records import CountedResult, NewResult
-from gpuemu_flow.store.results import DAY_NS, ResultStore
+from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 

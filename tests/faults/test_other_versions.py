@@ -17,8 +17,7 @@ from test_run_damage import verdicts
 from whole import sample
 
 from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.result_records import CountedResult, NewResult
-from gpuemu_flow.store.results import ResultStore
+from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, Verdict
 

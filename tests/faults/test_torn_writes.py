@@ -20,8 +20,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.reporting import history
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.result_records import CountedResult, NewResult
-from gpuemu_flow.store.results import ResultStore
+from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 

@@ -14,7 +14,7 @@ import pytest
 from report_samples import sample
 
 from gpuemu_flow import __version__
-from gpuemu_flow.cli.report_output import render
+from gpuemu_flow.cli.report import render
 from gpuemu_flow.reports import github, report_text
 from gpuemu_flow.reports.text import Style
 from gpuemu_flow.results.document import Report

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.fence import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
 pytestmark = pytest.mark.ci

@@ -13,7 +13,7 @@ from cluster import Scheduler, started
 from mini_workspace import make_mini
 
 from gpuemu_flow.cluster import worker
-from gpuemu_flow.cluster.tasks import ClusterTasks
+from gpuemu_flow.cluster.dask_cluster import ClusterTasks
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 

@@ -12,7 +12,7 @@ from daemon_workspace import Served, normal, softmax
 from numpy.typing import NDArray
 
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
-from gpuemu_flow.daemon.judging import AT_ONCE
+from gpuemu_flow.daemon.validating import AT_ONCE
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzzing import TestCase as FuzzCase

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from daemon_workspace import Served, normal, softmax
 
-from gpuemu_flow.cases.fuzz_config import SequenceConfig
-from gpuemu_flow.cases.protocol_v1 import case_at, tensors
+from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at, tensors
 from gpuemu_flow.client import Client, ClientError
 from gpuemu_flow.client.calls import case_config
 from gpuemu_flow.types import DTYPES

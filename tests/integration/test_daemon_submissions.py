@@ -351,26 +351,6 @@ def rename(served: Served, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(f'name = "{old}"', f'name = "{new}"'))
 
 
-def test_submissions_follow_an_op_to_its_new_name(unserved: Served) -> None:
-    unserved.write("gpuemu.toml", ONLY_CLIENTS)
-    unserved.start()
-    submit(unserved, wrong=True)
-    submit(unserved, seed=2)
-    before = run(unserved, 1)
-    rename(unserved, "softmax", "renamed")
-    assert "1 failed" in command(unserved, "status").stdout, "before a run has stored it"
-    for _ in range(2):
-        after = run(unserved, 1)
-        assert (after["op"], after["failed"], after["passed"]) == ("renamed", 1, 1)
-        assert after["reason"] == before["reason"]
-    (failure,) = json.loads(command(unserved, "failures", "--format", "json").stdout)["failures"]
-    assert failure["op"] == "renamed"
-    with unserved.client() as client:
-        assert {one.op_name for one in client.list_results()} <= {"renamed", "softmax"}
-    submit(unserved, op="renamed")
-    assert run(unserved, 0)["passed"] == 2, "the newest of the case that had failed"
-
-
 @pytest.mark.parametrize("kind", ["changed", "two"])
 def test_submissions_of_an_op_that_is_gone_are_not_another_s(unserved: Served, kind: str) -> None:
     """Another reference, or two ops that either of them may be."""

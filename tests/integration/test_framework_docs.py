@@ -45,7 +45,7 @@ def run(arguments: list[str], folder: Path, environ: dict[str, str]) -> str:
 
 
 def test_the_page_has_its_snippets() -> None:
-    assert len(SNIPPETS) == 7 and len(FILES) == 4
+    assert len(SNIPPETS) == 6 and len(FILES) == 4
 
 
 @pytest.mark.parametrize("block", SNIPPETS, ids=lambda b: b["text"].splitlines()[1].split()[1])

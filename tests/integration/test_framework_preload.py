@@ -5,9 +5,8 @@ It behaves and is observed as if it had imported torch itself.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from observed_workspace import observe, write_all
 from runner_workspace import Workspace, slugs
 

@@ -69,7 +69,7 @@ def test_it_is_reproduced_minimised_and_not_exported(racy: KernelWorkspace) -> N
     small = racy.flow("minimize", str(first["id"]))
     assert small.returncode == 0 and SAID in small.stdout and "minimized" in small.stdout
     refused = racy.flow("failures", "export", str(first["id"]), "--pytest")
-    assert refused.returncode == 2 and "export-compiled" in refused.stderr
+    assert refused.returncode == 2 and "export-refused" in refused.stderr
 
 
 def test_fuzz_finds_it_and_mutate_says_that_nothing_can_be_planted(racy: KernelWorkspace) -> None:

@@ -291,7 +291,7 @@ def test_where_the_system_refuses_it_is_said(ws: Workspace) -> None:
 
 NOBODY_TAKES = """
 import os, socket
-from gpuemu_flow.runners.observe import Observer
+from gpuemu_flow.runners.notices import Observer
 
 ours, theirs = socket.socketpair()
 theirs.close()

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.preloadable import framework_of, identity
+from gpuemu_flow.runners.imports import framework_of, identity
 from gpuemu_flow.runners.process import ServerHandle
 
 pytestmark = pytest.mark.ci
 
 TRIED = """
 import os, sys
-from gpuemu_flow.runners import preload
+from gpuemu_flow.runners import imports
 try:
-    preload.preload("torch")
-except preload.PreloadError as refused:
+    imports.preload("torch")
+except imports.PreloadError as refused:
     print("refused:", refused)
 else:
-    made = preload.preloaded_names()
+    made = imports.preloaded_names()
     print(*sorted({"helper_of_torch", "not_there", "torch.part"} & made))
 """
 PACKAGES = {

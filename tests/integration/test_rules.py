@@ -17,7 +17,7 @@ from mini_workspace import Mini
 from once import once
 
 from gpuemu_flow.config.load import check_config
-from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.fence import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
 fenced = pytest.mark.skipif(

@@ -10,7 +10,7 @@ import pytest
 from built_workspace import OUTPUT, make_built
 from mini_workspace import Mini
 
-from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.fence import system_level
 from gpuemu_flow.runners.sandbox.spec import landlock_version
 
 pytestmark = [

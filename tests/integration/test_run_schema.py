@@ -13,8 +13,8 @@ import pytest
 from mini_workspace import Mini
 
 import gpuemu_flow.schemas
-from gpuemu_flow.reports.json_writer import run_to_json
-from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCounts
+from gpuemu_flow.reports.json_writer import dumps, run_report
+from gpuemu_flow.results.model import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.tasks.diff import compare_summaries
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
@@ -114,7 +114,7 @@ def test_changes_satisfy_it(mini: Mini, schema: dict[str, Any]) -> None:
 
 def test_an_interrupted_run_satisfies_it(schema: dict[str, Any]) -> None:
     report = RunReport(TaskCounts(total=3, ran=1, skipped=2), ("op:a:float32",), ())
-    validate(run_to_json(replace(report, interrupted=True)), schema)
+    validate(json.loads(dumps(run_report(replace(report, interrupted=True)))), schema)
 
 
 def _unknown_verdict(report: dict[str, Any]) -> None:
@@ -172,10 +172,10 @@ def one_failure() -> dict[str, Any]:
     inputs = (InputSpec("x", (3,), "float32"),)
     case = Case(0, (1 << 64) - 1, "float32", "strided", "special", inputs)
     reason = Failure(FailureKind.NAN, "a NaN", "result", (2,), float("nan"), 1.0)
-    failure = CaseFailure("softmax", case, CheckResult(Verdict.FAILED, (reason,)))
+    failure = CaseVerdict("softmax", case, CheckResult(Verdict.FAILED, (reason,)))
     failed = OpResult("softmax", "float32", Verdict.FAILED, 1, failed=1, failures=(failure,))
     report = RunReport(TaskCounts(total=1, ran=1), ("op:softmax:float32",), (failed,))
-    return dict(json.loads(json.dumps(run_to_json(report), allow_nan=False)))
+    return dict(json.loads(dumps(run_report(report))))
 
 
 def _kinds_of_change() -> set[str]:

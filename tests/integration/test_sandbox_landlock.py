@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.runners.sandbox import landlock
+from gpuemu_flow.runners.sandbox import filters
 
-pytestmark = [pytest.mark.ci, pytest.mark.skipif(not landlock.version(), reason="no Landlock")]
+pytestmark = [pytest.mark.ci, pytest.mark.skipif(not filters.version(), reason="no Landlock")]
 
 _PROGRAM = """
 import json, os, sys
-from gpuemu_flow.runners.sandbox import landlock, syscalls
+from gpuemu_flow.runners.sandbox import filters
 
 def deed(act, *arguments):
     try:
@@ -31,12 +31,12 @@ def write(path):
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
 
 folder, readable, writable, tried = json.loads(sys.argv[1])
-libc = syscalls.library()
-syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
-rules = landlock.Ruleset(libc, landlock.version())
-rules.allow(("/",), landlock.READ_DIR)
-rules.allow(readable, landlock.READ)
-rules.allow(writable, landlock.WRITE)
+libc = filters.library()
+filters.prctl(libc, filters.NO_NEW_PRIVS, 1)
+rules = filters.Ruleset(libc, filters.version())
+rules.allow(("/",), filters.READ_DIR)
+rules.allow(readable, filters.READ)
+rules.allow(writable, filters.WRITE)
 rules.enforce()
 found = {path: [deed(read, path), deed(write, path)] for path in tried}
 print(json.dumps([found, deed(os.listdir, folder)]))

@@ -24,7 +24,6 @@ import pytest
 from mini_workspace import Mini
 from stale_rows import PROTOCOL
 
-from gpuemu_flow.client import identity
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.watch.files import FileWatch
@@ -951,10 +950,3 @@ def test_exact_places_are_installed(tmp_path: Path) -> None:
         assert is_installed(path), path
     for path in (f"{tmp_path}/site-packages/x.py", f"{tmp_path}/lib/python3.9/x.py", "/x/y.py"):
         assert not is_installed(path), path
-
-
-def test_a_client_describes_such_a_module(tmp_path: Path) -> None:
-    path = tmp_path / "vendor/site-packages/own.py"
-    path.parent.mkdir(parents=True)
-    path.write_text("")
-    assert identity.is_own(str(path))

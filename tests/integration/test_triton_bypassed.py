@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_mini
 
-from gpuemu_flow.runners.triton_provenance import base_name, meant_by
+from gpuemu_flow.runners.triton_memory import base_name, meant_by
 from gpuemu_flow.types import FailureKind
 
 pytestmark = pytest.mark.ci
@@ -104,7 +104,7 @@ import json, sys
 import numpy as np
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.triton_runner import TritonRunner
-from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.runners.channel import Watch
 
 told = []
 for path, required, forbid in json.load(sys.stdin):

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from gpuemu_flow.numerics import blocked, statistics
 from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.dtypes import ulp_distance
 from gpuemu_flow.numerics.shadow import shadow_source
-from gpuemu_flow.numerics.ulp import ulp_distance
 from gpuemu_flow.types import CheckResult, FailureKind, Tolerance, Verdict
 
 FLOATS = st.sampled_from([np.float32, np.float64, np.float16])

@@ -15,11 +15,13 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
+from msgspec.structs import replace
 from report_samples import passed, recorded, report_of, sample
 
 from gpuemu_flow.engine.trust import remembered
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.reporting import stored_pictures
+from gpuemu_flow.reporting import pictures
 from gpuemu_flow.results.document import Picture
 from gpuemu_flow.store.baselines import read_file
 from gpuemu_flow.store.failure_record import FailureRecord
@@ -53,7 +55,7 @@ def spoilt(value: Any, rng: random.Random) -> Any:
 
 
 def _picture(data: Any) -> Picture:
-    return stored_pictures._from_json(data)
+    return pictures.checked_picture(data)
 
 
 def _documents() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
@@ -64,7 +66,7 @@ def _documents() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         "case": (failure.case.to_json(), Case.from_json),
         "result": (failure.result.to_json(), CheckResult.from_json),
         "record": (recorded("one").to_json(), FailureRecord.from_json),
-        "picture": (stored_pictures._to_json(picture), _picture),
+        "picture": (to_builtins(replace(picture, inputs={})), _picture),
         "passed": (report_of([passed("op", 1)]).cases[0].result.to_json(), CheckResult.from_json),
     }
 

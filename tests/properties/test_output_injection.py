@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from report_samples import KERNEL, failed, passed, recorded, report_of
 
 import gpuemu_flow
-from gpuemu_flow.cli.report_output import FORMATS, render
+from gpuemu_flow.cli.report import FORMATS, render
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.plain_text import inert, inert_markup, printable
 from gpuemu_flow.reports import failure_text, github, lint_text, markdown, report_text
 from gpuemu_flow.reports.text import Style
 from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.model import KernelResult, OpResult
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import KernelResult, OpResult, Regression
 from gpuemu_flow.types import Verdict
 
 COMMANDS = (
@@ -166,4 +165,4 @@ def test_commands_print_by_the_guard_only() -> None:
         for path in folder.glob("*.py")
         if "click.echo" in (text := path.read_text())
     }
-    assert found == {"say.py": 1, "report_output.py": 1}
+    assert found == {"say.py": 1, "report.py": 1}

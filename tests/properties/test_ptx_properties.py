@@ -19,19 +19,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import convert, to_builtins
 
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
-from gpuemu_flow.artifacts.lint import Linter
+from gpuemu_flow.artifacts.kernel import KernelView
+from gpuemu_flow.artifacts.lint import Linter, parse_allowances
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptx import read_body, read_ptx
-from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
-from gpuemu_flow.artifacts.ptx.cfg import build_cfg
-from gpuemu_flow.artifacts.ptx.dataflow import analyse_dataflow
-from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
+from gpuemu_flow.artifacts.ptx.flow import analyse_dataflow, build_cfg
+from gpuemu_flow.artifacts.ptx.parser import MAX_PROBLEMS
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.artifacts.suppress import parse_allowances
-from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.artifacts.tool_output import parse_ptxas_output
 from gpuemu_flow.errors import Problem
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -134,7 +133,7 @@ def test_mutations_are_measured_and_linted(seed: int) -> None:
         for view in measured.kernels:
             linter.lint(view)
         if index % 10 == 0:
-            assert all(KernelView.from_json(v.to_json()) == v for v in measured.kernels)
+            assert all(convert(to_builtins(v), KernelView) == v for v in measured.kernels)
 
 
 def test_mutations_of_compiled_ptx() -> None:

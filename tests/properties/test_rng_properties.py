@@ -7,20 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_jump import GROUP_LANES, PREFIX, SCALAR_LIMIT
-from gpuemu_flow.numerics.rng_lanes import (
-    LONG_STRIDE,
-    LOOKUP_LIMIT,
-    MAX_LANES,
-    SHORT_LIMIT,
-    SHORT_STRIDE,
-)
+from gpuemu_flow.numerics.rng_arrays import LOOKUP_LIMIT, MAX_LANES, PREFIX, SCALAR_LIMIT, STRIDE
 
 seeds = st.integers(min_value=-(1 << 70), max_value=1 << 70)
 BOUNDARIES = (
-    0, SCALAR_LIMIT, PREFIX, 2 * PREFIX, LOOKUP_LIMIT, 100 * SHORT_STRIDE,
-    GROUP_LANES * SHORT_STRIDE, 2 * GROUP_LANES * SHORT_STRIDE, SHORT_LIMIT,
-    3 * GROUP_LANES * LONG_STRIDE, MAX_LANES * LONG_STRIDE,
+    0, SCALAR_LIMIT, PREFIX, 2 * PREFIX, LOOKUP_LIMIT, 64 * STRIDE, 65 * STRIDE,
+    MAX_LANES * STRIDE, 2 * MAX_LANES * STRIDE,
 )  # fmt: skip
 counts = st.one_of(
     st.integers(0, 200),

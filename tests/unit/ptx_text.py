@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.lint import Linter, LintResult
+from gpuemu_flow.artifacts.kernel import KernelRecord, KernelView
+from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.ptx import Body, Function, PtxFile, read_body, read_ptx
-from gpuemu_flow.artifacts.view import KernelView
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 KERNELS = REPOSITORY / "scripts" / "kernels"
@@ -81,7 +82,7 @@ def kernel_views(name: str, arch: str = "sm_80") -> dict[str, KernelView]:
     return {view.name: view for view in measured.kernels}
 
 
-def lint(view: KernelView, policy: KernelPolicy | None = None) -> LintResult:
+def lint(view: KernelView, policy: KernelPolicy | None = None) -> KernelRecord:
     """Lint one view."""
     return Linter(policy or KernelPolicy()).lint(view)
 

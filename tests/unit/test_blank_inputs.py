@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
+from gpuemu_flow.numerics.checked_output import only_zeros_or_nan
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.weakness import only_zeros_or_nan
 from gpuemu_flow.types import DTYPES
 
 

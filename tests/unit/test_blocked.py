@@ -17,10 +17,9 @@ from gpuemu_flow.numerics.blocked import (
     paired_blocks,
     take,
 )
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64, ulp_distance
 from gpuemu_flow.numerics.judge import AffineBound, Rules
 from gpuemu_flow.numerics.statistics import combine, sample_positions
-from gpuemu_flow.numerics.ulp import ulp_distance
 
 FLOATS = ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 LENGTH = 9001  # beyond the size that is judged without blocks, and no multiple of one

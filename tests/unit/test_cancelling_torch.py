@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.cancelling import Operands
-from gpuemu_flow.numerics.cancelling_torch import cancelling_torch
+from gpuemu_flow.numerics.cancelling import Operands, cancelling_torch
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.perturb import widen
@@ -18,6 +17,8 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.types import CheckResult, Verdict
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.ci
 
 Array = NDArray[Any]
 UNIT = 2.0**-23

@@ -20,9 +20,8 @@ from gpuemu_flow.cases.op_schema import (
 from gpuemu_flow.cases.plan import plan_cases, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.numerics.rng import derive_seed
-from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case
+from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case, effective_layout
 from gpuemu_flow.value_rules import ValueRule
 
 FLAT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")

@@ -80,7 +80,7 @@ def test_the_adapter_gives_the_same() -> None:
     pytest.importorskip("torch")
     import torch
 
-    from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER
+    from gpuemu_flow.frameworks.pytorch import ADAPTER
 
     tensor = torch._neg_view(torch.tensor([1.0, -2.0])).to(torch.float8_e5m2)
     assert ADAPTER.to_numpy(tensor).astype(np.float32).tolist() == [-1.0, 2.0]

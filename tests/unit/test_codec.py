@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.runners.api import OpError
-from gpuemu_flow.runners.codec import decode_response, encode_request
+from gpuemu_flow.runners.script import decode_response, encode_request
 from gpuemu_flow.types import DTYPES
 
 

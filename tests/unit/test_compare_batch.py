@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.compare_batch import check_batch, form_of
+from gpuemu_flow.numerics.compare import Policy, check_batch, check_outputs, form_of
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
 from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict

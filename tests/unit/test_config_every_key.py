@@ -11,17 +11,16 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli
 from config_workspace import DATA, ConfigWorkspace
+from msgspec.structs import replace
 
-from gpuemu_flow.config.keys import Section, Tables
-from gpuemu_flow.config.tables import FILE
-from gpuemu_flow.config.values import Converted, Either, ValueType
+from gpuemu_flow.config.fields import Table, forms, keys_of, rows_of, table_of
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.errors import ConfigError
 
 KeyPath = tuple[str, ...]
@@ -38,29 +37,20 @@ ELSEWHERE = {
 """Keys of which an example in `valid` can show nothing, and the test that shows what they do."""
 
 
-def inner(kind: ValueType) -> Iterator[Section]:
-    if isinstance(kind, Tables):
-        kind = kind.table
-    if isinstance(kind, Section):
-        yield kind
-    for part in kind.options if isinstance(kind, Either) else ():
-        yield from inner(part)
-    if isinstance(kind, Converted):
-        yield from inner(kind.inner)
-
-
-def keys(section: Section, where: KeyPath = ()) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
-    """Every key below a section by its path, with all of its spellings."""
-    for key in section.keys:
+def keys(table: type[Table], where: KeyPath = ()) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
+    """Every key below a table by its path, with all of its spellings."""
+    for key in keys_of(table).values():
         here = (*where, key.name)
         yield here, (key.name, *key.aliases)
-        for below in inner(key.type) if here not in ALIKE else ():
-            yield from keys(below, here)
+        for form in forms(key.type) if here not in ALIKE else ():
+            inner = table_of(form) or rows_of(form)
+            if inner:
+                yield from keys(inner, here)
 
 
 ALIKE = {("ops", "op_script"), ("ops", "reference")}
 """Keys whose values are programs, as that of ``op`` is: what these tables hold is told there."""
-SPELLINGS = dict(keys(FILE))
+SPELLINGS = dict(keys(File))
 
 
 def owners(tree: Any, path: KeyPath, at: int = 0) -> Iterator[tuple[dict[str, Any], str]]:

@@ -10,8 +10,8 @@ import pytest
 import tomli
 from config_workspace import INVALID, VALID, ConfigWorkspace, expected
 
-from gpuemu_flow.config.keys import Section, Tables
-from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.fields import Table, keys_of, rows_of, table_of
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.errors import ConfigError
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -110,18 +110,19 @@ def test_every_key_is_exercised_by_the_valid_examples() -> None:
     trees = [tomli.loads(path.read_text()) for path in VALID]
     unused: list[str] = []
 
-    def look(section: Section, nodes: list[dict[str, object]], where: str) -> None:
-        for key in section.keys:
+    def look(table: type[Table], nodes: list[dict[str, object]], where: str) -> None:
+        for key in keys_of(table).values():
             names = (key.name, *key.aliases)
             found = [node[name] for node in nodes for name in names if name in node]
             missing = [n for n in names if not any(n in node for node in nodes)]
             unused.extend(f"{where}{name}" for name in missing)
             inner = [f for f in found if isinstance(f, dict)]
-            if isinstance(key.type, Section):
-                look(key.type, inner, f"{where}{key.name}.")
-            elif isinstance(key.type, Tables):
-                rows = [row for f in found if isinstance(f, list) for row in f]
-                look(key.type.table, rows, f"{where}{key.name}.")
+            own, row = table_of(key.type), rows_of(key.type)
+            if own:
+                look(own, inner, f"{where}{key.name}.")
+            elif row:
+                rows = [each for f in found if isinstance(f, list) for each in f]
+                look(row, rows, f"{where}{key.name}.")
 
-    look(FILE, trees, "")
+    look(File, trees, "")
     assert unused == []

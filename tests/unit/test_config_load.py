@@ -10,13 +10,11 @@ import pytest
 from config_workspace import SOFTMAX, ConfigWorkspace
 
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.config.keys import Key
+from gpuemu_flow.config.fields import Key, choice_of, keys_of, names_of
 from gpuemu_flow.config.load import check_config, environment, find_config, load_config
 from gpuemu_flow.config.read import MAX_BYTES
-from gpuemu_flow.config.report import MAX_PROBLEMS, MAX_WARNINGS
-from gpuemu_flow.config.tables_ops import OP as OP_TABLE
-from gpuemu_flow.config.unknown import is_misspelt
-from gpuemu_flow.config.values import Choice
+from gpuemu_flow.config.report import MAX_PROBLEMS, MAX_WARNINGS, is_misspelt
+from gpuemu_flow.config.tables_ops import OpTable
 from gpuemu_flow.config.vocabulary import LINT_RULES
 from gpuemu_flow.errors import ConfigError, Hint, Rename, UsageError
 from gpuemu_flow.types import Tolerance
@@ -110,7 +108,7 @@ def test_three_files_are_merged_key_by_key(workspace: ConfigWorkspace) -> None:
     assert config.validation.cases == config.op("softmax").cases == 7
     assert config.op("softmax").timeout == 10.0
     assert config.policies.warn_threshold == 0.9
-    assert config.validation.tolerances == {
+    assert config.op("softmax").tolerances == {
         "float32": Tolerance(0.0, 0.25, "validation"),
         "float16": Tolerance(0.125, 0.0, "validation"),
     }
@@ -282,8 +280,8 @@ def test_the_strict_sandbox_is_gone_and_a_container_named(workspace: ConfigWorks
 
 WORD_KEYS = [
     key
-    for key in OP_TABLE.keys
-    if isinstance(key.type, Choice) and key.name.rpartition("_")[2] not in OP_TABLE.by_name
+    for key in keys_of(OpTable).values()
+    if choice_of(key.type) and key.name.rpartition("_")[2] not in names_of(OpTable)
 ]
 OP = "[[ops]]\nname = 'a'\nreference = 'scripts/ref.py'\n"
 
@@ -336,12 +334,13 @@ def test_each_word_under_the_end_of_its_keys_name_leads_to_the_key(
     workspace: ConfigWorkspace, key: Key
 ) -> None:
     """Obeying the hint must not give the next error."""
-    assert isinstance(key.type, Choice)
+    words = choice_of(key.type)
+    assert words is not None
     end = key.name.rpartition("_")[2]
-    for word in key.type.words:
+    for word in words.words:
         text = f"{NAMED}{OP}{end} = {word!r}\n"
         (problem,) = (p for p in workspace.check(text) if p.slug == "config-unknown-key")
-        ambiguous = sum(name.endswith(f"_{end}") for name in OP_TABLE.by_name) > 1
+        ambiguous = sum(name.endswith(f"_{end}") for name in names_of(OpTable)) > 1
         assert repr(key.name) in problem.hint
         assert ambiguous or (
             isinstance(problem.hint, Hint) and problem.hint.edit == Rename(end, key.name)

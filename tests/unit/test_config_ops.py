@@ -3,9 +3,9 @@ schemas."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 from config_workspace import DATA, SOFTMAX, ConfigWorkspace
 
@@ -52,8 +52,8 @@ def test_defaults_of_the_class_are_those_of_an_op_that_says_nothing(
 ) -> None:
     """Two places say them: the table of keys and, for tests and tools, the class."""
     op = softmax(workspace)
-    for field in dataclasses.fields(OpConfig):
-        if field.default is dataclasses.MISSING or field.name in ("op", "file", "line"):
+    for field in msgspec.structs.fields(OpConfig):
+        if field.default is msgspec.NODEFAULT or field.name in ("op", "file", "line"):
             continue
         assert getattr(op, field.name) == field.default, field.name
 

@@ -151,7 +151,7 @@ def test_layouts_that_no_input_has_dims_for_are_no_gaps() -> None:
 def test_another_ops_cases_close_no_gap() -> None:
     missing = covered().gaps("other", REDUCTION, ["float32"], LAYOUTS, STRATEGIES)
     assert [(gap.aspect, gap.missing) for gap in missing] == [("dtype", ("float32",))]
-    assert missing[0].to_json()["op"] == "other"
+    assert missing[0].op == "other"
 
 
 def test_a_row_and_the_table_agree() -> None:

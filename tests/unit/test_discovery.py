@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from import_graph import read_imports, source_files
 
-from gpuemu_flow.inputs import own_code, plan, settled
+from gpuemu_flow.inputs import input_names as settled
+from gpuemu_flow.inputs import own_code, plan
 from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.distributions import Distributions
 from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.inputs.input_names import Distributions
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.reports.observed_text import observed_line
+from gpuemu_flow.reports.workspace_text import observed_line
 from gpuemu_flow.runners.process import THREAD_VARIABLES
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs

@@ -9,8 +9,8 @@ import pytest
 from gpuemu_flow.judging.judge import Criteria
 from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.numerics.contracts import CaseContracts
-from gpuemu_flow.reporting import drawing
-from gpuemu_flow.reporting.drawing import draw, heat_map, histogram, scatter, values_text
+from gpuemu_flow.reporting import pictures
+from gpuemu_flow.reporting.pictures import draw, heat_map, histogram, scatter, values_text
 from gpuemu_flow.results.document import SHARES
 from gpuemu_flow.types import Case, Tolerance
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_drawn_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert draw("y", {"y": nothing}, {"y": nothing}, {}, TERMS).note == (
         "an output without elements"
     )
-    monkeypatch.setattr(drawing, "MAX_ELEMENTS", 5)
+    monkeypatch.setattr(pictures, "MAX_ELEMENTS", 5)
     many = np.zeros(6, np.float32)
     assert "too many to draw" in draw("y", {"y": many}, {"y": many}, {}, TERMS).note
 

@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult, load_kernel
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.variants import find_flips, make_variants
-from gpuemu_flow.numerics.variants import split_variants, variant_name
+from gpuemu_flow.numerics.contract_views import split_variants, variant_name
 
 LOAD = "ld.global.f32 %f1, [%rd4]; "
 CLOSE = np.sqrt(2.0 + np.arange(64)).astype("f4")

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.store.failure_limit import GIVEN, MADE_AGAIN, SHRUNK, StoredInputs, excess
-from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.store.failures import (
+    GIVEN,
+    MADE_AGAIN,
+    SHRUNK,
+    FailureRecord,
+    FailureStore,
+    StoredInputs,
+    excess,
+)
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 

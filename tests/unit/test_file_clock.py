@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.inputs.file_clock import FileClock
+from gpuemu_flow.inputs.files import FileClock
 
 
 @pytest.fixture

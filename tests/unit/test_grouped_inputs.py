@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.cases.grouped import spread
+from gpuemu_flow.cases.grouped import ArgumentGroup, spread
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.memfd import create
-from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.runners.channel import Watch, create
 
 
 def refused(*_: object) -> None:
@@ -30,7 +29,7 @@ def test_the_members_of_complex_numbers() -> None:
     part = {"dims": ["N"], "dtype": "float64", "range": [0, 1]}
     assert schema["inputs"] == {"z.real": part, "z.imag": part, "x": ["N"]}
     assert names == ("x", "z.real", "z.imag")
-    assert groups["z"].to_json() == {"kind": "complex128", "members": ["z.real", "z.imag"]}
+    assert groups["z"] == ArgumentGroup("complex128", ("z.real", "z.imag"))
 
 
 @pytest.mark.parametrize(("counts", "fewest", "most"), [(3, 3, 3), ([1, 4], 1, 4), ([2, 2], 2, 2)])

@@ -11,16 +11,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec import structs
 from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, sample
 
 from gpuemu_flow.cases.cause import Cause, Counts
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.reports import charts, failure_cards, graph_chart, html_writer
-from gpuemu_flow.reports.failure_cards import FailureCard
-from gpuemu_flow.reports.html_writer import report_to_html
+from gpuemu_flow.reports import charts, html_writer
+from gpuemu_flow.reports.html_writer import FailureCard, report_to_html
 from gpuemu_flow.results.document import HistoryPoint, Picture, TaskState
-from gpuemu_flow.results.model import OpResult
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import OpResult, Regression
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import FailureKind, Verdict
 
@@ -168,7 +167,7 @@ def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
     scatter = tuple((x, y, 5, x % 2) for x in range(-70, 70, 5) for y in range(-55, 55, 5))
     picture = Picture("output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400,
                       {"x": "1" * 4000, "y": "2" * 4000})  # fmt: skip
-    entry = replace(KERNEL.entries[0], violations=KERNEL.entries[0].violations * 9)
+    entry = structs.replace(KERNEL.entries[0], violations=KERNEL.entries[0].violations * 9)
     kernels = tuple(replace(KERNEL, kernel=f"k{n}", entries=(entry,)) for n in range(100))
     full = replace(
         report,
@@ -226,18 +225,18 @@ def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None
     wide = [failed("a", n, shape=(3, 200 + n), notes=last) for n in range(4)]
     narrow = [passed("a", 10 + n, shape=(3, 5 + n)) for n in range(12)]
     report = report_of([*wide, *narrow])
-    assert lead(failure_cards.cards(report, 9, 9)[0]) == (last[0], True), "none is stated"
+    assert lead(html_writer.failure_cards(report, 9, 9)[0]) == (last[0], True), "none is stated"
     members = tuple(("float32", str(case.case.seed)) for case in wide)
     text = "fails when N is above 100, confirmed by 4 of 4 new cases inside, 0 of 4 outside"
     cause = Cause("N is above 100", text, (), Counts(4, 4, 0, 4), members)
     told = [replace(result, causes=(cause,)) for result in report.run.results]
     report = replace(report, run=replace(report.run, results=tuple(told)))
-    found, common = lead(failure_cards.cards(report, 9, 9)[0])
+    found, common = lead(html_writer.failure_cards(report, 9, 9)[0])
     assert common
     assert found == f"{text}: wrong in the last column"
     crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
                      stderr="Traceback")  # fmt: skip
-    assert lead(failure_cards.cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
+    assert lead(html_writer.failure_cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
 
 
 def test_nothing_in_a_name_turns_the_text_around_it() -> None:
@@ -318,7 +317,7 @@ def test_trends_need_two_runs_and_stay_in_their_frame() -> None:
 
 def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> None:
     report = sample()
-    drawn = graph_chart.chart(report.tasks, report.edges)
+    drawn = charts.chart(report.tasks, report.edges)
     assert [node.name for node in drawn.nodes] == [task.name for task in report.tasks]
     assert drawn.edges.count("M") == len(report.edges)
     kernel = [
@@ -326,19 +325,17 @@ def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> Non
         TaskState("lint:k:sm_80", "lint", "k", "sm_80"),
         TaskState("diff:k", stages.KERNEL_DIFF, "k"),
     ]
-    across = graph_chart.chart(
-        kernel, [("build:k:sm_80", "lint:k:sm_80"), ("lint:k:sm_80", "diff:k")]
-    )
+    across = charts.chart(kernel, [("build:k:sm_80", "lint:k:sm_80"), ("lint:k:sm_80", "diff:k")])
     places = [node.x for node in across.nodes]
     assert places == sorted(set(places)), "each to the right of what it reads"
     assert len(across.labels) == 1
-    wrong = graph_chart.chart(report.tasks, (), {("softmax", "float32"): "failed"})
+    wrong = charts.chart(report.tasks, (), {("softmax", "float32"): "failed"})
     assert [node.name for node in wrong.nodes if node.found] == ["compare:softmax:float32"]
-    assert graph_chart.counted(report.tasks) == [
+    assert charts.counted(report.tasks) == [
         ("ran", "ran", 2), ("current", "current, nothing to do", 2),
         ("failed", "could not do its work", 1),
     ]  # fmt: skip
     many = [TaskState(f"op:{n}:f", "op", str(n), "f", "ran") for n in range(500)]
-    assert graph_chart.chart(many, []).hidden == 500 - graph_chart.MAX_ROWS
-    last = graph_chart.chart(many, [], {("499", "f"): "error"})
+    assert charts.chart(many, []).hidden == 500 - charts.MAX_ROWS
+    last = charts.chart(many, [], {("499", "f"): "error"})
     assert last.labels[0][1:] == ("499 f", "error"), "what is wrong is not what is hidden"

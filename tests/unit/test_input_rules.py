@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from input_tables import Table, cases_of
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import decoy_case, input_values, materialise
 from gpuemu_flow.cases.minimize import minimise
-from gpuemu_flow.cases.op_schema import schema_from_json, schema_to_json
+from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.schema import parse_schema
 from gpuemu_flow.numerics.dtypes import float_limits, to_float64
@@ -150,7 +152,7 @@ def test_a_kind_is_kept_in_every_case(
 def parsed_cases(table: Table, dtype: str) -> list[Case]:
     schema = parse_schema(table, (), lambda *problem: None)
     assert schema is not None
-    assert schema_from_json(schema_to_json(schema)) == schema
+    assert convert(to_builtins(schema), OpSchema) == schema
     return plan_cases(schema, seed=3, dtype=dtype, count=80, strategies=(), layouts=LAYOUTS)
 
 
@@ -205,7 +207,7 @@ def test_strategies_differ(kind: str) -> None:
         key=lambda case: (min(case.inputs[0].shape), min(size for _, size in case.dims)),
     )
     seen = {
-        input_values(case, type(spec)(**{**vars(spec), "strategy": pattern})).tobytes()
+        input_values(case, replace(spec, strategy=pattern)).tobytes()
         for spec in case.inputs[:1]
         for pattern in PATTERNS[kind]
     }

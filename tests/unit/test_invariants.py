@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuemu_flow.numerics import invariants
+from gpuemu_flow.numerics import checked_output
+from gpuemu_flow.numerics.checked_output import (
+    BrokenInvariant,
+    check_invariant,
+    check_shape_preserved,
+)
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.invariants import BrokenInvariant, check_invariant, check_shape_preserved
 from gpuemu_flow.types import INVARIANTS, Tolerance
 
 NAN, INF = float("nan"), float("inf")
@@ -114,7 +118,7 @@ def test_symmetric_demands_a_square(shape: tuple[int, ...]) -> None:
 
 
 def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invariants, "CHUNK", 16)
+    monkeypatch.setattr(checked_output, "CHUNK", 16)
     rng = np.random.default_rng(1)
     matrix = rng.standard_normal((2, 9, 9))
     matrix = matrix + matrix.swapaxes(1, 2)

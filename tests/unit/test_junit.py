@@ -15,7 +15,7 @@ from report_samples import failed, hostile, huge, report_of, sample
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.junit import MAX_MESSAGE, report_to_junit
 from gpuemu_flow.results.document import Report
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import Regression
 
 GITLAB_LIMIT = 30_000_000
 

@@ -59,7 +59,7 @@ BESIDE = {
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
     "runners": (
-        "gpuemu_flow.artifacts.ptx.plain",
+        "gpuemu_flow.artifacts.ptx.source",
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
@@ -69,20 +69,20 @@ BESIDE = {
         "gpuemu_flow.emulator.variants",
     ),
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
-    "fuzzing": ("gpuemu_flow.cases.fuzz_config", "gpuemu_flow.cases.protocol_v1"),
+    "fuzzing": ("gpuemu_flow.cases.protocol_v1", "gpuemu_flow.cases.protocol_v1"),
     "frameworks": (
         "gpuemu_flow.runners.triton_interpreter",
         "gpuemu_flow.runners.triton_runner",
-        "gpuemu_flow.runners.triton_unwritten",
+        "gpuemu_flow.runners.triton_memory",
     ),
     # The emulator reads PTX with the parser of the linter.
     "emulator": (
         "gpuemu_flow.artifacts.ptx",
-        "gpuemu_flow.artifacts.ptx.declarations",
+        "gpuemu_flow.artifacts.ptx.parser",
         "gpuemu_flow.artifacts.ptx.model",
-        "gpuemu_flow.artifacts.ptx.numbers",
         "gpuemu_flow.artifacts.ptx.opcode",
-        "gpuemu_flow.artifacts.ptx.operands",
+        "gpuemu_flow.artifacts.ptx.opcode",
+        "gpuemu_flow.artifacts.ptx.opcode",
         # Compiled kernels are kept in the user's cache.
         "gpuemu_flow.store.user_cache",
     ),

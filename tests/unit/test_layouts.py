@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.effective_layouts import effective_layout
 from gpuemu_flow.numerics.layouts import (
     ALIGNMENT,
     GUARD_BYTES,
@@ -19,7 +18,7 @@ from gpuemu_flow.numerics.layouts import (
     place,
     reduced_shape,
 )
-from gpuemu_flow.types import DTYPES, LAYOUTS
+from gpuemu_flow.types import DTYPES, LAYOUTS, effective_layout
 
 SHAPES = [(), (1,), (5,), (0,), (3, 0, 2), (1, 1), (4, 7), (1, 7), (4, 1), (2, 3, 5), (2, 1, 3, 4)]
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuemu_flow.cases.listed_sizes import untried_sizes
-from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef, untried_sizes
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.types import LAYOUTS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ptx_text import ARCHITECTURES, KERNELS, analysed, kernel_views
 
-from gpuemu_flow.artifacts import liveness
-from gpuemu_flow.artifacts.liveness import estimate_registers, max_live, register_cap
+from gpuemu_flow.artifacts import measure as liveness
+from gpuemu_flow.artifacts.measure import estimate_registers, max_live, register_cap
 from gpuemu_flow.artifacts.ptx import LaunchBounds
 
 

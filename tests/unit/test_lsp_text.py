@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tomli
 
-from gpuemu_flow.config.lookup import key_at, section_at, words_of
-from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.config.fields import key_at, keys_of, names_of, table_at, words_of
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.errors import Hint, Rename, did_you_mean
 from gpuemu_flow.lsp.completions import completions_at
 from gpuemu_flow.lsp.findings import text_findings
@@ -51,20 +51,20 @@ def test_ops_are_found_before_and_behind_a_place_where_somebody_types() -> None:
     ],
 )
 def test_words_of_a_key(path: tuple[str | int, ...], words: set[str]) -> None:
-    key = key_at(path)
+    key = key_at(File, path)
     assert key is not None
     found = set(words_of(key.type))
     assert found >= words and bool(found) == bool(words)
 
 
 def test_every_table_with_known_keys_is_found_by_its_path() -> None:
-    assert section_at(()) is FILE
+    assert table_at(File, ()) is File
     for path in (("ops",), ("ops", 0, "op"), ("validation", "tolerances", "float32"),
                  ("ops", "tolerances", "f16"), ("ci", "quick"), ("kernels", 1)):  # fmt: skip
-        assert section_at(path) is not None, path
+        assert table_at(File, path) is not None, path
     for free in (("targets",), ("ops", "env"), ("ops", "kwargs"), ("nothing",), ("ops", "x", "y")):
-        assert section_at(free) is None, free
-    assert key_at(()) is None and key_at((0,)) is None
+        assert table_at(File, free) is None, free
+    assert key_at(File, ()) is None and key_at(File, (0,)) is None
 
 
 def test_a_hint_holds_its_edit_and_no_other_text_does() -> None:
@@ -98,13 +98,13 @@ def test_words_within_a_message_make_no_fix() -> None:
 
 def test_each_suggestion_of_a_mistyped_key_mends_it() -> None:
     """Every key of every table: mistyped, found, and mended by its fix."""
-    tables = {"[project]": FILE.by_name["project"], "[validation]": FILE.by_name["validation"],
-              "[ci]": FILE.by_name["ci"], "[[ops]]": FILE.by_name["ops"]}  # fmt: skip
+    tables = {"[project]": keys_of(File)["project"], "[validation]": keys_of(File)["validation"],
+              "[ci]": keys_of(File)["ci"], "[[ops]]": keys_of(File)["ops"]}  # fmt: skip
     count = 0
     for header, holder in tables.items():
-        section = section_at((holder.name,))
+        section = table_at(File, (holder.name,))
         assert section is not None
-        for key in section.keys:
+        for key in keys_of(section).values():
             wrong = key.name[:2] + "q" + key.name[2:]
             text = f"{header}\n{wrong} = 0\n"
             fixes = [f.fix for f in text_findings(outline(text), None, {})
@@ -116,7 +116,7 @@ def test_each_suggestion_of_a_mistyped_key_mends_it() -> None:
             span = fix.span
             line = text.split("\n")[span.line]
             mended = line[: span.start] + fix.text + line[span.end :]
-            assert mended.split(" ")[0] in section.by_name
+            assert mended.split(" ")[0] in names_of(section)
             count += mended == f"{key.name} = 0"
     assert count > 50
 

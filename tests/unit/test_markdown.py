@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from report_samples import HOSTILE, failed, hostile, huge, passed, report_of, sample
 
-from gpuemu_flow.cli.report_output import FORMATS, render
+from gpuemu_flow.cli.report import FORMATS, render
 from gpuemu_flow.reports.github import MAX_ANNOTATIONS, MAX_SUMMARY_BYTES, workflow_commands
 from gpuemu_flow.reports.markdown import MARKER, code, report_to_markdown
 from gpuemu_flow.reports.text import printable

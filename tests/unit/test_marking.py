@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.envelope import build_envelope
-from gpuemu_flow.numerics.marking import STAND_INS, inverting, marking, stepping
+from gpuemu_flow.numerics.noise import STAND_INS, inverting, marking, stepping
 from gpuemu_flow.numerics.perturb import Arrays
 
 Array = NDArray[Any]

@@ -13,12 +13,11 @@ from xml.etree import ElementTree
 import pytest
 from report_samples import KERNEL, failed, report_of
 
-from gpuemu_flow.cli.report_output import FORMATS, render
+from gpuemu_flow.cli.report import FORMATS, render
 from gpuemu_flow.reports import github
 from gpuemu_flow.reports.text import printable
 from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.model import OpResult
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import OpResult, Regression
 from gpuemu_flow.types import Verdict
 
 NAMES = (

@@ -10,7 +10,6 @@ import pytest
 from config_workspace import ConfigWorkspace
 
 from gpuemu_flow.numerics.contract import Mask, OutputContract, Statistics
-from gpuemu_flow.numerics.contract_shapes import promoted
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
 from gpuemu_flow.numerics.contract_views import (
     distances,
@@ -19,6 +18,7 @@ from gpuemu_flow.numerics.contract_views import (
     mask_of,
     relabelled,
 )
+from gpuemu_flow.numerics.contracts import promoted
 from gpuemu_flow.types import DTYPES
 
 OP = """[[ops]]

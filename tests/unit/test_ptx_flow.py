@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from ptx_text import entry, module, only_body
 
-from gpuemu_flow.artifacts.ptx.cfg import build_cfg
-from gpuemu_flow.artifacts.ptx.dataflow import analyse_dataflow
-from gpuemu_flow.artifacts.ptx.numbers import parse_integer
-from gpuemu_flow.artifacts.ptx.operands import first_operand, parse_address, split_operands
+from gpuemu_flow.artifacts.ptx.flow import analyse_dataflow, build_cfg
+from gpuemu_flow.artifacts.ptx.opcode import (
+    first_operand,
+    parse_address,
+    parse_integer,
+    split_operands,
+)
 
 
 def defs_and_uses(statements: str) -> list[tuple[set[str], set[str]]]:

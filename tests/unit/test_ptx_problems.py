@@ -6,7 +6,7 @@ import pytest
 from ptx_text import HEADER, module
 
 from gpuemu_flow.artifacts.ptx import read_body, read_ptx
-from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
+from gpuemu_flow.artifacts.ptx.parser import MAX_PROBLEMS
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_a_statement_that_is_cut_off_is_found_in_the_body() -> None:
 def test_an_unclosed_body_does_not_swallow_the_next_kernel() -> None:
     ptx = read_ptx(module(".entry f(){ ret;\n.visible .entry g(){ mov.b32 a, 1; ret; }"))
     assert [(p.slug, p.line) for p in ptx.problems] == [("ptx-truncated", 4)]
-    found = [(f.name, f.linkage, read_body(f)) for f in ptx.functions()]
-    assert [(name, linkage, len(body.instructions)) for name, linkage, body in found] == [
-        ("f", "", 1),
-        ("g", "visible", 2),
+    found = [(f.name, f.header, read_body(f)) for f in ptx.functions()]
+    assert [(name, header, len(body.instructions)) for name, header, body in found] == [
+        ("f", ".entry f()", 1),
+        ("g", ".visible .entry g()", 2),
     ]
     assert [body.problems for _, _, body in found] == [[], []]
 

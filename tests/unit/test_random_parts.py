@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics.contract import Statistics
-from gpuemu_flow.numerics.contract_statistics import StatisticsOutcome
+from gpuemu_flow.numerics.contract_statistics import StatisticsOutcome, repeated_shift
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
 from gpuemu_flow.numerics.random_parts import divisions_of
-from gpuemu_flow.numerics.random_repeats import repeated_shift
 
 SHAPE = (96, 100)  # rows are no power of two, nor three times one
 Draws = np.ndarray

@@ -6,14 +6,15 @@ import json
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.judging.verdicts import reason, run_error_result
-from gpuemu_flow.results.causes import causes
-from gpuemu_flow.results.model import CaseFailure, OpResult
-from gpuemu_flow.runners.api import Program, RunError, error_from_json
+from gpuemu_flow.results.document import causes
+from gpuemu_flow.results.model import CaseVerdict, OpResult
+from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.types import CheckResult, FailureKind, Verdict
 
@@ -52,10 +53,10 @@ def test_reasons_survive_being_stored() -> None:
     stored = CheckResult.from_json(json.loads(json.dumps(result.to_json())))
     assert stored == result
     error = RunError("op-exception", "no", exception="ValueError")
-    assert error_from_json(json.loads(json.dumps(vars(error)))) == error
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(error))), RunError) == error
 
 
-def failing(number: int, **about: Any) -> CaseFailure:
+def failing(number: int, **about: Any) -> CaseVerdict:
     error = RunError("op-exception", **{"exception": "ValueError", "file": "op.py"} | about)
     cases = iterate_cases(
         default_schema(["x"]),
@@ -65,10 +66,10 @@ def failing(number: int, **about: Any) -> CaseFailure:
         layouts=("contiguous",),
     )
     case = next(islice(cases, number, None))
-    return CaseFailure("it", case, run_error_result(FailureKind.EXECUTION, error))
+    return CaseVerdict("it", case, run_error_result(FailureKind.EXECUTION, error))
 
 
-def groups(*failures: CaseFailure) -> int:
+def groups(*failures: CaseVerdict) -> int:
     result = OpResult("it", "float32", Verdict.ERROR, len(failures), failures=failures)
     return len(causes([result]))
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from published_schemas import check_sarif, sarif_validator
 from report_samples import KERNEL, failed, hostile, huge, report_of, sample
 
-from gpuemu_flow.cli.report_output import render
-from gpuemu_flow.reports import report_sarif
+from gpuemu_flow.cli.report import render
+from gpuemu_flow.reports import sarif
 from gpuemu_flow.reports.github import workflow_commands
-from gpuemu_flow.reports.report_sarif import report_to_sarif
-from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
+from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, report_to_sarif
 from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.results.model import Regression
 
 GITHUB_LIMIT = 10_000_000
 """Bytes of a compressed file."""
@@ -61,8 +61,8 @@ def test_a_kernels_regression_stands_at_the_kernel() -> None:
 
 
 def test_a_finding_without_a_line_has_one() -> None:
-    found = replace(KERNEL.entries[0].violations[0], line=0)
-    kernel = replace(KERNEL, entries=(replace(KERNEL.entries[0], violations=(found,)),))
+    found = structs.replace(KERNEL.entries[0].violations[0], line=0)
+    kernel = replace(KERNEL, entries=(structs.replace(KERNEL.entries[0], violations=(found,)),))
     (result,) = check_sarif(json.dumps(lint_to_sarif(replace(sample().run, kernels=(kernel,)))))
     assert place(result)[1] == 1
 
@@ -145,7 +145,7 @@ def test_five_thousand_results_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len({r["partialFingerprints"]["gpuemuFlow/v1"] for r in found}) == 5000
     assert len(json.dumps(found)) < 10_000_000
     assert len(gzip.compress(render(report, "sarif").encode())) < GITHUB_LIMIT
-    monkeypatch.setattr(report_sarif, "MAX_RESULTS", 100)
+    monkeypatch.setattr(sarif, "MAX_RESULTS", 100)
     whole = report_to_sarif(report)["runs"][0]
     assert len(whole["results"]) == 100
     (notice,) = whole["invocations"][0]["toolExecutionNotifications"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuemu_flow.artifacts.kernel_record import KernelFigures, KernelRecord
+from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord
 from gpuemu_flow.reports.text import Style, render_kernels, render_results, wrapped
 from gpuemu_flow.results.model import KernelResult, OpResult
 from gpuemu_flow.types import Verdict
@@ -46,7 +46,14 @@ def test_a_wide_table_of_results_loses_half_of_its_gaps() -> None:
 
 def kernel(name: str, spills: int) -> KernelResult:
     figures = KernelFigures(registers=40, spill_instructions=spills)
-    entry = KernelRecord(name, f"{name}.ptx", "sm_90", "cubin", figures, Verdict.PASSED)
+    entry = KernelRecord(
+        name=name,
+        file=f"{name}.ptx",
+        arch="sm_90",
+        metric_source="cubin",
+        metrics=figures,
+        verdict=Verdict.PASSED,
+    )
     return KernelResult(name, "sm_90", Verdict.PASSED, entries=(entry,))
 
 

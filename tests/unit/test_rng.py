@@ -11,18 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.numerics import rng_draws, rng_jump, rng_lanes, rng_normal
-from gpuemu_flow.numerics.rng import (
-    MASK64,
-    SeededRng,
-    box_muller,
-    derive_seed,
-    generate_seed,
-    initial_state,
-    next_word,
-    splitmix64,
-    warm_up,
-)
+from gpuemu_flow.numerics import rng_arrays
+from gpuemu_flow.numerics.rng import MASK64, SeededRng, derive_seed, generate_seed
+from gpuemu_flow.numerics.rng_words import box_muller, initial_state, next_word, splitmix64
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "rng_vectors.json").read_text(encoding="utf-8")
@@ -193,11 +184,11 @@ class TestArrays:
         vector = VECTORS["jump_ahead"][-1]
         doublings = int(vector["steps"]).bit_length() - 1
         assert 1 << doublings == int(vector["steps"]) == 1 << 40
-        jump = rng_jump.basis_words(1)[1:].T
+        jump = rng_arrays.basis_words(1)[1:].T.copy()
         for _ in range(doublings):
-            jump = rng_jump.gf2_product(jump, jump)
+            jump = rng_arrays.advanced(jump, rng_arrays.subset_table(jump, 8))
         state = np.array([initial_state(int(vector["seed"]))], dtype=np.uint64)
-        after = rng_jump.gf2_product(state, jump)[0]
+        after = rng_arrays.advanced(state, rng_arrays.subset_table(jump, 8))[0]
         assert after.tolist() == [int(vector["s0"]), int(vector["s1"])]
 
     @pytest.mark.parametrize(
@@ -257,7 +248,7 @@ class TestArrays:
     def test_the_widest_ranges(self) -> None:
         words = [0, 1, MASK64 - 1, MASK64]
         for low, high in ((-(1 << 63), 1 << 63), (-(1 << 63), (1 << 63) - 1), (1 - (1 << 63), 0)):
-            folded = rng_draws.fold_into_range(np.array(words, dtype=np.uint64), low, high)
+            folded = rng_arrays.fold_into_range(np.array(words, dtype=np.uint64), low, high)
             assert folded.tolist() == [low + word % (high - low) for word in words]
 
     def test_negative_counts_are_refused(self) -> None:
@@ -284,14 +275,12 @@ class TestArrays:
             thread.join()
         assert wrong == []
 
-    def test_many_different_widths(self) -> None:
-        """More widths than are kept at hand, each met again."""
+    def test_pieces_of_many_lengths_make_one_stream(self) -> None:
         counts = [6000 + 64 * k for k in range(40)]
         whole = SeededRng(8).u64(sum(counts))
         for _ in range(2):
             rng = SeededRng(8)
             assert np.array_equal(np.concatenate([rng.u64(n) for n in counts]), whole)
-        assert len(rng_lanes._workspace._by_width) <= rng_lanes.CACHED_WIDTHS
 
 
 class TestNormals:
@@ -340,16 +329,16 @@ class TestNormals:
     def test_float32_next_to_rounding_boundaries(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Doubtful values are repaired: with a guard of a quarter ulp there are enough of them."""
         uniforms = SeededRng(6).f64(60_000)
-        expected = rng_normal.normals_f64(uniforms).astype(np.float32)
-        rough = rng_normal.approximate_normals
+        expected = rng_arrays.normals_f64(uniforms).astype(np.float32)
+        rough = rng_arrays.approximate_normals
 
         def rougher(block: np.ndarray) -> np.ndarray:
             return rough(block) * (1.0 + 2.0**-27)
 
-        monkeypatch.setattr(rng_normal, "approximate_normals", rougher)
-        assert rng_normal.normals_f32(uniforms).tobytes() != expected.tobytes()
-        monkeypatch.setattr(rng_normal, "GUARD_ULPS", 1 << 27)
-        assert rng_normal.normals_f32(uniforms).tobytes() == expected.tobytes()
+        monkeypatch.setattr(rng_arrays, "approximate_normals", rougher)
+        assert rng_arrays.normals_f32(uniforms).tobytes() != expected.tobytes()
+        monkeypatch.setattr(rng_arrays, "GUARD_ULPS", 1 << 27)
+        assert rng_arrays.normals_f32(uniforms).tobytes() == expected.tobytes()
 
     def test_approximation_stays_far_inside_the_guard(self) -> None:
         near_quarter_turns = np.concatenate(
@@ -366,26 +355,18 @@ class TestNormals:
 
     @staticmethod
     def check_approximation(uniforms: np.ndarray) -> None:
-        exact = rng_normal.normals_f64(uniforms)
-        error = np.abs(rng_normal.approximate_normals(uniforms) - exact)
-        bounded = np.abs(exact) >= rng_normal.NEAR_ZERO
+        exact = rng_arrays.normals_f64(uniforms)
+        error = np.abs(rng_arrays.approximate_normals(uniforms) - exact)
+        bounded = np.abs(exact) >= rng_arrays.NEAR_ZERO
         assert np.all(error[bounded] <= 16 * np.spacing(np.abs(exact[bounded])))
-        assert rng_normal.GUARD_ULPS > 100 * 16
-        singles = rng_normal.normals_f32(uniforms)
+        assert rng_arrays.GUARD_ULPS > 100 * 16
+        singles = rng_arrays.normals_f32(uniforms)
         assert singles.tobytes() == exact.astype(np.float32).tobytes()
 
     def test_small_values_are_doubtful_as_their_relative_error_is_unbounded(self) -> None:
         values = np.array([2.0**-21, -(2.0**-21), 0.0, 2.0**-19, -0.75])
-        assert rng_normal._doubtful(values).tolist() == [True, True, True, False, False]
+        assert rng_arrays._doubtful(values).tolist() == [True, True, True, False, False]
 
     def test_a_zero_draw_is_finite(self) -> None:
         assert np.isfinite(box_muller(0.0, 0.0)).all()
         assert box_muller(0.0, 0.0)[0] == pytest.approx(37.169, abs=1e-3)
-
-
-def test_warm_up_builds_the_tables() -> None:
-    rng_jump.prefix_table.cache_clear()
-    rng_jump.lane_table.cache_clear()
-    warm_up()
-    assert rng_jump.prefix_table.cache_info().currsize == 1
-    assert rng_jump.lane_table.cache_info().currsize == 2

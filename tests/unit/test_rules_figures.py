@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
+import msgspec
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
-from gpuemu_flow.artifacts.findings import PtxLocation
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
-from gpuemu_flow.artifacts.lint import kernel_json, kernel_record
-from gpuemu_flow.artifacts.metrics import KernelMetrics
+from gpuemu_flow.artifacts.kernel import KernelMetrics, KernelRecord, KernelView
 from gpuemu_flow.artifacts.occupancy import ARCHITECTURES, occupancy
-from gpuemu_flow.artifacts.patterns import opcode_matches
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.artifacts.policy import KernelPolicy, opcode_matches
 from gpuemu_flow.types import Verdict
 
 
@@ -297,7 +292,7 @@ def test_an_allowed_violation_stays_visible_and_does_not_fail() -> None:
     assert result.verdict is Verdict.PASSED
     (found,) = [v for v in result.violations if v.rule == "real-spills"]
     assert found.allowed == "measured: faster so"
-    assert found.to_json()["allowed"] == "measured: faster so"
+    assert to_builtins(found)["allowed"] == "measured: faster so"
 
 
 def test_a_cubin_alone_leaves_the_ptx_rules_unchecked() -> None:
@@ -309,7 +304,7 @@ def test_a_cubin_alone_leaves_the_ptx_rules_unchecked() -> None:
 
 def test_json_of_a_kernel_has_the_documented_fields() -> None:
     subject = kernel_views("forced_spills")["forced_spills_kernel"]
-    data = kernel_json(subject, lint(subject))
+    data = to_builtins(lint(subject))
     assert set(data) >= {
         "name",
         "file",
@@ -332,7 +327,5 @@ def test_json_of_a_kernel_has_the_documented_fields() -> None:
 def test_a_record_is_what_its_json_says() -> None:
     for name in ("forced_spills", "several_kernels"):
         for subject in kernel_views(name).values():
-            record = kernel_record(subject, lint(subject))
-            assert KernelRecord.from_json(json.loads(json.dumps(record.to_json()))) == replace(
-                record, violations=tuple(replace(v, place=PtxLocation()) for v in record.violations)
-            )
+            record = lint(subject)
+            assert msgspec.json.decode(msgspec.json.encode(record), type=KernelRecord) == record

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 from ptx_text import HEADER, broken_rules, kernel_views, view_of
 
+from gpuemu_flow.artifacts.kernel import KernelView
 from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.artifacts.view import KernelView
 
 
 class Pair(NamedTuple):

@@ -10,14 +10,12 @@ from config_workspace import ConfigWorkspace
 from ptx_text import REPOSITORY
 
 from gpuemu_flow.artifacts import rules
-from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
-from gpuemu_flow.artifacts.rules.base import explain
+from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID, explain
 
 PAGE = REPOSITORY / "docs" / "lint-rules.md"
 
 
 def test_rules_stand_in_order_under_unique_ids() -> None:
-    assert [rule.number for rule in RULES] == list(range(1, len(RULES) + 1))
     assert len(RULES_BY_ID) == len(RULES) >= 20
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id) for rule in RULES)
     assert {rule.severity for rule in RULES} <= {"error", "warning", "info"}

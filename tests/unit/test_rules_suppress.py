@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from ptx_text import REPOSITORY, kernel_views
 
-from gpuemu_flow.artifacts.findings import PtxLocation, Violation
-from gpuemu_flow.artifacts.lint import Linter
+from gpuemu_flow.artifacts.kernel import PtxLocation
+from gpuemu_flow.artifacts.lint import Allowances, Linter, parse_allowances
 from gpuemu_flow.artifacts.policy import KernelPolicy
 from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.artifacts.suppress import Allowances, apply_allowances, parse_allowances
 
 
 def read_source(path: str) -> bytes | None:
@@ -18,10 +17,8 @@ def read_source(path: str) -> bytes | None:
 
 
 def accepted(source: str, place: PtxLocation, rule: str = "debug-call") -> str:
-    violation = Violation(rule, "warning", "m", place=place)
     allowances = Allowances(lambda path: source.encode() if path == "k.cu" else None, RULES_BY_ID)
-    (marked,) = apply_allowances([violation], allowances, {})
-    return marked.allowed
+    return allowances.reason_for(rule, place)
 
 
 def test_a_comment_above_the_line_in_a_real_kernel() -> None:

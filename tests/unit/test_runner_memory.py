@@ -8,22 +8,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.runners import memfd
-from gpuemu_flow.runners.arena import Arena
-from gpuemu_flow.runners.buffers import (
+from gpuemu_flow.runners import channel
+from gpuemu_flow.runners.api import Slot, end_of
+from gpuemu_flow.runners.arena import (
+    Arena,
     InputBuffers,
     byte_span,
     changed_input,
     same_bytes,
     whole_memory,
 )
-from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
-from gpuemu_flow.runners.slots import Slot, end_of
+from gpuemu_flow.runners.checked import FIRST_FILL, SECOND_FILL, compare_calls
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, FailureKind, InputSpec
 
 
@@ -34,14 +35,14 @@ def make_case(layout: str, dtype: str, shape: tuple[int, ...] = (5, 7)) -> Case:
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    made = Arena(memfd.create("test", fixed=True))
+    made = Arena(channel.create("test", fixed=True))
     yield made
     made.close()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="seals are Linux's")
 def test_a_fixed_file_grows_and_never_shrinks() -> None:
-    fd = memfd.create("test", fixed=True)
+    fd = channel.create("test", fixed=True)
     os.ftruncate(fd, 100)
     os.ftruncate(fd, 200)
     with pytest.raises(PermissionError):
@@ -50,20 +51,20 @@ def test_a_fixed_file_grows_and_never_shrinks() -> None:
 
 
 def test_the_tail_of_a_file_is_text() -> None:
-    fd = memfd.append_only(memfd.create("test"))
+    fd = channel.append_only(channel.create("test"))
     os.write(fd, b"x" * 5000 + b"\0\xffend\n")
-    assert memfd.tail(fd).endswith("x\ufffdend")
-    assert len(memfd.tail(fd)) <= memfd.TAIL
+    assert channel.tail(fd).endswith("x\ufffdend")
+    assert len(channel.tail(fd)) <= channel.TAIL
     os.close(fd)
-    assert memfd.tail(fd) == ""
+    assert channel.tail(fd) == ""
 
 
 def test_a_status_page_that_says_nothing() -> None:
-    fd = memfd.create("test")
-    assert memfd.read_status(fd) == (memfd.PREPARING, 0.0)
-    memfd.write_status(fd, memfd.CALLING)
-    phase, since = memfd.read_status(fd)
-    assert phase == memfd.CALLING
+    fd = channel.create("test")
+    assert channel.read_status(fd) == (channel.PREPARING, 0.0)
+    channel.write_status(fd, channel.CALLING)
+    phase, since = channel.read_status(fd)
+    assert phase == channel.CALLING
     assert math.isfinite(since)
     os.close(fd)
 
@@ -116,7 +117,7 @@ def test_places_outside_an_arena_are_refused(arena: Arena, slot: Slot) -> None:
 )  # fmt: skip
 def test_what_is_no_place(data: object) -> None:
     with pytest.raises((TypeError, ValueError)):
-        Slot.from_json(data)
+        msgspec.convert(data, Slot)
 
 
 def test_the_span_of_views() -> None:

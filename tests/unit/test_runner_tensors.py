@@ -15,6 +15,7 @@ import torch
 
 from gpuemu_flow.runners.tensors import name_outputs
 
+pytestmark = pytest.mark.ci
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from report_samples import passed, report_of
 
-from gpuemu_flow.cli.report_output import FORMATS, render
+from gpuemu_flow.cli.report import FORMATS, render
 from gpuemu_flow.results.document import Report
 
 LEVELS = ("landlock 3, seccomp", "off")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 from ptx_text import kernel_views, view_of, with_sass
 
 from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
-from gpuemu_flow.artifacts.families import FAMILIES
-from gpuemu_flow.artifacts.lint import Linter, kernel_json
+from gpuemu_flow.artifacts.families import FAMILIES, count_sass_families, sass_family
+from gpuemu_flow.artifacts.kernel import KernelMetrics, KernelView
+from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.sass import MachineCode
-from gpuemu_flow.artifacts.sass_families import count_sass_families, sass_family
-from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.artifacts.tool_output import MachineCode
 
 
 @pytest.mark.parametrize(
@@ -69,10 +67,8 @@ def test_the_listing_goes_to_its_kernel_with_its_source() -> None:
     known, unlisted = measure(Artifact("t.ptx", text, sass=listed)).kernels
     assert (known.metrics.sass_tool, known.metrics.sass_instructions) == ("nvdisasm 13.0.88", 2)
     assert (unlisted.metrics.sass_tool, unlisted.metrics.sass_instructions) == ("", None)
-    assert KernelView.from_json(known.to_json()) == known
-    shown = [
-        kernel_json(v, Linter(KernelPolicy()).lint(v))["metrics"]["sass"] for v in (known, unlisted)
-    ]
+    assert convert(to_builtins(known), KernelView) == known
+    shown = [to_builtins(Linter(KernelPolicy()).lint(v).metrics.sass) for v in (known, unlisted)]
     assert shown == [
         {"source": "nvdisasm 13.0.88", "instructions": 2, "families": {"f32": 2}},
         None,

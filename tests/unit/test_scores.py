@@ -10,7 +10,7 @@ from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.judging.verdicts import run_error_result
 from gpuemu_flow.problems.score import scores_of
-from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCounts
+from gpuemu_flow.results.model import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import CheckResult, FailureKind, Verdict
 
@@ -31,7 +31,7 @@ def score(*errors: tuple[FailureKind, str]) -> tuple[bool | None, int]:
         layouts=("contiguous",),
     )
     failures = tuple(
-        CaseFailure("p/a", case, run_error_result(kind, RunError(slug, "no")))
+        CaseVerdict("p/a", case, run_error_result(kind, RunError(slug, "no")))
         for case, (kind, slug) in zip(islice(plan, len(errors)), errors, strict=True)
     )
     result = OpResult("p/a", "float32", Verdict.ERROR, cases=4, errors=2, failures=failures)
@@ -47,7 +47,7 @@ def test_a_correct_candidate_has_no_cause_where_a_case_has_no_verdict() -> None:
         strategies=("normal",),
         layouts=("contiguous",),
     )
-    unjudged = CaseFailure("p/a", next(plan), CheckResult(Verdict.INCONCLUSIVE))
+    unjudged = CaseVerdict("p/a", next(plan), CheckResult(Verdict.INCONCLUSIVE))
     result = OpResult(
         "p/a", "float32", Verdict.PASSED, cases=4, passed=3, inconclusive=1, failures=(unjudged,)
     )

@@ -11,7 +11,7 @@ import pytest
 from gpuemu_flow.inputs import files
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.inputs.settled import SettledFacts
+from gpuemu_flow.inputs.input_names import SettledFacts
 from gpuemu_flow.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 

@@ -11,7 +11,7 @@ import pytest
 from gpuemu_flow.cases.generate import input_values, materialise, materialise_each
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.shared_values import SHARING_TURNS
+from gpuemu_flow.cases.special_values import SHARING_TURNS
 from gpuemu_flow.fuzz.named_case import case_from_text
 from gpuemu_flow.types import Case, InputSpec
 from gpuemu_flow.value_rules import SCALAR, ValueRule

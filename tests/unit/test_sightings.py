@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners import memfd
+from gpuemu_flow.runners import channel
 from gpuemu_flow.runners.sightings import Sightings, framed
 
 
 @pytest.fixture
 def report() -> Iterator[int]:
-    fd = memfd.append_only(memfd.create("report"))
+    fd = channel.append_only(channel.create("report"))
     yield fd
     os.close(fd)
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from gpuemu_flow.cli.ending import INTERRUPTED, exit_code_of
+from gpuemu_flow.cli.main import INTERRUPTED, exit_code_of
 from gpuemu_flow.debug.repl import run_repl
 from gpuemu_flow.engine.signals import (
     TerminatedError,

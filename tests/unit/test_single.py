@@ -14,11 +14,9 @@ from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.constants import moving_constants
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.numerics.marking import inverting, marking, stepping
-from gpuemu_flow.numerics.noise import doubting, flushing, noisy
-from gpuemu_flow.numerics.overflow import overflowing
+from gpuemu_flow.numerics.noise import doubting, flushing, inverting, marking, noisy, stepping
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.numerics.regroup import regrouped
+from gpuemu_flow.numerics.regroup import overflowing, regrouped
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.numerics.single import MAKERS, Single, single, staying_single

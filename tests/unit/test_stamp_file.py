@@ -9,7 +9,7 @@ import pytest
 
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.store.stamp_file import StampFile
+from gpuemu_flow.store.results import StampFile
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.errors import UsageError
-from gpuemu_flow.store.artifacts import ArtifactMetrics, OwnFigures
-from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult
+from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 FIGURES = {
     "sent": ArtifactMetrics("sent", 8, 1, 0, 0, 20, ("ld.global", "st.local"), "Sass", 1),
-    "k": ArtifactMetrics("k", 8, 0, 0, 0, 20, (), "Ptx", 1, OwnFigures(None, "estimate", 7)),
+    "k": ArtifactMetrics("k", 8, 0, 0, 0, 20, (), "Ptx", 1, None, None, "estimate", 7),
 }
 FULL = Baseline(
     "a", "2026-01-01T00:00:00.000000Z", "1", {"python": "3"}, {"k": [{}]}, {"op": {"f": {}}},

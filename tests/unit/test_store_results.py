@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.errors import StoreError
-from gpuemu_flow.store.result_records import CountedResult, NewResult
-from gpuemu_flow.store.results import DAY_NS, ResultStore
+from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Verdict
 from gpuemu_flow.verdicts import Elements

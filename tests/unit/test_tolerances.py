@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
-from gpuemu_flow.numerics.tolerances import (
+from gpuemu_flow.numerics.contract import (
     DEFAULT_ORIGIN,
     PartialTolerance,
     default_tolerance,
     resolve,
 )
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.types import DTYPES, Tolerance
 
 

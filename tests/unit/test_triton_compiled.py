@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.runners.api import OpError, Program
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.triton_runner import TritonRunner
-from gpuemu_flow.runners.watch import Watch
 
 pytest.importorskip("torch")
+
+pytestmark = pytest.mark.ci
 pytest.importorskip("triton")
 
 SOURCES = [*(Path(__file__).resolve().parent.parent / "triton_kernels").glob("*.py")]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
-from gpuemu_flow.numerics.ulp import (
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
     NON_FINITE_DISTANCE,
     max_spacings_finite,
     max_steps_finite,
+    numpy_dtype,
     ordered_keys,
     spacing,
+    to_float64,
     ulp_distance,
 )
 

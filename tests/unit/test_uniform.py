@@ -13,7 +13,7 @@ import pytest
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.uniform import fill_uniform, truncate_to_half
+from gpuemu_flow.numerics.rng_many import fill_uniform, truncate_to_half
 from gpuemu_flow.types import DTYPES
 
 COUNT = 3000

@@ -20,6 +20,7 @@ ELSEWHERE = {
     "TORCHINDUCTOR_CACHE_DIR": "PyTorch's own, given a default",
     "SUDO_UID": "sudo's own word on who runs it",
     "PYTHONPATH": "Python's own",
+    "LOGNAME": "the system's own, the user's name",
     "LC_CTYPE": "the system's own, as the run had it",
 }
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from import_graph import ROOT, every_node, source_files
+from msgspec.structs import asdict
 
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.types import CheckResult, ErrorStats, Tolerance, Verdict, WeakOutput
@@ -133,7 +134,7 @@ def test_a_stored_pass_without_anything_compared_is_refused(count: int) -> None:
     stored = {
         "verdict": "passed",
         "failures": [],
-        "stats": vars(ErrorStats(count=count, num_no_verdict=count)),
+        "stats": asdict(ErrorStats(count=count, num_no_verdict=count)),
         "notes": [],
     }
     with pytest.raises(ValueError, match="nothing compared"):

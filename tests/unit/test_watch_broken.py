@@ -28,7 +28,7 @@ class Clock:
 class Broken(WatchState):
     """A watch whose configuration has the problem that the test sets."""
 
-    problem = BROKEN
+    problem: Problem = BROKEN
 
     def _run(self) -> RunReport:
         raise ConfigError(self.problem)

@@ -11,8 +11,8 @@ import pytest
 
 from gpuemu_flow.runners import jobs
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.channel import Watch
 from gpuemu_flow.runners.jobs import Evaluator
-from gpuemu_flow.runners.watch import Watch
 
 NAME = "a_module_of_the_test"
 

@@ -1,6 +1,5 @@
 """Read PTX text into modules, functions, statements and control-flow graphs."""
 
-from gpuemu_flow.artifacts.ptx.body import read_body
 from gpuemu_flow.artifacts.ptx.model import (
     Body,
     Function,
@@ -12,7 +11,7 @@ from gpuemu_flow.artifacts.ptx.model import (
     Variable,
 )
 from gpuemu_flow.artifacts.ptx.opcode import Destination, Opcode
-from gpuemu_flow.artifacts.ptx.parser import read_ptx
+from gpuemu_flow.artifacts.ptx.parser import read_body, read_ptx
 
 __all__ = [
     "Body",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES, Opcode
-from gpuemu_flow.artifacts.ptx.operands import split_operands
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
+from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES, Opcode, split_operands
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.ptx.source import SourceText
@@ -17,22 +16,7 @@ if TYPE_CHECKING:
 
 
 class Instruction(NamedTuple):
-    """One instruction of a function body.
-
-    Attributes
-    ----------
-    opcode : Opcode
-    guard : str or None
-        Predicate as written without the ``@``: ``%p1``, ``!%p1``; None when unconditional.
-    text : str
-        Operands as written; `operands` splits them.
-    offset : int
-        Offset of the instruction in the file's `SourceText.text`.
-    scope : int
-        Index into `Body.scopes`.
-    location : int
-        Index into `Body.locations`; -1 before the first ``.loc``.
-    """
+    """One instruction of a function body."""
 
     opcode: Opcode
     guard: str | None
@@ -102,27 +86,8 @@ class Scope(NamedTuple):
     registers: list[RegisterDeclaration]
 
 
-@dataclass
-class Body:
-    """Everything between a function's braces.
-
-    Attributes
-    ----------
-    instructions : list of Instruction
-        In file order.
-    scopes : list of Scope
-    labels : dict of (scope, name) to int
-        For each label, the index of the instruction that follows. Inline assembly repeats names,
-        in different scopes.
-    locations : list of SourceLocation
-    variables : list of Variable
-        The ``.local``, ``.shared`` and ``.param`` variables that the body declares.
-    branch_targets : dict of (scope, name) to tuple of str
-        For each ``.branchtargets`` table, the labels that it lists.
-    pragmas : list of str
-    problems : list of Problem
-        Parts that could not be read, at most `parser.MAX_PROBLEMS`.
-    """
+class Body(Struct):
+    """Everything between a function's braces."""
 
     instructions: list[Instruction] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=lambda: [Scope(-1, [])])
@@ -130,7 +95,6 @@ class Body:
     locations: list[SourceLocation] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     branch_targets: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
-    pragmas: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
@@ -165,24 +129,8 @@ class Body:
         return self.locations[instruction.location] if instruction.location >= 0 else None
 
 
-@dataclass(frozen=True)
-class LaunchBounds:
-    """Performance directives of an entry; a directive that is absent gives 0.
-
-    Attributes
-    ----------
-    max_threads : int
-        Largest number of threads per block: the product of ``.maxntid`` or ``.reqntid``.
-    required : bool
-        True if `max_threads` comes from ``.reqntid``, so that a block must have exactly as many
-        threads.
-    min_blocks : int
-        Blocks per multiprocessor (``.minnctapersm``).
-    max_registers : int
-        Registers per thread (``.maxnreg``).
-    cluster : int
-        Blocks per cluster: the product of ``.reqnctapercluster``.
-    """
+class LaunchBounds(Struct, frozen=True):
+    """Performance directives of an entry; a directive that is absent gives 0."""
 
     max_threads: int = 0
     required: bool = False
@@ -191,8 +139,7 @@ class LaunchBounds:
     cluster: int = 0
 
 
-@dataclass
-class Function:
+class Function(Struct):
     """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand.
 
     Bodies are not kept. If a reader examines one function at a time, its memory use therefore
@@ -201,7 +148,6 @@ class Function:
 
     name: str
     kind: str
-    linkage: str
     header: str
     bounds: LaunchBounds
     module: Module
@@ -221,8 +167,7 @@ class Function:
         return self.module.source.line_of(self.offset)
 
 
-@dataclass
-class Module:
+class Module(Struct, dict=True):
     """One PTX module: the part of a file from a ``.version`` to the next."""
 
     source: SourceText
@@ -232,7 +177,6 @@ class Module:
     functions: list[Function] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     files: dict[int, str] = field(default_factory=dict)
-    declared_functions: dict[str, bool] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -245,8 +189,7 @@ class Module:
         return (f for f in self.functions if f.is_entry)
 
 
-@dataclass
-class PtxFile:
+class PtxFile(Struct):
     """Result of reading one file: its modules, and the problems found in it."""
 
     source: SourceText

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import re
 from functools import cached_property
+from typing import NamedTuple
 
 STATE_SPACES = frozenset({"global", "shared", "local", "param", "const", "tex"})
 
@@ -58,21 +60,7 @@ class Destination(enum.Enum):
 
 
 class Opcode:
-    """One distinct opcode text, shared by all instructions of a file that have it.
-
-    Attributes
-    ----------
-    text : str
-        As written, such as ``ld.global.nc.v4.f32``.
-    base : str
-        First segment, such as ``ld``.
-    segments : tuple of str
-        All segments; a qualifier such as ``shared::cta`` is one segment.
-    destination : Destination
-        Use of the first operand. Source: PTX ISA, the instruction descriptions.
-    is_branch, is_terminator : bool
-        The first is True for ``bra`` and ``brx``, the second for ``ret``, ``exit`` and ``trap``.
-    """
+    """One distinct opcode text, shared by all instructions of a file that have it."""
 
     __slots__ = (
         "__dict__",
@@ -150,3 +138,90 @@ def _destination(segments: tuple[str, ...]) -> Destination:
     if member in _WRITING_MEMBERS.get(base, ()):
         return Destination.WRITES
     return Destination.NONE if base in _WITHOUT_DESTINATION else Destination.WRITES
+
+
+# Number literals of PTX.
+
+
+def parse_integer(text: str) -> int | None:
+    """Read a PTX integer literal (decimal, ``0x``, ``0b``, octal, optional ``U``), or return None.
+
+    Source: PTX ISA, "Integer Constants".
+    """
+    digits = text.strip().rstrip("U")
+    if not digits or len(digits) > 80:
+        return None
+    sign = -1 if digits[0] == "-" else 1
+    digits = digits.lstrip("+-")
+    base = 10
+    lower = digits.lower()
+    if lower.startswith("0x"):
+        base, digits = 16, digits[2:]
+    elif lower.startswith("0b"):
+        base, digits = 2, digits[2:]
+    elif len(digits) > 1 and digits[0] == "0":
+        base, digits = 8, digits[1:]
+    if not (digits.isascii() and digits.isalnum()):
+        return None
+    try:
+        return sign * int(digits, base)
+    except ValueError:
+        return None
+
+
+_PIECES = re.compile(r"[,{}()\[\]]|[^,{}()\[\]]+", re.ASCII)
+_ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+)\s*)?\]", re.ASCII)
+_OPENING = frozenset("{([")
+_CLOSING = frozenset("})]")
+
+
+class Address(NamedTuple):
+    """``[base+displacement]``: a register or symbol and a constant number of bytes."""
+
+    base: str
+    displacement: int
+
+
+def split_operands(text: str) -> tuple[str, ...]:
+    """Split operands at commas that lie outside of braces, brackets and parentheses."""
+    if not ("{" in text or "[" in text or "(" in text):
+        stripped = text.strip()
+        return tuple(part.strip() for part in stripped.split(",")) if stripped else ()
+    operands: list[str] = []
+    current: list[str] = []
+    depth = 0
+    for piece in _PIECES.findall(text):
+        if piece in _OPENING:
+            depth += 1
+        elif piece in _CLOSING:
+            depth -= 1
+        if piece == "," and depth <= 0:
+            operands.append("".join(current).strip())
+            current = []
+        else:
+            current.append(piece)
+    last = "".join(current).strip()
+    if last:
+        operands.append(last)
+    return tuple(operands)
+
+
+def first_operand(text: str) -> str:
+    """Return the first of several operands, without splitting the others."""
+    stripped = text.lstrip()
+    if stripped[:1] in ("{", "(", "["):
+        closing = {"{": "}", "(": ")", "[": "]"}[stripped[0]]
+        end = stripped.find(closing)
+        if end >= 0:
+            comma = stripped.find(",", end)  # not the brace: "{a, b}|p" is one operand
+            return stripped[: comma if comma >= 0 else len(stripped)].rstrip()
+    return stripped.partition(",")[0].rstrip()
+
+
+def parse_address(text: str) -> Address | None:
+    """Return the first ``[base+displacement]`` in `text`, or None if there is none."""
+    match = _ADDRESS.search(text)
+    if match is None:
+        return None
+    displacement = parse_integer(match.group(2) or "0")
+    return None if displacement is None else Address(match.group(1), displacement)

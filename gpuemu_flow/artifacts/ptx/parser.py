@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
-from gpuemu_flow.artifacts.ptx.declarations import linkage_of, parse_bounds, parse_variables
-from gpuemu_flow.artifacts.ptx.model import Function, Module, PtxFile
+from gpuemu_flow.artifacts.ptx.model import (
+    Body,
+    Function,
+    Instruction,
+    LaunchBounds,
+    Module,
+    PtxFile,
+    RegisterDeclaration,
+    Scope,
+    SourceLocation,
+    Variable,
+    element_bytes,
+)
+from gpuemu_flow.artifacts.ptx.opcode import VECTOR_WIDTHS, Opcode, parse_integer
 from gpuemu_flow.artifacts.ptx.source import SourceText, decode_path, read_source
 from gpuemu_flow.errors import Problem
 
@@ -34,19 +46,7 @@ _AFTER_HEADER_WORD = frozenset(" \t\r\n(")
 
 
 def read_ptx(data: bytes, file: str = "") -> PtxFile:
-    """Read a PTX file's top level; bodies are read with `body.read_body`.
-
-    Parameters
-    ----------
-    data : bytes
-    file : str
-        Name for diagnostics.
-
-    Returns
-    -------
-    PtxFile
-        Without modules, and with a problem, if the input is not PTX. Never raises on bad input.
-    """
+    """Read a PTX file's top level; bodies are read with `body.read_body`."""
     source = read_source(data, file)
     if isinstance(source, Problem):
         return PtxFile(SourceText("", file), [], [source])
@@ -167,20 +167,6 @@ class _Reader:
 
         A ``.pragma`` may stand between an entry's header and its body. The header is then not
         complete when the statement ends, and is called pending.
-
-        Parameters
-        ----------
-        match : re.Match
-            Match of the text up to the statement's end, or up to an opening brace.
-        pending : int
-            Start of the pending header; -1 if there is none.
-        module : Module
-            Module to which the statement or function is added.
-
-        Returns
-        -------
-        tuple of int
-            The position at which to continue, and the new value of `pending`.
         """
         end = match.group("end")
         after = match.end()
@@ -208,8 +194,7 @@ class _Reader:
         self, head: str, header: re.Match[str] | None, start: int, module: Module
     ) -> None:
         if header is not None:
-            module.declared_functions[header.group(2)] = ".noreturn" in head
-            return
+            return  # of a function elsewhere
         alias = _ALIAS.search(head)
         if alias is not None:
             module.aliases[alias.group(1)] = alias.group(2)
@@ -228,7 +213,6 @@ class _Reader:
             Function(
                 name=name,
                 kind=header.group(1),
-                linkage=linkage_of(head),
                 header=head.strip(),
                 bounds=parse_bounds(head[header.end() :]),
                 module=module,
@@ -245,12 +229,6 @@ class _Reader:
 
         Functions do not nest: if another header or the end of the file comes first, the body is not
         closed.
-
-        Returns
-        -------
-        tuple of int, int and bool
-            Offset of the body's end, position at which to continue, and True if there is a closing
-            brace.
         """
         limits = [word.after(start) for word in self._headers]
         limit = min((found for found in limits if found >= 0), default=len(self._text))
@@ -268,3 +246,284 @@ class _Reader:
         if linkage is not None:
             limit = window + linkage.start()
         return limit, limit, False
+
+
+# Declarations: ``.reg`` statements, variables with their sizes, and entry directives.
+
+
+MAX_NAMES = 100_000
+"""Largest number of names read from one declaration; a hostile file may declare millions."""
+
+_MAX_BYTES = 1 << 62
+_SPECIFIERS = re.compile(r"\s*\.(\w+)(?:::\w+)?(\s*\([^)]*\)|\s+\d+(?=\s))?", re.ASCII)
+_DECLARATOR = re.compile(r"\s*([\w$%.]+)\s*((?:\[[^\]]*\]\s*){0,8})", re.ASCII)
+_RANGE = re.compile(r"\s*([\w$%]+)\s*<\s*(\d{1,9})\s*>\s*\Z", re.ASCII)
+_DIMENSION = re.compile(r"\[\s*([^\]\s]*)\s*\]", re.ASCII)
+_VARIABLE_SPACES = frozenset({"shared", "local", "global", "const", "param"})
+_BOUND = re.compile(
+    r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|reqnctapercluster)\s+"
+    r"(\d{1,9}(?:\s*,\s*\d{1,9}){0,2})",
+    re.ASCII,
+)
+
+
+def parse_registers(statement: str) -> list[RegisterDeclaration]:
+    """Parse a ``.reg`` statement without its ``;``, such as ``.reg .v4 .f32 v, %r<3>``."""
+    type_name, lanes, position = "", 1, 0
+    match = _SPECIFIERS.match(statement)
+    while match is not None:
+        segment = match.group(1)
+        if segment in VECTOR_WIDTHS:
+            lanes = VECTOR_WIDTHS[segment]
+        elif segment != "reg":
+            type_name = segment
+        position = match.end()
+        match = _SPECIFIERS.match(statement, position)
+    found = []
+    for part in statement[position:].split(",", MAX_NAMES)[:MAX_NAMES]:
+        ranged = _RANGE.match(part)
+        if ranged is not None:
+            found.append(
+                RegisterDeclaration(ranged.group(1), int(ranged.group(2)), type_name, lanes)
+            )
+        elif part.strip():
+            found.append(RegisterDeclaration(part.strip(), None, type_name, lanes))
+    return found
+
+
+def parse_variables(statement: str, offset: int) -> list[Variable]:
+    """List the variables that one statement declares.
+
+    The size of a variable is the element size times all dimensions times the vector lanes; ``a[]``
+    has no size.
+    """
+    space, type_name, lanes, align, external = "", "", 1, 0, False
+    position = 0
+    match = _SPECIFIERS.match(statement)
+    while match is not None:
+        segment, argument = match.group(1), match.group(2)
+        if segment in _VARIABLE_SPACES and not space:
+            space = segment
+        elif segment in VECTOR_WIDTHS:
+            lanes = VECTOR_WIDTHS[segment]
+        elif segment == "align":
+            align = parse_integer(argument or "") or 0
+        elif segment == "extern":
+            external = True
+        elif element_bytes(segment):
+            type_name = segment
+        position = match.end()
+        match = _SPECIFIERS.match(statement, position)
+    if not space:
+        return []
+    variables = []
+    for part in statement[position:].partition("=")[0].split(",", MAX_NAMES)[:MAX_NAMES]:
+        declarator = _DECLARATOR.match(part)
+        if declarator is not None:
+            variables.append(
+                Variable(
+                    declarator.group(1),
+                    space,
+                    type_name,
+                    _size(element_bytes(type_name) * lanes, declarator.group(2)),
+                    align,
+                    external,
+                    offset,
+                )
+            )
+    return variables
+
+
+def _size(element: int, dimensions: str) -> int | None:
+    total = element
+    for text in _DIMENSION.findall(dimensions):
+        extent = parse_integer(text)
+        if extent is None or extent < 0:
+            return None
+        total = min(total * extent, _MAX_BYTES)
+    return total
+
+
+def parse_bounds(header: str) -> LaunchBounds:
+    """Return the performance directives in the header of an entry, such as ``.maxntid``."""
+    values: dict[str, list[int]] = {}
+    for name, numbers in _BOUND.findall(header):
+        values[name] = [int(n) for n in numbers.split(",")]
+    threads = values.get("reqntid") or values.get("maxntid") or [0]
+    return LaunchBounds(
+        max_threads=math.prod(threads),
+        required="reqntid" in values,
+        min_blocks=values.get("minnctapersm", [0])[0],
+        max_registers=values.get("maxnreg", [0])[0],
+        cluster=math.prod(values.get("reqnctapercluster", [0])),
+    )
+
+
+MAX_PROBLEMS = 50
+"""After so many diagnoses the rest of a body, or of a file, is not read."""
+
+MAX_INSTRUCTIONS = 2_000_000
+"""Limit on a function's instructions, to bound memory; a published package has up to 60,000."""
+
+MAX_DEPTH = 200
+"""Deepest nesting of scopes; inline assembly needs two or three levels."""
+
+# Each alternative of a statement. Braces in instructions hold no ";" and are counted, so that a
+# failed match never looks past the next ";" and reading stays linear on hostile input.
+_STATEMENT = re.compile(
+    r"""\s*(?:
+    (?:@\s*(!?\s*[%\w$]+)\s+)?([a-z][\w.]*(?:::[\w.]+){0,8})(?![\w.]|\s*:)
+        ([^;{}"]*(?:\{[^{};"]*\}[^;{}"]*){0,24});
+  | ([A-Za-z_$%][\w$%]*)\s*:(?!:)
+  | \.loc\s+(\d{1,9}\s+\d{1,9}\s+\d{1,9}
+        (?:\s*,\s*function_name\s+[\w$.]+(?:\s*\+\s*\d+)?)?
+        (?:\s*,\s*inlined_at\s+\d{1,9}\s+\d{1,9}\s+\d{1,9})?)
+        (?:[ \t]+(?:prologue_end|epilogue_begin|basic_block
+           |is_stmt[ \t]+\d|discriminator[ \t]+\d+))*
+  | (\.file\b[^\n]*|@@DWARF[^\n]*)
+  | (\.[a-z][^;"]*(?:"[^"\n]*"[^;"]*){0,8});
+  | ([{}])
+  | (;)
+  | (\Z)
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_GUARD, _OPCODE, _OPERANDS, _LABEL, _LOC, _FILE, _DIRECTIVE, _BRACE, _EMPTY, _END = range(1, 11)
+
+_NUMBER = re.compile(r"\d+", re.ASCII)
+_LIST_NAME = re.compile(r"[\w$%.]+", re.ASCII)
+
+
+def read_body(function: Function) -> Body:
+    """Read the statements between a function's braces into a new `Body`.
+
+    Never raises on malformed text: an invalid statement is skipped up to the next ``;`` and
+    recorded in `Body.problems`.
+    """
+    source = function.module.source
+    text, end = source.text, function.body_end
+    opcodes = source.opcodes
+    body = Body()
+    instructions = body.instructions
+    add = instructions.append
+    make = tuple.__new__
+    state = _State(body)
+    scope, location = 0, -1
+    position = function.body_start
+    while position < end:
+        scanner = _STATEMENT.scanner(text, position, end)  # type: ignore[attr-defined]  # not in typeshed
+        for match in iter(scanner.match, None):
+            kind = match.lastindex
+            if kind == _OPERANDS:
+                guard, name, operands = match.group(1, 2, 3)
+                opcode = opcodes.get(name)
+                if opcode is None:
+                    opcode = opcodes[name] = Opcode(name)
+                add(
+                    make(
+                        Instruction,
+                        (opcode, guard, operands, match.start(2), scope, location),
+                    )
+                )
+            elif kind == _LOC:
+                location = state.locate(match.group(_LOC))
+            elif kind == _LABEL:
+                state.label(match.group(_LABEL), scope)
+            elif kind == _DIRECTIVE:
+                state.directive(match.group(_DIRECTIVE), match.start(_DIRECTIVE), scope)
+            elif kind == _BRACE:
+                scope = state.brace(match.group(_BRACE), scope)
+            elif kind == _END:
+                return body
+            position = match.end()
+            if len(instructions) > MAX_INSTRUCTIONS:
+                message = f"{function.name} has more than {MAX_INSTRUCTIONS} instructions"
+                body.problems.append(
+                    source.problem("ptx-too-large", f"{message}; the rest was not read", position)
+                )
+                return body
+        position = _skip(function, body, position)
+    return body
+
+
+def _skip(function: Function, body: Body, position: int) -> int:
+    """Record an invalid statement at `position`; return the position to continue from."""
+    source = function.module.source
+    while source.text[position : position + 1].isspace():
+        position += 1
+    semicolon = source.text.find(";", position, function.body_end)
+    if semicolon < 0 and not function.closed:
+        slug, message = "ptx-truncated", f"the last statement of {function.name} is cut off"
+    else:
+        slug, message = "ptx-syntax", f"no PTX statement: {source.excerpt(position)!r}"
+    body.problems.append(source.problem(slug, message, position))
+    if len(body.problems) >= MAX_PROBLEMS:
+        body.problems.append(
+            source.problem(
+                "ptx-too-many-errors", f"the rest of {function.name} was not read", position
+            )
+        )
+        return function.body_end
+    return semicolon + 1 if semicolon >= 0 else function.body_end
+
+
+class _State:
+    """Reads the statements of a body that are not instructions, such as labels and ``.reg``."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._location_numbers: dict[str, int] = {}
+        self._last_label: tuple[int, str] | None = None
+        self._depth = 0
+
+    def locate(self, numbers_text: str) -> int:
+        """Store a ``.loc`` statement, unless an equal one is stored already; return its index."""
+        known = self._location_numbers.get(numbers_text)
+        if known is not None:
+            return known
+        before, _, inlined = numbers_text.partition("inlined_at")
+        numbers = [int(n) for n in _NUMBER.findall(before.partition(",")[0])]
+        call_site = [int(n) for n in _NUMBER.findall(inlined)]
+        number = len(self._body.locations)
+        self._body.locations.append(
+            SourceLocation(
+                numbers[0],
+                numbers[1],
+                numbers[2],
+                (call_site[0], call_site[1], call_site[2]) if call_site else None,
+            )
+        )
+        self._location_numbers[numbers_text] = number
+        return number
+
+    def label(self, name: str, scope: int) -> None:
+        """Record a label, which belongs to the next instruction or ``.branchtargets`` table."""
+        self._body.labels[(scope, name)] = len(self._body.instructions)
+        self._last_label = (scope, name)
+
+    def brace(self, brace: str, scope: int) -> int:
+        """Open or close a scope; return the scope of the statements that follow.
+
+        Braces nested deeper than `MAX_DEPTH` make no new scopes, which bounds the time to look up a
+        name.
+        """
+        scopes = self._body.scopes
+        self._depth += 1 if brace == "{" else -1
+        if brace == "{":
+            if self._depth > MAX_DEPTH:
+                return scope
+            scopes.append(Scope(scope, []))
+            return len(scopes) - 1
+        return scope if self._depth >= MAX_DEPTH else max(scopes[scope].parent, 0)
+
+    def directive(self, statement: str, offset: int, scope: int) -> None:
+        """Read ``.reg``, variables and ``.branchtargets``; ignore other directives."""
+        body = self._body
+        if statement.startswith(".reg"):
+            body.scopes[scope].registers.extend(parse_registers(statement))
+        elif statement.startswith(".branchtargets"):
+            if self._last_label is not None:
+                names = tuple(_LIST_NAME.findall(statement[len(".branchtargets") :]))
+                body.branch_targets[self._last_label] = names
+        elif not statement.startswith((".pragma", ".callprototype", ".calltargets")):
+            body.variables.extend(parse_variables(statement, offset))

@@ -6,6 +6,8 @@ import re
 from array import array
 from bisect import bisect_left
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.errors import Problem
 
@@ -17,18 +19,7 @@ _EXCERPT = 40
 
 
 class SourceText:
-    """Text of one file, with a conversion of offsets to line numbers.
-
-    Attributes
-    ----------
-    file : str
-        Name for diagnostics, as the user wrote it.
-    text : str
-        One character per byte of the file, except that each comment is replaced by its newlines, or
-        by a space if it has none. Therefore, line numbers stay the same.
-    opcodes : dict of str to Opcode
-        Each distinct opcode of the file, by its text; filled as bodies are read.
-    """
+    """Text of one file, with a conversion of offsets to line numbers."""
 
     __slots__ = ("_newlines", "file", "opcodes", "text")
 
@@ -90,3 +81,53 @@ def _blank(match: re.Match[str]) -> str:
 def decode_path(raw: str) -> str:
     """Decode a file name of a ``.file`` directive as UTF-8, the usual encoding of such names."""
     return raw.encode("latin-1").decode("utf-8", "replace")
+
+
+_LOCATION = re.compile(r"\s*(?:\.loc\b|\.file\b|@@DWARF\b)", re.ASCII)
+_SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
+
+
+class PlainPtx(Struct, frozen=True):
+    """PTX reduced to its code: equal code gives equal text, wherever in the source it comes from.
+
+    ``lines`` are the 1-based numbers in the file of the lines of ``text``.
+    """
+
+    text: bytes
+    lines: tuple[int, ...]
+
+    def number(self, line: int) -> int:
+        """Return a line's number in the reduced text, given its number in the file.
+
+        The result is 0 if the line was left out.
+        """
+        low, high = 0, len(self.lines)
+        while low < high:
+            middle = (low + high) // 2
+            if self.lines[middle] < line:
+                low = middle + 1
+            else:
+                high = middle
+        return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
+
+    def line(self, number: int) -> int:
+        """Return a line's number in the file, given its number in the reduced text.
+
+        The result is 0 if there is no such line.
+        """
+        return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
+
+
+def plain_ptx(data: bytes) -> PlainPtx:
+    """Remove comments, line information and debug sections from PTX."""
+    kept, lines = [], []
+    inside = False
+    for number, line in enumerate(blank_comments(data.decode("latin-1")).split("\n"), 1):
+        if inside:
+            inside = "}" not in line
+        elif _SECTION.match(line):
+            inside = True
+        elif line.strip() and not _LOCATION.match(line):
+            kept.append(" ".join(line.split()))
+            lines.append(number)
+    return PlainPtx("\n".join(kept).encode("latin-1"), tuple(lines))

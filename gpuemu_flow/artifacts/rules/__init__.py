@@ -28,33 +28,29 @@ from gpuemu_flow.artifacts.rules import (
 )
 from gpuemu_flow.artifacts.rules.base import Rule
 
-RULES: tuple[Rule, ...] = (
-    real_spills.RULE,
-    local_memory.RULE,
-    register_limit.RULE,
-    accidental_f64.RULE,
-    debug_call.RULE,
-    debug_build.RULE,
-    static_shared_memory.RULE,
-    unmet_launch_bounds.RULE,
-    no_full_block.RULE,
-    missing_tensor_cores.RULE,
-    portability.RULE,
-    divergent_barrier.RULE,
-    integer_division.RULE,
-    generic_address.RULE,
-    atomics_in_loop.RULE,
-    scalar_accesses.RULE,
-    unfused_multiply_add.RULE,
-    exact_division.RULE,
-    unused_shared_memory.RULE,
-    legacy_warp_operations.RULE,
-    forbidden_instruction.RULE,
-    required_instruction.RULE,
-    shared_memory_limit.RULE,
-    instruction_limit.RULE,
-)
+_IN_ORDER = (
+    real_spills, local_memory, register_limit, accidental_f64, debug_call, debug_build,
+    static_shared_memory, unmet_launch_bounds, no_full_block, missing_tensor_cores, portability,
+    divergent_barrier, integer_division, generic_address, atomics_in_loop, scalar_accesses,
+    unfused_multiply_add, exact_division, unused_shared_memory, legacy_warp_operations,
+    forbidden_instruction, required_instruction, shared_memory_limit, instruction_limit,
+)  # fmt: skip
+
+RULES: tuple[Rule, ...] = tuple(module.RULE for module in _IN_ORDER)
 
 RULES_BY_ID: dict[str, Rule] = {rule.id: rule for rule in RULES}
 
-__all__ = ["RULES", "RULES_BY_ID", "Rule"]
+__all__ = ["RULES", "RULES_BY_ID", "Rule", "explain"]
+
+
+def explain(rule: Rule) -> str:
+    """Return the description of one rule as a section of Markdown."""
+    example = "\n".join(f"    {line}" for line in rule.example.splitlines())
+    return (
+        f"## {rule.id}\n\n"
+        f"Rule {RULES.index(rule) + 1}, {rule.severity}.\n\n"
+        f"**What it does.** {rule.what}\n\n"
+        f"**Why it matters.** {rule.why}\n\n"
+        f"**Example.**\n\n{example}\n\n"
+        f"**Instead.** {rule.instead}\n"
+    )

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
+from gpuemu_flow.artifacts.rules.base import Findings, KernelAnalysis, Rule, plural
 
-ID = "accidental-f64"
 _ARITHMETIC = frozenset(
     {"add", "sub", "mul", "fma", "mad", "div", "rcp", "sqrt", "rsqrt"}
     | {"min", "max", "neg", "abs", "setp"}
@@ -18,14 +13,14 @@ _NARROW = frozenset({"f32", "f16", "bf16"})
 _WIDE_DATA = frozenset({"f64", "b64"})
 
 
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find conversions to f64 in a kernel that computes in f64, but neither loads nor stores it."""
     arithmetic = analysis.select(*_ARITHMETIC, where=lambda opcode: opcode.type == "f64")
     if not arithmetic:
-        return
+        return ()
     promotions = analysis.select("cvt", where=_is_promotion)
     if not promotions:
-        return
+        return ()
     defs, uses = analysis.flow.defs, analysis.flow.uses
     promoted = {register for index in promotions for register in defs[index]}
     wide = set(promoted)
@@ -35,8 +30,8 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
         "ld", "ldu", "st", "atom", "red", where=lambda opcode: opcode.type in _WIDE_DATA
     )
     if any(not wide.isdisjoint((*defs[index], *uses[index])) for index in moved):
-        return
-    yield from analysis.group(
+        return ()
+    return analysis.group(
         promotions,
         lambda _, count: (
             f"{plural(count, 'value')} widened to f64; the kernel has "
@@ -51,8 +46,7 @@ def _is_promotion(opcode: Opcode) -> bool:
 
 
 RULE = Rule(
-    number=4,
-    id=ID,
+    id="accidental-f64",
     severity="warning",
     what="f64 arithmetic on values that were widened from f32, in a kernel that neither loads nor "
     "stores f64.",
@@ -61,7 +55,5 @@ RULE = Rule(
     example="y[i] = x[i] * 0.5 + 1.0;      // two doubles: cvt.f64.f32, fma.rn.f64, cvt.rn.f32.f64",
     instead="Write the literals as `0.5f`, and call `sqrtf`, `expf`, `fabsf`. Where the wider "
     "arithmetic is meant, say so with an `allow` and the reason.",
-    check=report_findings(ID, "warning"),
     find=find,
-    unchecked=needs_ptx,
 )

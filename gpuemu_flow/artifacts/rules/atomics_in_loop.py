@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import RuleFinding
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
-
-ID = "atomics-in-loop"
+from gpuemu_flow.artifacts.rules.base import Findings, KernelAnalysis, Rule, plural
 
 
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find ``atom`` and ``red`` instructions in loops."""
     atomics = analysis.select("atom", "red", where=lambda o: "async" not in o.segments)
     in_loops = [index for index in atomics if analysis.in_loop(index)]
@@ -21,12 +15,11 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
         space = opcode.space or "generic"
         return f"{plural(count, 'atomic operation')} on {space} memory in a loop ({opcode.text})"
 
-    yield from analysis.group(in_loops, describe)
+    return analysis.group(in_loops, describe)
 
 
 RULE = Rule(
-    number=15,
-    id=ID,
+    id="atomics-in-loop",
     severity="info",
     what="`atom` or `red` inside a loop, also the loop of an emulated atomic (compare and swap).",
     why="Atomics on one address are carried out one after the other. Once per element instead "
@@ -34,7 +27,5 @@ RULE = Rule(
     example="for (int i = t; i < n; i += stride) atomicAdd(&hist[x[i]], 1);   // global memory",
     instead="Gather in registers or shared memory, reduce over the warp (`__reduce_add_sync`, "
     "shuffles), and add once per block.",
-    check=report_findings(ID, "info"),
     find=find,
-    unchecked=needs_ptx,
 )

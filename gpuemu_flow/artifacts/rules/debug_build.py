@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    needs_ptx,
+)
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
-from gpuemu_flow.artifacts.view import KernelView
 
-ID = "debug-build"
-
-
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Report a kernel whose ``.target`` has the word ``debug``.
 
     Line information alone is not reported.
     """
     if "debug" in view.target_options:
-        yield violation(view, ID, "error", "built for debugging (.target says debug)")
+        yield Finding("built for debugging (.target says debug)")
 
 
 RULE = Rule(
-    number=6,
-    id=ID,
+    id="debug-build",
     severity="error",
     what="The PTX's `.target` has the word `debug`: it was compiled with `-G`.",
     why="Device debugging turns all optimisation off: every variable lives in local memory. "

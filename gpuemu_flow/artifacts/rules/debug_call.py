@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from gpuemu_flow.artifacts.rules.base import Findings, KernelAnalysis, Rule, plural
 
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import RuleFinding
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
-
-ID = "debug-call"
 DEBUG_CALLS: dict[str, str] = {
     "vprintf": "printf",
     "__assertfail": "assert",
@@ -19,21 +14,20 @@ DEBUG_CALLS: dict[str, str] = {
 """The call that a programmer wrote, by the runtime function that PTX calls."""
 
 
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find calls of the device runtime's debugging and heap functions."""
     calls = {
         index: written
         for callee, written in DEBUG_CALLS.items()
         for index in analysis.calls.get(callee, ())
     }
-    yield from analysis.group(
+    return analysis.group(
         sorted(calls), lambda first, count: f"{plural(count, 'call')} of {calls[first]}"
     )
 
 
 RULE = Rule(
-    number=5,
-    id=ID,
+    id="debug-call",
     severity="warning",
     what="Calls of `vprintf`, `__assertfail`, `malloc` or `free` in device code.",
     why="A call keeps at least 24 registers busy, puts arguments on the stack and keeps the "
@@ -41,7 +35,5 @@ RULE = Rule(
     example='if (i == 0) printf("%f\\n", x);      // left in after debugging',
     instead="Remove it, or compile asserts out with `-DNDEBUG`. Give the kernel its scratch "
     "memory as an argument.",
-    check=report_findings(ID, "warning"),
     find=find,
-    unchecked=needs_ptx,
 )

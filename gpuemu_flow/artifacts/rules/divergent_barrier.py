@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.divergence import divergent_barriers
-from gpuemu_flow.artifacts.findings import RuleFinding
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, report_findings
-
-ID = "divergent-barrier"
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelAnalysis, Rule
 
 
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find barriers that only some threads may reach, depending on the thread index."""
     for barrier in divergent_barriers(analysis):
         line = analysis.place(barrier.branch).line
@@ -26,16 +20,16 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
                 f"not reached by all threads: the branch at PTX line {line} depends on the thread"
             )
         opcode = analysis.body.instructions[barrier.barrier].opcode.text
-        yield RuleFinding(
+        yield Finding(
             f"{opcode} is {message}",
             analysis.place(barrier.barrier),
+            actual=1,
             severity="info" if barrier.early_exit else "",
         )
 
 
 RULE = Rule(
-    number=12,
-    id=ID,
+    id="divergent-barrier",
     severity="warning",
     what="`__syncthreads()` (`bar.sync`, `barrier.sync.aligned`) inside a branch or loop whose "
     "condition depends on the thread index. Barriers with a thread count are exempt. After an "
@@ -45,7 +39,5 @@ RULE = Rule(
     example="if (threadIdx.x < 16) { s[threadIdx.x] = x; __syncthreads(); }",
     instead="Move the barrier out of the branch; make loop counts equal for all threads of the "
     "block and guard the work instead.",
-    check=report_findings(ID, "warning"),
     find=find,
-    unchecked=needs_ptx,
 )

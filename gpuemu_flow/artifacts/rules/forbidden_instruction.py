@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.patterns import (
-    SPILL,
-    is_sass_pattern,
-    matching_opcodes,
-    matching_symbols,
+from gpuemu_flow.artifacts.policy import SPILL, is_sass_pattern, matching_opcodes, matching_symbols
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    plural,
 )
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, plural, violation
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "forbidden-instruction"
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Yield a violation for each forbidden pattern, at the first instruction that matches."""
     for pattern in policy.forbidden_instructions:
         if pattern == SPILL:
             spills = view.metrics.spill_instructions or view.metrics.spill_bytes or 0
             if spills:
-                yield violation(view, ID, "error", "forbidden: spills", actual=spills, limit=0)
+                yield Finding("forbidden: spills", actual=spills, limit=0)
         elif is_sass_pattern(pattern):
             sass = view.metrics.sass_opcodes or {}
             found = matching_opcodes(pattern, sass)
             if found:
                 count = sum(sass[opcode] for opcode in found)
                 message = f"forbidden {pattern}: {plural(count, 'machine instruction')}"
-                yield violation(
-                    view, ID, "error", f"{message} ({', '.join(found[:3])})", actual=count, limit=0
-                )
+                yield Finding(f"{message} ({', '.join(found[:3])})", actual=count, limit=0)
         else:
             yield from _check_ptx(view, pattern)
 
 
-def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
+def _check_ptx(view: KernelView, pattern: str) -> Findings:
     opcodes, calls = view.metrics.opcodes, view.metrics.calls
     found = matching_opcodes(pattern, opcodes)
     called = matching_symbols(pattern, calls)
@@ -47,10 +40,7 @@ def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
         return
     places = [view.opcode_places[o] for o in found if o in view.opcode_places]
     places += [view.call_places[name] for name in called if name in view.call_places]
-    yield violation(
-        view,
-        ID,
-        "error",
+    yield Finding(
         f"forbidden {pattern}: {plural(count, 'instruction')} ({', '.join((found + called)[:3])})",
         place=min(places, key=lambda place: place.line, default=None),
         actual=count,
@@ -78,8 +68,7 @@ def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str
 
 
 RULE = Rule(
-    number=21,
-    id=ID,
+    id="forbidden-instruction",
     severity="error",
     what="Instructions or calls that match `forbidden_instructions`. Patterns are compared with "
     "the opcode's dotted segments; upper-case ones with machine instructions.",

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, violation
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "instruction-limit"
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelPolicy, KernelView, Rule
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Compare the number of PTX instructions with the policy's ``max_instructions``."""
     count, limit = view.metrics.instructions, policy.max_instructions
     if limit is not None and count is not None and count > limit:
-        yield violation(
-            view,
-            ID,
-            "error",
-            f"{count} PTX instructions, allowed are {limit}",
-            actual=count,
-            limit=limit,
-        )
+        yield Finding(f"{count} PTX instructions, allowed are {limit}", actual=count, limit=limit)
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
@@ -34,8 +20,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 RULE = Rule(
-    number=24,
-    id=ID,
+    id="instruction-limit",
     severity="error",
     what="More PTX instructions than `max_instructions`, device functions that it calls included.",
     why="The user has set the limit: unrolling that gets out of hand fills the instruction cache.",

@@ -2,67 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelAnalysis,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    needs_exact_figures,
+    plural,
+)
 
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import RuleFinding, Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, plural, violation
-from gpuemu_flow.artifacts.view import KernelView
 
-ID = "local-memory"
-
-
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find the instructions that access local memory."""
     accesses = analysis.select("ld", "st", where=lambda opcode: opcode.space == "local")
-    yield from analysis.group(
+    return analysis.group(
         accesses, lambda _, count: f"local memory is accessed {plural(count, 'time')}"
     )
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Compare a kernel's stack with its limits, and report recursion.
 
     If the size of the stack is unknown, the size of the local variables in the PTX is compared
     instead, and a violation has the severity ``info``.
     """
     metrics, limit = view.metrics, policy.max_local_memory_bytes
-    found = view.findings.get(ID, ())
+    found = view.findings.get("local-memory", ())
     place = found[0].place if found else None
     if view.recursive:
-        yield violation(
-            view, ID, "warning", "recursion: the stack has no bound known at compile time"
-        )
+        yield Finding("recursion: the stack has no bound known at compile time")
     if not metrics.is_exact:
         if (metrics.local_bytes or 0) > limit:
-            yield violation(
-                view,
-                ID,
-                "info",
+            yield Finding(
                 f"{metrics.local_bytes} bytes of local variables in PTX, of which the compiler "
                 "may keep some in registers",
                 place=place,
                 actual=metrics.local_bytes,
                 limit=limit,
+                severity="info",
             )
         return
     stack = metrics.stack_bytes or 0
     if stack > limit:
-        yield violation(
-            view,
-            ID,
-            policy.limit_severity("max_local_memory_bytes"),
+        yield Finding(
             f"{stack} bytes of stack per thread, allowed are {limit}{_spill_share(view)}",
             place=place,
             actual=stack,
             limit=limit,
+            severity=policy.limit_severity("max_local_memory_bytes"),
         )
     elif policy.local_memory_warn_above is not None and stack > policy.local_memory_warn_above:
-        yield violation(
-            view,
-            ID,
-            "warning",
+        yield Finding(
             f"{stack} bytes of stack per thread, above {policy.local_memory_warn_above}",
             place=place,
             actual=stack,
@@ -75,8 +67,7 @@ def _spill_share(view: KernelView) -> str:
 
 
 RULE = Rule(
-    number=2,
-    id=ID,
+    id="local-memory",
     severity="warning",
     what="The kernel has a stack in local memory: an array indexed at run time, arguments of "
     "printf, a function that is not inlined, or spilled registers.",

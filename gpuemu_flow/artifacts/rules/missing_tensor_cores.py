@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, violation
-from gpuemu_flow.artifacts.sass_families import count_sass_families
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "missing-tensor-cores"
+from gpuemu_flow.artifacts.families import count_sass_families
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelPolicy, KernelView, Rule
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Report a kernel without tensor-core instructions, if the policy expects such instructions."""
     if not policy.expect_tensor_cores or unchecked(view, policy):
         return
     in_ptx = view.metrics.families.get("tensor", 0)
     in_sass = count_sass_families(view.metrics.sass_opcodes or {}).get("tensor", 0)
     if not in_ptx and not in_sass:
-        yield violation(
-            view, ID, "error", "no tensor-core instruction, expected by the policy", actual=0
-        )
+        yield Finding("no tensor-core instruction, expected by the policy", actual=0)
 
 
 def unchecked(view: KernelView, policy: KernelPolicy) -> str:
@@ -33,8 +24,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 RULE = Rule(
-    number=10,
-    id=ID,
+    id="missing-tensor-cores",
     severity="error",
     what="With `tensor_cores = true`: the kernel has no `mma`, `wmma.mma`, `wgmma` or "
     "`tcgen05.mma`.",

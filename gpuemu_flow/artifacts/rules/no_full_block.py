@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import MAX_THREADS_PER_BLOCK, REGISTERS_PER_SM
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, violation
-from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    needs_exact_figures,
+)
 
-ID = "no-full-block"
 _REGISTER_UNIT = 8
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Report a kernel that needs too many registers per thread for a block of 1,024 threads.
 
     A kernel whose block size is known is not reported.
@@ -27,10 +28,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     allocated = -(-metrics.registers // _REGISTER_UNIT) * _REGISTER_UNIT
     if allocated * MAX_THREADS_PER_BLOCK > REGISTERS_PER_SM:
         most = REGISTERS_PER_SM // allocated // 128 * 128
-        yield violation(
-            view,
-            ID,
-            "info",
+        yield Finding(
             f"{metrics.registers} registers per thread: a launch with more than {most} threads "
             "fails, and no launch bounds say so",
             actual=metrics.registers,
@@ -39,8 +37,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 RULE = Rule(
-    number=9,
-    id=ID,
+    id="no-full-block",
     severity="info",
     what="A kernel without launch bounds needs so many registers that 1,024 threads of it do not "
     "fit on a multiprocessor.",

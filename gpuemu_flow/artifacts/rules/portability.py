@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import arch_number
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
-from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    needs_ptx,
+)
 
-ID = "portability"
 
-
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Report each architecture of the policy for which a kernel cannot be built, with the reason.
 
     If the policy names no architecture, a target that excludes later architectures is reported as
@@ -24,10 +24,10 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
         error = view.assembly.get(arch, "")
         reason = error or target_excludes(target, arch)
         if reason:
-            yield violation(view, ID, "error", f"does not build for {arch}: {reason}")
+            yield Finding(f"does not build for {arch}: {reason}")
     if not policy.archs and target[-1:] in ("a", "f") and arch_number(target) is not None:
         kind = "this architecture" if target.endswith("a") else "this family of architectures"
-        yield violation(view, ID, "info", f".target {target} runs on {kind} only")
+        yield Finding(f".target {target} runs on {kind} only", severity="info")
 
 
 def target_excludes(target: str, arch: str) -> str:
@@ -50,8 +50,7 @@ def target_excludes(target: str, arch: str) -> str:
 
 
 RULE = Rule(
-    number=11,
-    id=ID,
+    id="portability",
     severity="error",
     what="The PTX does not assemble for a wanted architecture, or its `.target` (`sm_90a`, "
     "`sm_100f`) excludes it. If no architectures are configured, such targets are reported as "

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    needs_exact_figures,
+)
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, violation
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "real-spills"
 _WIDEST_SPILL = 16
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Yield a violation for each exceeded limit on spill instructions or on spilled bytes.
 
     Nothing is yielded if the kernel's metrics are estimates, and not figures of the compiler.
@@ -28,35 +29,28 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
         instructions = -(-spilled // _WIDEST_SPILL)
         amount = f"at least {instructions}"
     if instructions is not None and instructions > policy.max_spills:
-        yield violation(
-            view,
-            ID,
-            policy.limit_severity("max_spills"),
+        yield Finding(
             f"{amount} spill instructions{size}, allowed are {policy.max_spills}",
             actual=instructions,
             limit=policy.max_spills,
+            severity=policy.limit_severity("max_spills"),
         )
     elif (
         instructions is not None
         and policy.spills_warn_above is not None
         and instructions > policy.spills_warn_above
     ):
-        yield violation(
-            view,
-            ID,
-            "warning",
+        yield Finding(
             f"{amount} spill instructions{size}, above {policy.spills_warn_above}",
             actual=instructions,
             limit=policy.spills_warn_above,
         )
     if policy.max_spill_bytes is not None and (spilled or 0) > policy.max_spill_bytes:
-        yield violation(
-            view,
-            ID,
-            policy.limit_severity("max_spill_bytes"),
+        yield Finding(
             f"{spilled} bytes of spills, allowed are {policy.max_spill_bytes}",
             actual=spilled,
             limit=policy.max_spill_bytes,
+            severity=policy.limit_severity("max_spill_bytes"),
         )
 
 
@@ -71,8 +65,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 RULE = Rule(
-    number=1,
-    id=ID,
+    id="real-spills",
     severity="warning",
     what="The kernel holds more values than it has registers for: the compiler stores some in "
     "local memory and loads them back. Counted from the cubin's own record of spill "

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelPolicy, KernelView, Rule
 
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, violation
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "register-limit"
 ESTIMATE_TOLERANCE = 1.3
 """An estimate fails a kernel only above this multiple of the limit; its mean error is 17 %."""
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Compare a kernel's registers and occupancy with the policy's limits."""
     yield from _registers(view, policy)
     reached = view.metrics.occupancy
@@ -23,18 +17,16 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
             return
         assumed = " (block size assumed)" if reached.assumed_threads else ""
         certain = view.metrics.is_exact and not reached.assumed_threads
-        yield violation(
-            view,
-            ID,
-            policy.limit_severity("min_occupancy") if certain else "warning",
+        yield Finding(
             f"occupancy {reached.fraction:.0%} with {reached.threads} threads per block{assumed}, "
             f"limited by {' and '.join(reached.limited_by)}; wanted is {policy.min_occupancy:.0%}",
             actual=reached.fraction,
             limit=policy.min_occupancy,
+            severity=policy.limit_severity("min_occupancy") if certain else "warning",
         )
 
 
-def _registers(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def _registers(view: KernelView, policy: KernelPolicy) -> Findings:
     registers, limit = view.metrics.registers, policy.max_registers
     if registers is None:
         return
@@ -43,19 +35,14 @@ def _registers(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     if registers > limit:
         certain = exact or registers > ESTIMATE_TOLERANCE * limit
         severity = policy.limit_severity("max_registers") if certain else "warning"
-        yield violation(
-            view,
-            ID,
-            severity,
+        yield Finding(
             f"{registers} {word} per thread, allowed are {limit}",
             actual=registers,
             limit=limit,
+            severity=severity,
         )
     elif policy.registers_warn_above is not None and registers > policy.registers_warn_above:
-        yield violation(
-            view,
-            ID,
-            "warning",
+        yield Finding(
             f"{registers} {word} per thread, above {policy.registers_warn_above}",
             actual=registers,
             limit=policy.registers_warn_above,
@@ -70,8 +57,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 RULE = Rule(
-    number=3,
-    id=ID,
+    id="register-limit",
     severity="warning",
     what="Registers per thread above `max_registers`, or occupancy below `min_occupancy`. Exact "
     "from the cubin or `ptxas -v`; from PTX alone an estimate, which warns, and fails only "

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.patterns import is_sass_pattern, matching_opcodes, matching_symbols
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, violation
+from gpuemu_flow.artifacts.policy import is_sass_pattern, matching_opcodes, matching_symbols
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelPolicy, KernelView, Rule
 from gpuemu_flow.artifacts.rules.forbidden_instruction import unchecked_patterns
-from gpuemu_flow.artifacts.view import KernelView
 
-ID = "required-instruction"
 _SHORTEST_SYMBOL = 3
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Yield a violation for each required pattern that nothing in a kernel matches."""
     for pattern in policy.required_patterns:
         if is_sass_pattern(pattern):
@@ -24,9 +18,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
         else:
             present = not view.has_ptx or _is_present(view, pattern)
         if not present:
-            yield violation(
-                view, ID, "error", f"required {pattern}: no instruction matches", actual=0
-            )
+            yield Finding(f"required {pattern}: no instruction matches", actual=0)
 
 
 def _is_present(view: KernelView, pattern: str) -> bool:
@@ -46,8 +38,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 RULE = Rule(
-    number=22,
-    id=ID,
+    id="required-instruction",
     severity="error",
     what="A pattern of `required_patterns` that no opcode, called function or kernel name matches.",
     why="The user expects the instruction: a tensor-core operation, an asynchronous copy.",

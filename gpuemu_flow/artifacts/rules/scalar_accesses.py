@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import RuleFinding
-from gpuemu_flow.artifacts.ptx.opcode import Opcode
-from gpuemu_flow.artifacts.ptx.operands import parse_address
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
+from gpuemu_flow.artifacts.ptx.opcode import Opcode, parse_address
+from gpuemu_flow.artifacts.rules.base import Findings, KernelAnalysis, Rule, plural
 
-ID = "scalar-accesses"
 _RUN = 4
 _WIDEST_ELEMENT = 4
 _ORDERED = frozenset(
@@ -30,11 +25,11 @@ class _Stream(NamedTuple):
     guard: str | None
 
 
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find runs of four global accesses to consecutive addresses, in one basic block."""
     scalar = analysis.select("ld", "st", where=_is_scalar_global)
     if len(scalar) < _RUN:
-        return
+        return ()
     streams: dict[_Stream, dict[int, int]] = {}
     instructions, graph = analysis.body.instructions, analysis.graph
     last_definition = _last_definitions(analysis, scalar)
@@ -53,7 +48,7 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
         )
         streams.setdefault(stream, {}).setdefault(address.displacement, index)
     runs = [run for stream, accesses in streams.items() for run in _runs(accesses, stream.size)]
-    yield from analysis.group(
+    return analysis.group(
         sorted(runs),
         lambda first, count: (
             f"{plural(count, 'run')} of {_RUN} scalar accesses to consecutive "
@@ -109,8 +104,7 @@ def _runs(accesses: dict[int, int], size: int) -> list[int]:
 
 
 RULE = Rule(
-    number=16,
-    id=ID,
+    id="scalar-accesses",
     severity="info",
     what="Four loads or stores of consecutive 4-byte (or smaller) elements of global memory from "
     "the same base address.",
@@ -119,7 +113,5 @@ RULE = Rule(
     example="a = p[0]; b = p[1]; c = p[2]; d = p[3];      // four ld.global.f32",
     instead="Read a `float4` through an aligned pointer, or give Triton a contiguous block with "
     "`tl.multiple_of`. The address must be a multiple of 16 bytes.",
-    check=report_findings(ID, "info"),
     find=find,
-    unchecked=needs_ptx,
 )

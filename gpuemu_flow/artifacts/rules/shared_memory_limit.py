@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, violation
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "shared-memory-limit"
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelPolicy, KernelView, Rule
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Compare a block's static shared memory, plus dynamic if known, with ``max_shared_memory``."""
     static, dynamic = view.metrics.shared_bytes, view.metrics.dynamic_shared_bytes
     limit = policy.max_shared_memory
@@ -21,10 +14,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
     total = static + (dynamic or 0)
     if total > limit:
         parts = "static only" if dynamic is None else f"{static} static, {dynamic} dynamic"
-        yield violation(
-            view,
-            ID,
-            "error",
+        yield Finding(
             f"{total} bytes of shared memory per block ({parts}), allowed are {limit}",
             actual=total,
             limit=limit,
@@ -39,8 +29,7 @@ def unchecked(view: KernelView, policy: KernelPolicy) -> str:
 
 
 RULE = Rule(
-    number=23,
-    id=ID,
+    id="shared-memory-limit",
     severity="error",
     what="Static shared memory per block, plus dynamic if the configuration states it, above "
     "`max_shared_memory`.",

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, violation
-from gpuemu_flow.artifacts.view import KernelView
-
-ID = "static-shared-memory"
+from gpuemu_flow.artifacts.rules.base import Finding, Findings, KernelPolicy, KernelView, Rule
 
 
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Compare a block's static shared memory with the 48 KB that every architecture permits."""
     shared = view.metrics.shared_bytes
     if shared is not None and shared > STATIC_SHARED_LIMIT:
-        yield violation(
-            view,
-            ID,
-            "error",
+        yield Finding(
             f"{shared} bytes of static shared memory, a block has at most {STATIC_SHARED_LIMIT}",
             actual=shared,
             limit=STATIC_SHARED_LIMIT,
@@ -28,8 +18,7 @@ def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
 
 
 RULE = Rule(
-    number=7,
-    id=ID,
+    id="static-shared-memory",
     severity="error",
     what="Static `__shared__` variables of more than 49,152 bytes in one kernel.",
     why="That is the limit on every architecture: ptxas refuses the kernel, or it fails when it "

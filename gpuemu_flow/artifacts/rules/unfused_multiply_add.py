@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.findings import RuleFinding
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
+from gpuemu_flow.artifacts.rules.base import Findings, KernelAnalysis, Rule, plural
 
-ID = "unfused-multiply-add"
 _FLOATS = frozenset({"f32", "f64", "f16", "f16x2", "bf16", "bf16x2", "f32x2"})
 
 
-def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
+def find(analysis: KernelAnalysis) -> Findings:
     """Find ``mul.rn`` whose only use is in an ``add.rn`` or ``sub.rn`` of the same type."""
     products = analysis.select("mul", where=_is_rounded)
     if not products:
-        return
+        return ()
     sums = analysis.select("add", "sub", where=_is_rounded)
     if not sums:
-        return
+        return ()
     defs, uses = analysis.flow.defs, analysis.flow.uses
     instructions = analysis.body.instructions
     product_type = {
@@ -37,7 +33,7 @@ def find(analysis: KernelAnalysis) -> Iterator[RuleFinding]:
             for register in uses[index]
         )
     ]
-    yield from analysis.group(
+    return analysis.group(
         unfused, lambda _, count: f"{plural(count, 'addition')} of a product that is rounded first"
     )
 
@@ -47,8 +43,7 @@ def _is_rounded(opcode: Opcode) -> bool:
 
 
 RULE = Rule(
-    number=17,
-    id=ID,
+    id="unfused-multiply-add",
     severity="info",
     what="`mul.rn` followed by `add.rn` or `sub.rn` on its result, which nothing else uses. The "
     "explicit `.rn` forbids ptxas to fuse them.",
@@ -56,7 +51,5 @@ RULE = Rule(
     example="nvcc -fmad=false, or __fadd_rn(__fmul_rn(a, b), c)",
     instead="Compile with the default `-fmad=true` or write `fmaf(a, b, c)`. Keep it where results "
     "must equal a reference that rounds twice.",
-    check=report_findings(ID, "info"),
     find=find,
-    unchecked=needs_ptx,
 )

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.occupancy import (
     MAX_THREADS_PER_BLOCK,
     WARP_THREADS,
     limits_of,
     occupancy,
 )
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
-from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.artifacts.rules.base import (
+    Finding,
+    Findings,
+    KernelPolicy,
+    KernelView,
+    Rule,
+    needs_ptx,
+)
 
-ID = "unmet-launch-bounds"
 
-
-def check(view: KernelView, policy: KernelPolicy) -> Iterator[Violation]:
+def check(view: KernelView, policy: KernelPolicy) -> Findings:
     """Report launch bounds that ptxas ignored, or that the multiprocessor cannot meet."""
     if view.unmet_bounds:
-        yield violation(view, ID, "warning", f"ptxas: {view.unmet_bounds}")
+        yield Finding(f"ptxas: {view.unmet_bounds}")
         return
     excess = _beyond_limits(view) or _beyond_resources(view)
     if excess is not None:
         message, actual, limit = excess
-        yield violation(view, ID, "warning", message, actual=actual, limit=limit)
+        yield Finding(message, actual=actual, limit=limit)
 
 
 def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message about launch bounds above the architecture's limits, or None.
-
-    Returns
-    -------
-    tuple of str, int and int, or None
-        The message, the value that the bounds ask for, and its limit.
-    """
+    """Return a message about launch bounds above the architecture's limits, or None."""
     threads, blocks = view.bounds.max_threads, view.bounds.min_blocks
     limits = limits_of(view.arch)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -58,14 +52,7 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message about launch bounds that the kernel's use of resources cannot meet.
-
-    Returns
-    -------
-    tuple of str, int and int, or None
-        The message, the number of blocks that is possible, and the number that the bounds ask for.
-        None if the resources suffice or are unknown.
-    """
+    """Return a message about launch bounds that the kernel's use of resources cannot meet."""
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
     if limits is None or not known or not bounds.max_threads or not bounds.min_blocks:
@@ -84,8 +71,7 @@ def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
 
 
 RULE = Rule(
-    number=8,
-    id=ID,
+    id="unmet-launch-bounds",
     severity="warning",
     what="`__launch_bounds__(threads, blocks)` asks for more than a multiprocessor of this "
     "architecture has. From ptxas's warning, or computed.",

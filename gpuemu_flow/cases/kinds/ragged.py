@@ -51,16 +51,6 @@ def _with_small(
 
     Random draws seldom give such lengths. A short row has room for only some of `SMALL`; which of
     them it gets is random.
-
-    Parameters
-    ----------
-    lengths : ndarray of int64
-    setting : Setting
-    least, most : int
-        Bounds of each length.
-    summed : bool
-        True to keep the sum of each row by changing other lengths in the row; if the bounds prevent
-        this, the row stays unchanged.
     """
     rng = setting.rng.derive("small")
     turn = rng.gen_range(0, len(SMALL))

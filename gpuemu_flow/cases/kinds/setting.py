@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.rows import Rows
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import DTYPES, Shape
 from gpuemu_flow.value_rules import Number, ValueRule
 
@@ -18,39 +18,22 @@ Array = NDArray[Any]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The settings that determine the values of one input that follows a rule.
-
-    Attributes
-    ----------
-    rng : SeededRng
-    shape : tuple of int
-    dtype : str
-    pattern : str
-        The case's strategy if the input's kind has it, else the kind's first strategy.
-    rule : ValueRule
-    low, high : int, float or None
-        Bounds, both included.
-    to : int or None
-        For an input that holds offsets, the last offset. For one that holds lengths, the largest
-        length.
-    total : int or None
-        Sum of the values.
-    size : int or None
-        Size of the axis that indices point into.
-    """
+class Setting(Struct, frozen=True):
+    """The settings that determine the values of one input that follows a rule."""
 
     rng: SeededRng
     shape: Shape
     dtype: str
-    pattern: str
+    pattern: str  # the case's strategy if the input's kind has it, else the kind's first strategy
     rule: ValueRule
+    # Bounds, both included
     low: Number | None = None
     high: Number | None = None
+    # For an input that holds offsets, the last offset. For one that holds lengths, the largest
+    # length.
     to: int | None = None
-    total: int | None = None
-    size: int | None = None
+    total: int | None = None  # sum of the values
+    size: int | None = None  # size of the axis that indices point into
 
     @property
     def floating(self) -> bool:
@@ -102,19 +85,12 @@ class Setting:
         return np.argsort(words, axis=1, kind="stable").astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of input.
+class Kind(Struct, frozen=True):
+    """A kind of input."""
 
-    Attributes
-    ----------
-    draw : callable
-        Takes a `Setting`, and returns values as int64 or float64. The values are not yet rounded to
-        the setting's dtype. Their shape is the setting's, or (number of rows, `Setting.width`).
-    fit : callable
-        Takes values and a `Setting`, and returns similar values that satisfy the setting's rule;
-        None if there are none.
-    """
-
+    # Takes a `Setting`, and returns values as int64 or float64. The values are not yet rounded to
+    # the setting's dtype. Their shape is the setting's, or (number of rows, `Setting.width`).
     draw: Callable[[Setting], Array]
+    # Takes values and a `Setting`, and returns similar values that satisfy the setting's rule; None
+    # if there are none
     fit: Callable[[Array, Setting], Array | None]

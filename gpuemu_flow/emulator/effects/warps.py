@@ -67,14 +67,19 @@ def _give(emitter: Emitter, step: Step, found: str, types: tuple[str, ...]) -> N
 
 
 def _vote_problem(step: Step) -> str:
-    words = _words(step)
-    if len(words) != 3 or words[0] != "sync" or words[1] not in ("all", "any", "uni", "ballot"):
+    mode = vote_mode(step)
+    if len(_words(step)) != 3 or "sync" not in _words(step) or not mode:
         return UNKNOWN_FORM
-    return operands_problem(step, ("pred", "u32"), "b32" if words[1] == "ballot" else "pred")
+    return operands_problem(step, ("pred", "u32"), "b32" if mode == "ballot" else "pred")
+
+
+def vote_mode(step: Step) -> str:
+    """Return what a vote asks; ptxas accepts ``vote.sync.ballot`` and ``vote.ballot.sync``."""
+    return next((w for w in _words(step) if w in ("all", "any", "uni", "ballot")), "")
 
 
 def _emit_vote(emitter: Emitter, step: Step, index: int) -> None:
-    mode = _words(step)[1]
+    mode = vote_mode(step)
     predicate = emitter.read(step.operands[1], "pred")
     members = emitter.read(step.operands[2], "u32")
     value = f"m.vote({mode!r}, {predicate}, {members}, {emitter.mask(step)}, {index})"

@@ -98,10 +98,11 @@ class NativeKernel:
         self._load(races)
         return BackendChoice(races in self._libraries, self._problem)
 
-    def run(self, launch: KernelLaunch, ids: Array) -> bool:
+    def run(self, launch: KernelLaunch, ids: Array, *, lenient: bool = False) -> bool:
         """Run all blocks of a launch; return False if numpy must repeat the launch."""
+        library = self._libraries["race" in launch.checks]
         try:
-            return run_blocks(self._libraries["race" in launch.checks], launch, ids)
+            return run_blocks(library, launch, ids, lenient=lenient)
         except BudgetError:
             if launch.blocks > 1 and any(map(_depends_on_order, self.program.steps)):
                 return False  # a block may have waited for one that had not begun

@@ -24,7 +24,7 @@ V Object *object_at(St *s, uint64_t place, int make) {
   Later *x = later_of(s);
   for (int k = 0; k < x->count; k++) if (x->objects[k].place == place) return x->objects + k;
   if (!make) return 0;
-  if (x->count == OBJECTS) { s->err = 1; return 0; }
+  if (x->count == OBJECTS) { s->err |= 1; return 0; }
   memset(x->objects + x->count, 0, sizeof(Object));
   x->objects[x->count].place = place;
   return x->objects + x->count++;
@@ -48,7 +48,7 @@ V uint64_t object_arrive(St *s, uint32_t t, uint64_t o, uint64_t count, int64_t 
   }
   uint8_t *p = up_shared(s, t, o, 8);
   uint64_t old = get8(p);
-  if (s->a->sync && (old & 0xFFFFF) < count) s->err = 1;
+  if (s->a->sync && (old & 0xFFFFF) < count) s->err |= 1;
   put8(p, object_changed(old, (int64_t)count, bytes, drops ? (int64_t)count : 0));
   return old;
 }
@@ -63,10 +63,13 @@ V void bulk_deliver(St *s, Bulk *x) {
     if (x->into) {
       far = at_load(s, s->a->gs, s->a->gcap, x->far + k, 16);
       near = at_store(s, s->a->ss, s->a->scap, x->near + k, 16);
+      if (RARE(s->err)) return;
       memcpy(s->a->sm + near, s->a->g + far, 16);
     } else {
       near = at_load(s, s->a->ss, s->a->scap, x->near + k, 16);
+      touch(s, x->far + k);
       far = at_store(s, s->a->gs, s->a->gcap, x->far + k, 16);
+      if (RARE(s->err)) return;
       memcpy(s->a->g + far, s->a->sm + near, 16);
     }
   }
@@ -102,12 +105,12 @@ V int object_wait(St *s, uint32_t t, uint64_t o, uint64_t awaited, int parity) {
     if (!turn) object_deliver(s, o);
   }
   x->fruitless += s->together ? 20 : 1;
-  if (x->fruitless > 1000000) s->err = 1;
+  if (x->fruitless > 1000000) s->err |= 1;
   return 0;
 }
 V Bulk *bulk_new(St *s, uint32_t t) {
   Later *x = later_of(s);
-  if (x->pending == BULKS) { s->err = 1; return x->bulks; }
+  if (x->pending == BULKS) { s->err |= 1; return x->bulks; }
   Bulk *b = x->bulks + x->pending++;
   memset(b, 0, sizeof *b);
   b->t = t; b->live = 1; b->place = UINT64_MAX; b->group = x->groups[t];
@@ -116,10 +119,10 @@ V Bulk *bulk_new(St *s, uint32_t t) {
 V void bulk_start(St *s, uint32_t t, uint64_t near, uint64_t far, uint32_t size, uint64_t place,
                   int into) {
   uint64_t from = far - GLOBAL_BASE;
-  if (size > s->a->scap || near > s->a->scap || (near | from | size) & 15) { s->err = 1; return; }
+  if (size > s->a->scap || near > s->a->scap || (near | from | size) & 15) { s->err |= 1; return; }
   for (uint32_t k = 0; k < size; k++) {
     if (near + k >= s->a->scap || !s->a->ss[near + k] || from + k >= s->a->gcap ||
-        (into ? !(s->a->gs[from + k] & 2) : s->a->gs[from + k] - 1u > 1u)) { s->err = 1; return; }
+        (into ? !(s->a->gs[from + k] & 2) : s->a->gs[from + k] - 1u > 1u)) { s->err |= 1; return; }
   }
   Bulk *b = bulk_new(s, t);
   b->near = near; b->far = from; b->size = size; b->into = into;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.effects.matrices import _count as matrix_count
 from gpuemu_flow.emulator.effects.matrices import read_form
+from gpuemu_flow.emulator.effects.warps import vote_mode
 from gpuemu_flow.emulator.ir import KernelProgram, Step
 from gpuemu_flow.emulator.matrices import ELEMENT_BITS
 from gpuemu_flow.emulator.native.c_types import c_type
@@ -97,12 +98,12 @@ def _shfl(body: WarpBody, step: Step) -> None:
     body.check_members(body.take(step.operands[4], "u32"))
     mode = _MODES[step.opcode.segments[2]]
     body.writer.do(f"int inside; uint32_t from = shuffle({mode}, l, {b}[l], {c}[l], &inside);")
-    body.writer.do("if (s->a->sync && !(mask >> from & 1)) s->err = 1;")
+    body.writer.do("if (s->a->sync && !(mask >> from & 1)) s->err |= 1;")
     body.give(step, [f"{value}[from]", "inside"], ("b32", "pred"))
 
 
 def _vote(body: WarpBody, step: Step) -> None:
-    mode = step.opcode.segments[2]
+    mode = vote_mode(step)
     predicate, members = body.take(step.operands[1], "pred"), body.take(step.operands[2], "u32")
     body.check_members(members)
     body.work += [
@@ -213,7 +214,7 @@ def _mma(body: WarpBody, step: Step) -> None:
     for k in range(form.registers("d")):
         if form.d == "f16":
             pair = f"d[{2 * k}][l]", f"d[{2 * k + 1}][l]"
-            body.writer.do(f"if ({pair[0]} != {pair[0]} || {pair[1]} != {pair[1]}) s->err = 1;")
+            body.writer.do(f"if ({pair[0]} != {pair[0]} || {pair[1]} != {pair[1]}) s->err |= 1;")
             results.append(f"pack(d2h({pair[0]}), d2h({pair[1]}))")
         elif form.d == "f32":
             results.append(f"fau(cf((float)d[{k}][l]))")

@@ -53,10 +53,15 @@ class _Args(ctypes.Structure):
         ("owners", ctypes.c_void_p),
         ("marks", ctypes.c_void_p),
         ("mark", ctypes.c_uint32),
+        *((name, ctypes.c_void_p) for name in ("pages", "journal", "touched", "journaled")),
+        ("failed", ctypes.c_int64),
+        ("lenient", ctypes.c_uint32),
     )
 
 
-def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
+def run_blocks(
+    library: ctypes.CDLL, launch: KernelLaunch, ids: Array, *, lenient: bool = False
+) -> bool:
     """Run all blocks of a launch.
 
     Parameters
@@ -66,6 +71,8 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
         The launch. Its arena holds the buffers, into which the results are written.
     ids : int array
         Linear block numbers in the order in which they run.
+    lenient : bool
+        True to go on past accesses that are not allowed; see `prelude`.
 
     Returns
     -------
@@ -78,6 +85,7 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
     BudgetError
     """
     keep, args = _arguments(launch, np.ascontiguousarray(ids, np.int64))
+    args.lenient, args.failed = lenient, -1
     run = library.run
     run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     run.restype = ctypes.c_int
@@ -90,6 +98,7 @@ def run_blocks(library: ctypes.CDLL, launch: KernelLaunch, ids: Array) -> bool:
             done = False
             break
     launch.executed += args.executed
+    launch.failed = args.failed
     del keep
     return done
 
@@ -125,6 +134,8 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
     if across:
         arrays["owners"] = np.zeros(marks, np.uint32)
     values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}
+    if launch.arena.journal is not None:
+        values |= launch.arena.journal.pointers()
     total = program.shared_bytes + launch.dynamic_shared
     args = _Args(
         **values, gcap=len(arena.data), scap=len(template),

@@ -140,7 +140,7 @@ def _write(writer: SegmentWriter, step: Step) -> None:
             raise LackingError("a branch by table under a predicate")
         writer.do(f"s->sel[t] = {writer.read(step.operands[0], 'u32')};")
     elif base == "trap":
-        writer.do(f"if ({writer.guard(step) or '1'}) s->err = 1;")
+        writer.do(f"if ({writer.guard(step) or '1'}) s->err |= 2;")
     elif step.opcode.is_branch or base in ENDS_THREADS:
         if step.guard is not None:
             writer.do(f"s->cond[t] = {writer.guard(step)};")

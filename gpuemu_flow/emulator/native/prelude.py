@@ -2,12 +2,15 @@
 
 Generated C contains no text from the PTX file, only numbers and names made here. Every access to
 emulated memory is checked, in most cases by ``at_load`` or ``at_store``: for an offset that is out
-of bounds, misaligned, unwritten or read-only, they set ``err`` and return offset 0, whose 64 bytes
-no buffer uses. A launch that set ``err`` is thrown away and repeated by numpy, which describes the
-findings.
+of bounds, misaligned, unwritten or read-only, they set ``err``. A launch that set ``err`` is thrown
+away and repeated by numpy, which describes the findings. If the launch is large, numpy describes
+those of some of its blocks, and C repeats it and goes on past them (``lenient``): a store that is
+not allowed does nothing, and a load gives what is there.
 """
 
 from __future__ import annotations
+
+from gpuemu_flow.emulator.memory import GLOBAL_BASE
 
 MAX_THREADS = 1024
 
@@ -29,7 +32,7 @@ STATE = r"""
 #define RARE(x) __builtin_expect(!!(x), 0)
 #define MT 1024
 #define MW 1056
-#define GLOBAL_BASE 0x7F0000000000ull
+#define GLOBAL_BASE @BASE@ull
 #define SHARED_BASE 0x010000000000ull
 #define LOCAL_BASE 0x020000000000ull
 #define WINDOW 0x1000000000ull
@@ -47,6 +50,8 @@ typedef struct {
   uint32_t threads, dyn, total, unwritten, sync, across;
   uint32_t *owners, *marks;
   uint32_t mark;
+  uint8_t *pages, *journal; uint32_t *touched; uint64_t *journaled;
+  int64_t failed; uint32_t lenient;
 } Args;
 typedef struct { uint32_t when, epoch; uint16_t who; } Write;
 typedef struct {
@@ -74,8 +79,9 @@ typedef struct {
   struct Later *later;
   Copy *copies;
   RF *f;
+  uint8_t scrap[64];
 } St;
-"""
+""".replace("@BASE@", hex(GLOBAL_BASE))
 
 OFFSETS = r"""
 U int readable(const uint8_t *w, unsigned n) {
@@ -108,23 +114,38 @@ U int differs(const uint8_t *p, const uint8_t *b, unsigned n) {
   }
   return any != 0;
 }
+#define BAD UINT64_MAX
+V uint64_t bad_load(St *s, const uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n) {
+  s->err |= 1;
+  if (cap < n || o > cap - n) return 0;
+  for (unsigned k = 0; k < n; k++) if (!shadow[o + k]) return 0;
+  return o;
+}
 U uint64_t at_load(St *s, const uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n) {
-  if (RARE(cap < n || o > cap - n || (o & (n - 1)) || !readable(shadow + o, n))) {
-    s->err = 1;
-    return 0;
-  }
+  if (RARE(cap < n || o > cap - n || (o & (n - 1)) || !readable(shadow + o, n)))
+    return bad_load(s, shadow, cap, o, n);
   return o;
 }
 U uint64_t at_store(St *s, uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n) {
   if (RARE(cap < n || o > cap - n || (o & (n - 1)) || !writable(shadow + o, n))) {
-    s->err = 1;
-    return 0;
+    s->err |= 1;
+    return BAD;
   }
   return o;
 }
 """
 
 MEMORY = r"""
+V void keep_page(Args *a, uint64_t page) {
+  uint8_t *to = a->journal + (*a->journaled << 13);
+  memcpy(to, a->g + (page << 12), 4096);
+  memcpy(to + 4096, a->gs + (page << 12), 4096);
+  a->touched[(*a->journaled)++] = (uint32_t)page;
+  a->pages[page] = 1;
+}
+U void touch(St *s, uint64_t o) {
+  if (s->a->pages && o < s->a->gcap && RARE(!s->a->pages[o >> 12])) keep_page(s->a, o >> 12);
+}
 U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   if (RACES && s->a->across) {
@@ -133,7 +154,9 @@ U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   return s->a->g + o;
 }
 U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
+  touch(s, a - GLOBAL_BASE);
   uint64_t o = at_store(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+  if (RARE(o == BAD)) return;
   uint8_t *p = s->a->g + o;
   if (RACES && s->a->across && !RARE(s->err)) {
     if (s->strong) global_update(s, o, n);
@@ -144,8 +167,10 @@ U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   memcpy(p, b, n);
 }
 U uint8_t *up_global(St *s, uint32_t t, uint64_t a, unsigned n) {
+  touch(s, a - GLOBAL_BASE);
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   o = at_store(s, s->a->gs, s->a->gcap, o, n);
+  if (RARE(o == BAD)) return s->scrap;
   if (RACES && s->a->across && !RARE(s->err)) global_update(s, o, n);
   return s->a->g + o;
 }
@@ -158,6 +183,7 @@ U uint8_t *ld_shared(St *s, uint32_t t, uint64_t a, unsigned n) {
 }
 U void wr_shared(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   uint64_t o = at_store(s, s->a->ss, s->a->scap, a, n);
+  if (RARE(o == BAD)) return;
   uint8_t *p = s->a->sm + o;
   if (RACES) {
     if (differs(p, b, n)) shared_write(s, t, o, n); else shared_same(s, t, o, n);
@@ -168,6 +194,7 @@ U void wr_shared(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
 U uint8_t *up_shared(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t o = at_load(s, s->a->ss, s->a->scap, a, n);
   o = at_store(s, s->a->ss, s->a->scap, o, n);
+  if (RARE(o == BAD)) return s->scrap;
   if (RACES) {
     s->strong = 1; shared_read(s, t, o, n); shared_write(s, t, o, n); s->strong = 0;
   }
@@ -178,12 +205,13 @@ U uint8_t *ld_local(St *s, uint32_t t, uint64_t a, unsigned n) {
   return s->a->lm + base + at_load(s, s->a->ls + base, s->a->lcap, a, n);
 }
 U void wr_local(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
-  uint64_t base = s->a->lcap * t;
-  memcpy(s->a->lm + base + at_store(s, s->a->ls + base, s->a->lcap, a, n), b, n);
+  uint64_t base = s->a->lcap * t, o = at_store(s, s->a->ls + base, s->a->lcap, a, n);
+  if (o != BAD) memcpy(s->a->lm + base + o, b, n);
 }
 U uint8_t *up_local(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t base = s->a->lcap * t, o = at_load(s, s->a->ls + base, s->a->lcap, a, n);
-  return s->a->lm + base + at_store(s, s->a->ls + base, s->a->lcap, o, n);
+  o = at_store(s, s->a->ls + base, s->a->lcap, o, n);
+  return o == BAD ? s->scrap : s->a->lm + base + o;
 }
 V uint8_t *ld_generic(St *s, uint32_t t, uint64_t a, unsigned n) {
   if (a - SHARED_BASE < WINDOW) return ld_shared(s, t, a - SHARED_BASE, n);
@@ -209,7 +237,7 @@ U void put2(uint8_t *p, uint16_t x) { memcpy(p, &x, 2); }
 U void put4(uint8_t *p, uint32_t x) { memcpy(p, &x, 4); }
 U void put8(uint8_t *p, uint64_t x) { memcpy(p, &x, 8); }
 V void start_copy(St *s, uint32_t t, uint64_t to, uint64_t from, uint32_t size, uint32_t taken) {
-  if (s->pending[t] >= COPIES) { s->err = 1; return; }
+  if (s->pending[t] >= COPIES) { s->err |= 1; return; }
   Copy *c = s->copies + (uint64_t)t * COPIES + s->pending[t]++;
   c->to = to; c->from = from; c->size = size; c->taken = taken; c->group = s->group[t];
 }

@@ -49,7 +49,7 @@ U int is_apart(St *s, uint32_t t, const Write *w) {
          (w->who != MANY && !unordered(s, t, w->who - 1, w->when));
 }
 U void against_writer(St *s, uint32_t t, Cell *x) {
-  if (!is_apart(s, t, &x->weak) || (!s->strong && !is_apart(s, t, &x->strong))) s->err = 1;
+  if (!is_apart(s, t, &x->weak) || (!s->strong && !is_apart(s, t, &x->strong))) s->err |= 1;
 }
 U void note_read(St *s, uint32_t t, Cell *x) {
   uint32_t now = s->clock[t >> 5][t >> 5];
@@ -96,8 +96,8 @@ V void shared_write(St *s, uint32_t t, uint64_t o, unsigned n) {
     if (x->reader && x->read_epoch == s->epoch && !(s->strong && x->read_strong)) {
       if (x->readers) {
         if (x->read_warp == ANY_WARP || unordered(s, t, x->read_warp << 5, x->read_when))
-          s->err = 1;
-      } else if (x->reader != t + 1 && unordered(s, t, x->reader - 1, x->read_when)) s->err = 1;
+          s->err |= 1;
+      } else if (x->reader != t + 1 && unordered(s, t, x->reader - 1, x->read_when)) s->err |= 1;
     }
     Write *w = s->strong ? &x->strong : &x->weak;
     w->who = t + 1; w->when = s->clock[t >> 5][t >> 5]; w->epoch = s->epoch;
@@ -118,7 +118,7 @@ U void meet(St *s, uint32_t t, uint32_t *marks, unsigned n, const uint8_t *p, co
     int other = differs(p + (k << GRAIN), b + (k << GRAIN), 1 << GRAIN);
     if (x >> (s->strong ? 6 : 11)) marks[k] = s->a->mark | t << 1;
     else if (!(x >> 1)) marks[k] |= (uint32_t)other;
-    else if (other || x & 1) s->err = 1;
+    else if (other || x & 1) s->err |= 1;
   }
 }
 V void next_mark(St *s) {
@@ -130,7 +130,7 @@ V void next_mark(St *s) {
 }
 V void global_first(St *s, uint32_t *x) {
   if (!*x) *x = (s->linear + 1) << 1;
-  else if (*x == ATOMICS || *x & 1) s->err = 1;
+  else if (*x == ATOMICS || *x & 1) s->err |= 1;
   else *x = SEVERAL;
 }
 U void global_read(St *s, uint64_t o, unsigned n) {
@@ -145,7 +145,7 @@ U void global_write(St *s, uint64_t o, unsigned n) {
   for (unsigned k = 0; k < CELLS(n); k++) {
     uint32_t *x = s->a->owners + (o >> GRAIN) + k;
     if (!*x || (*x | 1) == me) *x = me;
-    else s->err = 1;
+    else s->err |= 1;
   }
 }
 V void global_update(St *s, uint64_t o, unsigned n) {
@@ -153,7 +153,7 @@ V void global_update(St *s, uint64_t o, unsigned n) {
   for (unsigned k = 0; k < CELLS(n); k++) {
     uint32_t *x = s->a->owners + (o >> GRAIN) + k;
     if (!*x) *x = ATOMICS;
-    else if (*x != ATOMICS && (*x | 1) != me) s->err = 1;
+    else if (*x != ATOMICS && (*x | 1) != me) s->err |= 1;
     else if (*x != ATOMICS) *x = me;
   }
 }
@@ -211,6 +211,6 @@ V uint32_t living(St *s, uint32_t w) {
 V void members(St *s, const uint32_t *given, uint32_t mask, uint32_t alive) {
   if (!s->a->sync) return;
   for (int l = 0; l < 32; l++)
-    if (mask >> l & 1 && (!(given[l] >> l & 1) || given[l] & alive & ~mask)) s->err = 1;
+    if (mask >> l & 1 && (!(given[l] >> l & 1) || given[l] & alive & ~mask)) s->err |= 1;
 }
 """

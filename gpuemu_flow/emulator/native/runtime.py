@@ -41,7 +41,7 @@ static void release(St *s) {
     for (uint32_t t = 0; t < s->threads; t++) {
       if (!s->waits[t] || s->bar_name[t] != name) continue;
       if (s->a->sync && s->bar_at[t] != lowest && PLAIN[s->bar_at[t]] && !FREE[s->bar_at[t]])
-        s->err = 1;
+        s->err |= 1;
       int at = s->bar_at[t], op = REDUCES[at];
       if (op) give(s, at, t, op == 1 ? total : op == 2 ? total == here : total != 0);
       s->waits[t] = 0; s->pc[t] = s->bar_block[t];
@@ -53,13 +53,13 @@ static int barrier(St *s, int b, const int32_t *act, int n) {
     uint32_t warps = 0, name = s->bar_name[act[0]];
     for (int j = 0; j < n; j++) {
       warps |= 1u << (act[j] >> 5);
-      if (s->bar_name[act[j]] != name || name > 15) { s->err = 1; return 0; }
+      if (s->bar_name[act[j]] != name || name > 15) { s->err |= 1; return 0; }
     }
     come_by(s, warps, s->known[name]);
   }
   for (int j = 0; j < n; j++) {
     uint32_t t = act[j];
-    if (s->bar_name[t] > 15) { s->err = 1; return 0; }
+    if (s->bar_name[t] > 15) { s->err |= 1; return 0; }
     if (ARRIVES[b]) { s->arrived[s->bar_name[t]]++; s->pc[t] = b + 1; continue; }
     s->waits[t] = 1; s->bar_at[t] = b; s->bar_block[t] = b + 1;
   }
@@ -69,7 +69,7 @@ static int barrier(St *s, int b, const int32_t *act, int n) {
 static int table(St *s, int b, const int32_t *act, int n) {
   for (int j = 0; j < n; j++) {
     uint32_t t = act[j], x = s->sel[t];
-    if (x >= (uint32_t)LENGTHS[b]) { s->err = 1; return 0; }
+    if (x >= (uint32_t)LENGTHS[b]) { s->err |= 1; return 0; }
     s->pc[t] = TARGETS[FIRSTS[b] + x];
   }
   return 1;
@@ -112,7 +112,7 @@ static int block(St *s) {
         else if (s->pc[t] > b) groups++;
       }
       if (!alive) return 0;
-      if (b == INT32_MAX) { s->err = 1; return 0; }
+      if (b == INT32_MAX) { s->err |= 1; return 0; }
       if (groups && WAITS[b] && b <= last && ++rounds % 64 == 0) turn = b = another(s, b, turn);
       n = 0;
       for (uint32_t t = 0; t < s->threads; t++)
@@ -129,7 +129,7 @@ static int block(St *s) {
     s->together = alone >= 0;
     if (RACES && STORES[b]) next_mark(s);
     RUN[b](s, act, n);
-    if (RARE(s->err)) return 0;
+    if (RARE(s->err)) { if (!a->lenient || OBJECTING || s->err & 2) return 0; s->err = 0; }
     int kind = KIND[b];
     if (kind == 7 && alone >= 0 && PLAIN[b]) {
       int same = 1;
@@ -159,7 +159,7 @@ static int block(St *s) {
         }
         release(s);
         break;
-      case 5: s->err = 1; return 0;
+      case 5: s->err |= 1; return 0;
       case 6: if (!table(s, b, act, n)) return 0; break;
       default: if (!barrier(s, b, act, n)) return 0; break;
     }
@@ -208,6 +208,7 @@ int run(Args *a, int64_t first, int64_t last) {
     }
     clear(f); join_all(s);
     status = block(s) ? 2 : s->err ? 1 : 0;
+    if (s->err) a->failed = (int64_t)id;
   }
 out:
   free(later); free(cells); free(quiet); free(marks); free(copies);

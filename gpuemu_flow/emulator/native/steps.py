@@ -373,7 +373,7 @@ def _carry(writer: SegmentWriter, step: Step) -> None:
 def _watched(writer: SegmentWriter, step: Step) -> None:
     condition = writer.read(step.operands[0], "pred")
     guard = writer.guard(step)
-    writer.do(f"if ({condition}{f' && {guard}' if guard else ''}) s->err = 1;")
+    writer.do(f"if ({condition}{f' && {guard}' if guard else ''}) s->err |= 1;")
 
 
 def _alloca(writer: SegmentWriter, step: Step) -> None:
@@ -384,7 +384,7 @@ def _alloca(writer: SegmentWriter, step: Step) -> None:
     end = writer.temporary("uint64_t", f"{start} + {taken}")
     writer.do(
         f"{f'if ({guard}) ' if guard else ''}"
-        f"{{ if ({end} > STACK_END) s->err = 1; s->stack[t] = {end}; }}"
+        f"{{ if ({end} > STACK_END) s->err |= 1; s->stack[t] = {end}; }}"
     )
     writer.write(step.operands[0], f"({c_type(kind)}){start}", kind, guard)
 

@@ -10,9 +10,10 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
+from gpuemu_flow.runners.sandbox import filters
 from gpuemu_flow.runners.sandbox.listings import Listings
 from gpuemu_flow.runners.sandbox.rules import AccessRules, outermost, rules_for
 from gpuemu_flow.runners.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
@@ -64,33 +65,13 @@ class SandboxError(Exception):
 
 
 def make_scratch(folder: str = "") -> str:
-    """Make a temporary folder, and return its real path.
-
-    Parameters
-    ----------
-    folder : str
-        Folder in which to make a worker's own folder. If empty, make the folder that will hold the
-        folders of all workers.
-    """
+    """Make a temporary folder, and return its real path."""
     made = tempfile.mkdtemp(dir=folder) if folder else tempfile.mkdtemp(prefix=SCRATCH)
     return os.path.realpath(made)
 
 
 def move_in(scratch: str, *, trusted: bool) -> str:
-    """Set the worker's own folder as ``HOME``; keep packages in the user's home importable.
-
-    Parameters
-    ----------
-    scratch : str
-        The worker's own folder.
-    trusted : bool
-        True if the program shares the user's caches of compiled kernels.
-
-    Returns
-    -------
-    str
-        The user's home folder; empty if ``HOME`` was not set.
-    """
+    """Set the worker's own folder as ``HOME``; keep packages in the user's home importable."""
     keep_user_cache(os.environ.pop(USER_CACHE, ""))
     if trusted:
         # PyTorch would use it by default; an op need not see the other temporary files there.
@@ -110,19 +91,10 @@ def move_in(scratch: str, *, trusted: bool) -> str:
     return home
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A prepared sandbox, ready to be entered; the slow steps are done.
+class Ready(Struct, frozen=True):
+    """A prepared sandbox, ready to be entered; the slow steps are done."""
 
-    Attributes
-    ----------
-    ruleset : Ruleset or None
-        None if the system has no Landlock.
-    folders : mapping of str to str
-        Maps environment variables to the folders in which frameworks keep compiled code.
-    """
-
-    ruleset: landlock.Ruleset | None
+    ruleset: filters.Ruleset | None
     folders: Mapping[str, str]
 
     def close(self) -> None:
@@ -139,20 +111,7 @@ def make_ready(
     Call it before forking: a forked process has to copy each shared page of memory that it writes
     to, and this function writes to many.
 
-    Parameters
-    ----------
-    sandbox : Sandbox
-    scratch : str
-        The worker's own folder.
-    home : str
-        The user's home folder.
-    listings : Listings, optional
-        Listings of folders, reused from one sandbox to the next.
-
-    Raises
-    ------
-    OSError, AttributeError
-        The sandbox cannot be prepared on this system.
+    Raises OSError, AttributeError: The sandbox cannot be prepared on this system.
     """
     for path in outermost(sandbox.writable):
         if not os.path.lexists(path):
@@ -162,7 +121,7 @@ def make_ready(
     ruleset = None
     if known:
         rules = rules_for(sandbox, scratch, home, compiled, listings)
-        ruleset = _ruleset(syscalls.library(), rules, known)
+        ruleset = _ruleset(filters.library(), rules, known)
     return Ready(ruleset, folders)
 
 
@@ -171,21 +130,8 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
 
     This cannot be undone.
 
-    Parameters
-    ----------
-    sandbox : Sandbox
-    scratch : str
-        The worker's own folder.
-    home : str
-        The user's home folder.
-    ready : Ready, optional
-        Result of `make_ready` for the same arguments.
-
-    Raises
-    ------
-    SandboxError
-        The sandbox cannot be enforced. The caller must then run no program, since the cache key of
-        its results would name a sandbox level that was not in force.
+    Raises SandboxError: The sandbox cannot be enforced. The caller must then run no program, since
+    the cache key of its results would name a sandbox level that was not in force.
     """
     try:
         if ready is None:
@@ -194,11 +140,11 @@ def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None)
         if sandbox.level == NONE:
             _make_inner(sandbox)
             return
-        libc = syscalls.library()
+        libc = filters.library()
         if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
             raise SandboxError("the worker has more than one thread")
         _drop_capabilities(libc)
-        syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
+        filters.prctl(libc, filters.NO_NEW_PRIVS, 1)
         if ready.ruleset is not None:
             ready.ruleset.enforce()
         if has_seccomp(sandbox.level):
@@ -212,9 +158,9 @@ def prepare() -> None:
     """Compute in advance what every sandbox needs, so that forked processes need not do it."""
     _highest_capability()
     with suppress(OSError, AttributeError):  # the sandboxed process meets the same error
-        syscalls.adds_rules(syscalls.library())
-        if syscalls.seccomp_number():
-            filters.program(syscalls.PROCESSOR)
+        filters.adds_rules(filters.library())
+        if filters.seccomp_number():
+            filters.program(filters.PROCESSOR)
 
 
 def make(path: str) -> None:
@@ -238,15 +184,15 @@ def _make_inner(sandbox: Sandbox) -> None:
                 make(path)
 
 
-def _ruleset(libc: Any, rules: AccessRules, known: int) -> landlock.Ruleset:
-    ruleset = landlock.Ruleset(libc, known)
+def _ruleset(libc: Any, rules: AccessRules, known: int) -> filters.Ruleset:
+    ruleset = filters.Ruleset(libc, known)
     try:
         # Every folder can be listed. Otherwise no module could be imported from a folder that leads
         # to a hidden file.
-        ruleset.allow(("/",), landlock.READ_DIR)
-        ruleset.allow(rules.read, landlock.READ, rules.opened)
-        ruleset.allow(rules.write, landlock.WRITE, rules.opened)
-        ruleset.allow(rules.devices, landlock.DEVICE)
+        ruleset.allow(("/",), filters.READ_DIR)
+        ruleset.allow(rules.read, filters.READ, rules.opened)
+        ruleset.allow(rules.write, filters.WRITE, rules.opened)
+        ruleset.allow(rules.devices, filters.DEVICE)
     except BaseException:
         ruleset.close()
         raise
@@ -261,16 +207,7 @@ def _use_for_temporary_files(folder: str) -> None:
 
 
 def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str, str], list[str]]:
-    """Choose writable folders for the compilation caches of frameworks.
-
-    Returns
-    -------
-    folders : dict of str to str
-        Maps environment variables to the folders that they name.
-    compiled : list of str
-        Other cache folders. Trusted programs use them, so they may contain compiled code of the
-        reference, and the sandboxed program must not read them.
-    """
+    """Choose writable folders for the compilation caches of frameworks."""
     folders = {}
     writable = tuple(os.path.realpath(path) for path in sandbox.writable)
     usual = (
@@ -318,7 +255,7 @@ def _drop_capabilities(libc: Any) -> None:
         if not (1 << number) & _KEPT_CAPABILITIES:
             # It fails for numbers that the kernel does not know, or without the right to do it.
             given = ctypes.c_ulong(number)
-            libc.prctl(syscalls.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
+            libc.prctl(filters.DROP_FROM_BOUNDS, given, nothing, nothing, nothing)
     kept = held[1] & _KEPT_CAPABILITIES
     if libc.capset(header, _Sets(kept, kept)) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")

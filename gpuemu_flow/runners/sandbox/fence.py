@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from functools import cached_property
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
 from pathlib import Path
+from typing import Protocol, TypedDict
 
-from gpuemu_flow.runners.off_limits import OffLimits
-from gpuemu_flow.runners.sandbox.level import level_for
-from gpuemu_flow.runners.sandbox.spec import OFF, Sandbox
+from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.sandbox.spec import NONE, OFF, Sandbox, level_of
 from gpuemu_flow.types import Json
 
 
 class Fence:
-    """Factory of the sandboxes of one workspace.
-
-    Parameters
-    ----------
-    mode : str
-        ``off``, ``auto`` or ``require``.
-    root : Path
-        The workspace.
-    writable : tuple of str
-        Absolute paths that the configuration lets ops write.
-    compiled : str
-        Folder in which the emulator keeps the machine code that it compiles kernels to.
-    hidden : tuple of str
-        Absolute paths that the configuration hides from ops.
-    apart : tuple of str
-        Globs, relative to the workspace. Of the files and folders that match, each op may read only
-        its own.
-    made : tuple of str
-        Absolute paths of further files to treat like those of `apart`; they need not exist yet.
-    """
+    """Factory of the sandboxes of one workspace."""
 
     def __init__(
         self,
@@ -89,13 +71,6 @@ class Fence:
         """Return the sorted real paths of the op's own files that `apart` hides from other ops.
 
         Links are left out: they might lead to the file of another op.
-
-        Parameters
-        ----------
-        off_limits : OffLimits
-            The files that the op must not read, which are left out.
-        own : iterable of str
-            Absolute paths of the op's own files.
         """
         if not self._apart:
             return ()
@@ -112,18 +87,7 @@ class Fence:
     def around(
         self, off_limits: OffLimits, path: str, *, emulated: bool, own: Iterable[str] = ()
     ) -> Sandbox | None:
-        """Return the sandbox of an op; None if the level is ``off``.
-
-        Parameters
-        ----------
-        off_limits : OffLimits
-        path : str
-            The op's own file, which may be in the cache.
-        emulated : bool
-            True if the op is a compiled kernel, which our emulator runs.
-        own : iterable of str
-            Absolute paths of the op's own files, which it may read even where `apart` applies.
-        """
+        """Return the sandbox of an op; None if the level is ``off``."""
         if self.level == OFF:
             return None
         mine = self.own_apart(off_limits, own)
@@ -145,3 +109,106 @@ class Fence:
 def is_below(path: str, places: Iterable[str]) -> bool:
     """Tell whether a path is one of several paths, or is below one of them."""
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+# List the files that an op's process must not touch; this module is cheap to import.
+
+
+class Located(Protocol):
+    """A program that the configuration names: its files, and the name of its function."""
+
+    @property
+    def path(self) -> Path | None:
+        """Return the absolute path of the program's file; None if it has no file."""
+
+    @property
+    def function(self) -> str:
+        """Return the name of a callable program's function; empty for other kinds of program."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return the absolute paths of all files that are known to be part of the program."""
+
+
+class OffLimits(TypedDict):
+    """Files that a program must not use, or not change.
+
+    Each key has the name, type and meaning of an attribute of `Program`.
+    """
+
+    forbidden: tuple[str, ...]
+    read_only: tuple[str, ...]
+
+
+NOTHING = OffLimits(forbidden=(), read_only=())
+
+
+def off_limits(
+    op: Located,
+    reference: Located,
+    sources: Iterable[Path],
+    *,
+    alone: Iterable[Path] = (),
+    cache: Path,
+    root: Path,
+) -> OffLimits:
+    """List the files that an op's process must not touch."""
+    return OffLimits(
+        forbidden=_forbidden(op.files, (*reference.files, *alone), cache, root),
+        read_only=tuple(sorted(map(str, sources))),
+    )
+
+
+def off_limits_of(
+    own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
+) -> OffLimits:
+    """List the files that a compiler must not touch while it compiles the sources `own`."""
+    return OffLimits(forbidden=_forbidden(own, references, cache, root), read_only=())
+
+
+def _is_around(package: Path, file: Path) -> bool:
+    """Tell whether `package` is the ``__init__`` file of a package that contains `file`."""
+    return package.name == "__init__.py" and file.is_relative_to(package.parent)
+
+
+def _real(path: Path | None) -> Path:
+    return Path(os.path.realpath(path or ""))
+
+
+def _forbidden(
+    op_files: Iterable[Path], reference_files: Sequence[Path], cache: Path, root: Path
+) -> tuple[str, ...]:
+    """Return the reference's own files and the cache folder.
+
+    A file or package that also contains the op is left out. So is everything outside of the
+    workspace, such as an interpreter that runs the reference.
+    """
+    own = set(map(_real, op_files))
+    found = [
+        path
+        for path in map(_real, reference_files)
+        if path not in own
+        and is_workspace_path(str(path), str(root))
+        and not any(_is_around(path, file) for file in own)
+    ]
+    if not root.is_relative_to(cache):
+        found.append(cache)
+    return tuple(str(path) for path in found)
+
+
+# Find the parts of the sandbox that this system supports.
+
+
+@cache
+def system_level() -> str:
+    """Name the parts that the system has, such as ``landlock 7, seccomp``."""
+    if sys.platform != "linux":
+        return NONE
+    from gpuemu_flow.runners.sandbox import filters  # noqa: PLC0415 - brings ctypes
+
+    return level_of(filters.version(), seccomp=filters.available())
+
+
+def level_for(mode: str) -> str:
+    """Return the level at which ops run under a mode of the configuration."""
+    return OFF if mode == "off" else system_level()

@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp) that refuses calls by which a program could leave the sandbox.
+"""What Linux enforces: a seccomp filter of system calls, and a Landlock list of allowed files.
 
 The filter's BPF instructions are written by hand. They check only arguments that are numbers: the
 program could still change the memory behind a pointer after the check.
@@ -8,12 +8,78 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
+import platform
+import stat
 import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
-from gpuemu_flow.quick_dataclass import dataclass
-from gpuemu_flow.runners.sandbox import syscalls
+from msgspec import Struct
+
+from gpuemu_flow.runners.sandbox.listings import LOOK
+
+# System calls, by number, for which Python has no function.
+
+PROCESSOR = platform.machine() if sys.platform == "linux" else ""
+NO_NEW_PRIVS, DROP_FROM_BOUNDS = 38, 24  # prctl
+
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+
+
+@cache
+def library() -> Any:
+    """Load the C library; raise OSError or AttributeError if it lacks a needed function."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def syscall(libc: Any, number: int, *arguments: Any) -> int:
+    """Make a system call.
+
+    Raises OSError.
+    """
+    wide = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
+    result = int(libc.syscall(ctypes.c_long(number), *wide))
+    if result < 0:
+        fail()
+    return result
+
+
+def fail() -> NoReturn:
+    """Raise OSError for the error number that the last call to the C library left in ``errno``."""
+    number_of_error = ctypes.get_errno()
+    raise OSError(number_of_error, os.strerror(number_of_error))
+
+
+@cache
+def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
+    """Return a function that makes the system call `LANDLOCK_ADD`, as fast as ctypes allows."""
+    number, integer = ctypes.c_long, ctypes.c_int
+    types = (number, number, integer, integer, ctypes.c_char_p, ctypes.c_uint32)
+    made: Callable[[int, int, int, bytes, int], int] = ctypes.CFUNCTYPE(*types, use_errno=True)(
+        ("syscall", libc)
+    )
+    return made
+
+
+def prctl(libc: Any, option: int, value: int) -> None:
+    """Set a property of this process.
+
+    Raises OSError.
+    """
+    if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def seccomp_number() -> int:
+    """Return the number of ``seccomp``; 0 on a processor that the filter is not written for."""
+    return _SECCOMP.get(PROCESSOR, 0)
+
 
 # linux/seccomp.h, linux/audit.h, linux/filter.h, linux/sched.h, asm-generic/ioctls.h
 _SET_MODE_FILTER, _IS_KNOWN = 1, 2
@@ -58,19 +124,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Machine:
-    """Numbers in the filter that depend on the processor's architecture.
-
-    Attributes
-    ----------
-    column : int
-        Index of the architecture in each value of `_REFUSED`.
-    audit : int
-        The kernel's ``AUDIT_ARCH`` constant for the architecture.
-    socket, pair, clone, clone3, ioctl, prlimit : int
-        Numbers of system calls; `pair` is ``socketpair``, and `prlimit` is ``prlimit64``.
-    """
+class _Machine(Struct, frozen=True):
+    """Numbers in the filter that depend on the processor's architecture."""
 
     column: int
     audit: int
@@ -105,14 +160,6 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 
     The low half of the argument is loaded before `code`. All other system calls skip `code`. Each
     path through `code` must end in a return instruction.
-
-    Parameters
-    ----------
-    number : int
-        Number of the system call.
-    position : int
-        Index of the argument.
-    code : list of instructions
     """
     body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
     return [(_EQUAL, 0, len(body), number), *body]
@@ -170,12 +217,12 @@ def program(processor: str) -> bytes:
 
 def available() -> bool:
     """Tell whether the system accepts a seccomp filter."""
-    number = syscalls.seccomp_number()
+    number = seccomp_number()
     if not number:
         return False
     action = ctypes.c_uint32(_ERRNO)
     try:
-        syscalls.syscall(syscalls.library(), number, _IS_KNOWN, 0, ctypes.byref(action))
+        syscall(library(), number, _IS_KNOWN, 0, ctypes.byref(action))
     except (OSError, AttributeError):
         return False
     return True
@@ -184,12 +231,103 @@ def available() -> bool:
 def enforce(libc: Any) -> None:
     """Enforce the filter on this process and all that it starts, which cannot be undone.
 
-    Raises
-    ------
-    OSError
-        The system refuses the filter.
+    Raises OSError: The system refuses the filter.
     """
-    code = program(syscalls.PROCESSOR)
+    code = program(PROCESSOR)
     made = _Program(len(code) // _INSTRUCTION.size, code)
     arguments = (_SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(made))
-    syscalls.syscall(libc, syscalls.seccomp_number(), *arguments)
+    syscall(libc, seccomp_number(), *arguments)
+
+
+# Landlock: a list of allowed files, which the kernel enforces on a process and its children.
+
+
+# linux/landlock.h
+_EXECUTE, _WRITE_FILE, _READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_CHAR, _MAKE_DIR = 1 << 4, 1 << 5, 1 << 6, 1 << 7
+_MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK = 1 << 8, 1 << 9, 1 << 10, 1 << 11
+_MAKE_SYM, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 12, 1 << 13, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_SINCE = {1: _MAKE_SYM | (_MAKE_SYM - 1), 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
+_TCP = 0b11  # bind and connect
+_SCOPES = 0b11  # abstract Unix sockets, signals
+_QUIETLY = 1  # denials are not written to the system's log
+_RULE = struct.Struct("<Qi")
+_PATH = 1
+
+READ = _READ_FILE | _EXECUTE
+"""Rights to read files; listing folders is `READ_DIR`."""
+WRITE = (
+    READ | READ_DIR | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE
+    | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
+)  # fmt: skip
+"""All rights except that of making devices."""
+DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+
+
+def version() -> int:
+    """Return the version of Landlock that the system has; 0 if it has none."""
+    if not seccomp_number():  # call numbers are known only for the filter's processors
+        return 0
+    try:
+        found = syscall(library(), LANDLOCK_CREATE, None, 0, 1)
+    except (OSError, AttributeError):
+        return 0
+    return max(0, found)
+
+
+class Ruleset:
+    """A list of allowed files under construction; everything else is denied."""
+
+    def __init__(self, libc: Any, known: int) -> None:
+        self._libc = libc
+        self._known = known
+        self._handled = 0
+        for since, rights in _SINCE.items():
+            self._handled |= rights if since <= known else 0
+        words = [self._handled]
+        words += [_TCP] if known >= 4 else []
+        words += [_SCOPES] if known >= 6 else []
+        attributes = struct.pack(f"<{len(words)}Q", *words)
+        self._fd = syscall(libc, LANDLOCK_CREATE, ctypes.c_char_p(attributes), len(attributes), 0)
+        self._add = adds_rules(libc)
+
+    def allow(
+        self, paths: Iterable[str], rights: int, opened: Mapping[str, int] | None = None
+    ) -> None:
+        """Allow everything at or below each path; skip paths that do not exist or are links.
+
+        There may be thousands of paths: to hide one file, all other files of its folder are
+        allowed.
+        """
+        of_files = rights & self._handled & _OF_FILES
+        wide = rights & self._handled
+        kept = {} if opened is None else opened
+        for path in paths:
+            fd = kept.get(path, -1)
+            if fd < 0:
+                try:
+                    fd = os.open(path, LOOK)
+                except OSError:
+                    continue
+            here = of_files
+            if wide != of_files and stat.S_ISDIR(os.fstat(fd).st_mode):
+                here = wide
+            # A rule for a link would allow only the link itself and not its target.
+            if here and self._add(LANDLOCK_ADD, self._fd, _PATH, _RULE.pack(here, fd), 0):
+                fail()
+            if path not in kept:
+                os.close(fd)
+
+    def enforce(self) -> None:
+        """Enforce the list on this thread and its children; ``NO_NEW_PRIVS`` must be set before.
+
+        Raises OSError.
+        """
+        flags = _QUIETLY if self._known >= 7 else 0
+        syscall(self._libc, LANDLOCK_RESTRICT, self._fd, flags)
+        self.close()
+
+    def close(self) -> None:
+        """Close the list; processes on which it was enforced stay restricted."""
+        os.close(self._fd)

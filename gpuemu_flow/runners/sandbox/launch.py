@@ -7,7 +7,6 @@ so that the workspace is not on the interpreter's path.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -19,11 +18,13 @@ NOT_STARTED = 127
 def main() -> NoReturn:
     """Enter the sandbox, then execute the program in place of this process."""
     sys.path[0] = str(Path(__file__).resolve().parents[3])
+    import msgspec  # noqa: PLC0415
+
     from gpuemu_flow.runners.sandbox import enter, spec  # noqa: PLC0415 - found by now
 
     folder, wall, *words = sys.argv[1:]
     try:
-        sandbox = spec.Sandbox.from_json(json.loads(wall))
+        sandbox = msgspec.json.decode(wall, type=spec.Sandbox)
         home = enter.move_in(folder, trusted=False)
         enter.enter(sandbox, folder, home)
     except (enter.SandboxError, OSError, TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ import select
 import time
 from collections.abc import Mapping
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST = 1 << 16
@@ -26,8 +26,7 @@ _MOUNTS = "/proc/self/mounts"
 _Stamp = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True)
-class _Listing:
+class _Listing(Struct, frozen=True):
     """A folder's entries and their descriptors, valid as long as the folder's stamp is `stamp`."""
 
     stamp: _Stamp
@@ -35,19 +34,7 @@ class _Listing:
 
 
 class Listings:
-    """Lists folders, and keeps the entries of unchanged folders open. Not thread-safe.
-
-    Parameters
-    ----------
-    most : int
-        Maximum number of descriptors to keep open. A forked process has to close them before it
-        runs other code.
-
-    Attributes
-    ----------
-    opened : mapping of str to int
-        Descriptors of entries that were listed since `begin`.
-    """
+    """Lists folders, and keeps the entries of unchanged folders open. Not thread-safe."""
 
     def __init__(self, most: int = 0) -> None:
         self.opened: dict[str, int] = {}
@@ -90,9 +77,7 @@ class Listings:
     def below(self, folder: str) -> list[str]:
         """Return the paths of a folder's entries, leaving out links.
 
-        Raises
-        ------
-        OSError
+        Raises OSError.
         """
         if not self._left and not self._known:
             return _entries(folder)
@@ -109,14 +94,7 @@ class Listings:
         return list(known.opened)
 
     def _keep(self, folder: str, stamp: _Stamp, paths: list[str]) -> _Listing | None:
-        """Keep the listing of a folder, and return it.
-
-        Returns
-        -------
-        _Listing or None
-            None if later changes of the folder could go unnoticed, or if there are too many
-            entries.
-        """
+        """Keep the listing of a folder, and return it."""
         young = time.time_ns() - max(stamp[:2]) < _SETTLED_NS
         if len(paths) > self._left or young or f"{folder}/".startswith(_OWN_WAYS):
             return None
@@ -164,14 +142,7 @@ def _close(opened: Mapping[str, int]) -> None:
 
 
 def raise_limit() -> tuple[Listings, tuple[int, int]]:
-    """Raise this process's limit of open files, and return listings that may use the new limit.
-
-    Returns
-    -------
-    listings : Listings
-    before : tuple of int
-        The previous limits, soft and hard, which must be set again before a program runs.
-    """
+    """Raise this process's limit of open files, and return listings that may use the new limit."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = before
     most = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
 
 SCRATCH = "gpuemu-scratch-"
 """Prefix of the names of the folders that contain the workers' own folders."""
@@ -17,35 +15,10 @@ NONE = "none"
 FAILED = 98
 """Exit code of a worker for which the requested sandbox could not be made."""
 _LANDLOCK, _SECCOMP = "landlock", "seccomp"
-_LISTS = ("hidden", "shown", "read_only", "writable")
 
 
-@dataclass(frozen=True)
-class Sandbox:
-    """The sandbox of one program's workers.
-
-    Attributes
-    ----------
-    level : str
-        Parts to enforce, as `level.system_level` names them. If the process cannot enforce one of
-        these parts, nothing runs.
-    root : str
-        The workspace, absolute.
-    hidden : tuple of str
-        Absolute paths of files and folders that this program must not read or write, besides the
-        paths that are hidden from all programs; see `private`.
-    shown : tuple of str
-        Absolute paths of files that may be read although they are hidden, and written if `writable`
-        contains them.
-    read_only : tuple of str
-        Absolute paths of files that must not be written, even in writable folders.
-    writable : tuple of str
-        Absolute paths that may be written, besides a scratch folder.
-    required : bool
-        True if nothing may run unless `level` names all parts that the configured mode demands.
-    closed : bool
-        True if no file of the workspace may be read except those in `shown`.
-    """
+class Sandbox(Struct, frozen=True, forbid_unknown_fields=True):
+    """The sandbox of one program's workers."""
 
     level: str
     root: str
@@ -55,12 +28,6 @@ class Sandbox:
     writable: tuple[str, ...] = ()
     required: bool = False
     closed: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sandbox:
-        """Rebuild from the form that `dataclasses.asdict` gives, or raise TypeError."""
-        lists = {name: tuple(data[name]) for name in _LISTS if name in data}
-        return cls(**{**data, **lists})
 
 
 def landlock_version(level: str) -> int:

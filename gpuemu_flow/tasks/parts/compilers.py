@@ -10,14 +10,22 @@ import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
+from msgspec import Struct, field
+
+from gpuemu_flow.artifacts.cubin import read_cubin
+from gpuemu_flow.artifacts.tool_output import (
+    MachineCode,
+    errors_of,
+    parse_nvdisasm_json,
+    parse_ptxas_output,
+)
+from gpuemu_flow.artifacts.toolchain import PACKAGES, Tool, Toolchain, ToolRun, run_tool
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import clipped
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox import launch
 from gpuemu_flow.tasks.base import Interrupted
 from gpuemu_flow.types import Json
@@ -57,46 +65,15 @@ REFUSED_HINT = (
 _UNRESOLVED = "Unresolved extern"
 
 
-@dataclass(frozen=True)
-class ToolSandbox:
-    """The sandbox in which a compiler runs.
-
-    Attributes
-    ----------
-    folder : Path
-        Folder that the compiler writes to.
-    sandbox : JSON
-        See `runners.sandbox.spec.Sandbox`.
-    """
+class ToolSandbox(Struct, frozen=True):
+    """The sandbox in which a compiler runs."""
 
     folder: Path
     sandbox: Mapping[str, Json]
 
 
-@dataclass
-class CompilerRun:
-    """The result of one run of a compiler.
-
-    Attributes
-    ----------
-    output : bytes or None
-        The cubin; None if the compiler failed.
-    ptx : bytes or None
-        The PTX from which the compiler made the cubin.
-    text : str
-        Output that the compiler printed.
-    problems : list of Problem
-    reads : list of str
-        Files of the workspace that the compiler read, relative to the workspace.
-    reason : str
-        Reason why the run failed, in one line.
-    stopped : bool
-        True if the compiler was ended because it took too long or printed too much.
-    skipped : str
-        Reason why the compiler could not be run at all; empty if it was run.
-    launch : dict or None
-        Block size and dynamic shared memory (in bytes), if the compiler reports them.
-    """
+class CompilerRun(Struct):
+    """The result of one run of a compiler."""
 
     output: bytes | None = None
     ptx: bytes | None = None
@@ -120,15 +97,7 @@ def nvcc(
     cancel: threading.Event,
     tool_sandbox: ToolSandbox | None = None,
 ) -> CompilerRun:
-    """Compile CUDA C++ to PTX and cubin in one run, with line information.
-
-    Parameters
-    ----------
-    source : str
-        Path of the source relative to `root`, where the compiler runs.
-    folder : Path
-        Folder for everything that the compiler writes.
-    """
+    """Compile CUDA C++ to PTX and cubin in one run, with line information."""
     # Lines in the PTX only: in a cubin they come with the source's size and time, and a build of
     # the same code would not give the same bytes.
     lines = ["-lineinfo", "-Xptxas", "--suppress-debug-info"]
@@ -201,17 +170,7 @@ def command(
     timeout: float = COMMAND_TIMEOUT,
     if_slow: str = "",
 ) -> Problem | None:
-    """Run the user's command in the workspace; return a problem if it fails, else None.
-
-    Parameters
-    ----------
-    environment : mapping of str to str, optional
-        The whole environment; by default, the environment of compilers.
-    timeout : float
-        Time limit in seconds.
-    if_slow : str
-        Hint in the problem if the command exceeds the time limit.
-    """
+    """Run the user's command in the workspace; return a problem if it fails, else None."""
     run = _run(
         list(arguments), root, timeout, cancel, tool_sandbox=tool_sandbox, environment=environment
     )
@@ -373,3 +332,80 @@ def _reads(path: Path, root: Path) -> list[str]:
         if full.is_relative_to(root):
             found.add(full.relative_to(root).as_posix())
     return sorted(found)
+
+
+# Assemble PTX to a cubin, and list its machine instructions, if the tools are installed.
+
+
+_PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d{1,3})\.(\d{1,3})", re.MULTILINE)
+_PTX_TARGET = re.compile(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)", re.MULTILINE)
+_HEAD = 1 << 16
+
+
+class Assembled(Struct):
+    """The result of assembling a PTX file."""
+
+    cubin: bytes | None
+    arch: str
+    unmet_bounds: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    problems: list[Problem] = field(default_factory=list)
+    stopped: bool = False
+
+
+def assemble(
+    ptx: bytes,
+    file: str,
+    arch: str,
+    tools: Sequence[Tool],
+    folder: Path,
+    cancel: threading.Event,
+    tool_sandbox: ToolSandbox | None,
+) -> Assembled | None:
+    """Assemble PTX with the first ptxas that supports its version."""
+    head = ptx[:_HEAD]
+    version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
+    wanted = arch or (target.group(1).decode() if target else "")
+    if version is None or not wanted or not tools:
+        return None
+    chain = Toolchain({"ptxas": list(tools)})
+    tool = chain.ptxas_for((int(version.group(1)), int(version.group(2))))
+    if isinstance(tool, Problem):
+        return Assembled(None, "", problems=[replace(tool, file=file, warning=True)])
+    result = ptxas(tool, ptx, wanted, folder, cancel=cancel, tool_sandbox=tool_sandbox)
+    report = parse_ptxas_output(result.text, file)
+    if result.output is not None:
+        return Assembled(result.output, wanted, report.unmet_bounds)
+    errors = errors_of(report.problems)
+    error = errors[0].message if errors else result.reason
+    problems = [problem for problem in errors if problem.line]
+    if not problems and (not arch or result.stopped):
+        text = f"ptxas {tool.version} does not assemble it for {wanted}: {error}"
+        problems = [Problem("ptxas-warning", text, "", file, warning=True)]
+    return Assembled(None, wanted, report.unmet_bounds, error, problems, result.stopped)
+
+
+def disassemble(
+    cubin: bytes,
+    file: str,
+    tools: Sequence[Tool],
+    folder: Path,
+    cancel: threading.Event,
+    tool_sandbox: ToolSandbox | None,
+) -> MachineCode | Problem | None:
+    """List a cubin's machine instructions with the first disassembler that can read it."""
+    if tools and isinstance(read_cubin(cubin), Problem):
+        return None
+    problem: Problem | None = None
+    for tool in tools:
+        result = nvdisasm(tool, cubin, folder, cancel=cancel, tool_sandbox=tool_sandbox)
+        if result.output is None:
+            reason = f"nvdisasm {tool.version} does not read it: {result.reason}"
+            hint = f"pip install -U {PACKAGES[tool.name]}"
+            problem = Problem("sass-unreadable", reason, hint, file, warning=True)
+            continue
+        listing = parse_nvdisasm_json(result.output, file)
+        if not isinstance(listing, Problem):
+            return MachineCode(f"nvdisasm {tool.version}", listing)
+        problem = replace(listing, warning=True)
+    return problem

@@ -11,10 +11,13 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.user_cache import user_cache_folder
@@ -23,6 +26,7 @@ from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.remote.shared import SharedCache
+
 
 COMPILERS = (
     "as", "c++", "cc", "clang", "clang++", "cmake", "g++", "gcc", "gfortran", "go", "hipcc", "ld",
@@ -33,8 +37,7 @@ MOST_BYTES = 1 << 30
 _NOT_LOOKED_AT = frozenset({"__pycache__", ".git", ".hg", ".gpuemu-cache", ".venv", "node_modules"})
 
 
-@dataclass(frozen=True)
-class MachineResults:
+class MachineResults(Struct, frozen=True):
     """The results of a task in a shared cache, for the present workspace and machine."""
 
     cache: SharedCache
@@ -154,3 +157,28 @@ def _content(path: str, status: os.stat_result) -> bytes | None:
             return hashlib.sha256(file.read()).digest()
     except OSError:
         return None
+
+
+# Find what a user's build command depends on besides the content of its declared inputs.
+
+
+def command_uses(
+    program: str, inputs: Sequence[str], root: Path, environment: Mapping[str, str]
+) -> Observation | None:
+    """Return the dependencies of a command besides the content of its inputs.
+
+    These are the file of its program, and which of its inputs are executable.
+    """
+    paths = (os.path.join(root, name) for name in inputs)  # noqa: PTH118
+    looked = frozenset(path for path in paths if os.access(path, os.X_OK))
+    if "/" in program:
+        files = frozenset({os.path.join(root, program)})  # noqa: PTH118
+        return Observation(files=files, looked=looked)
+    missed: list[str] = []
+    for folder in environment.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(root, folder or ".", program)  # noqa: PTH118
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            files = frozenset({path})
+            return Observation(files, frozenset(missed), looked=looked)
+        missed.append(path)
+    return None

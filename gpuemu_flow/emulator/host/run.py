@@ -1,0 +1,195 @@
+"""Run a program on the imaginary GPU: give it our libcudart, serve each process that uses it."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from gpuemu_flow.emulator.host.build import build_program, find_toolkit, problem, runtime_folder
+from gpuemu_flow.emulator.host.places import needed_libraries
+from gpuemu_flow.emulator.host.session import HostReport, Options, Session
+from gpuemu_flow.errors import Problem
+
+FINDINGS_CODE = 86
+"""Exit code with findings; that of compute-sanitizer is the user's choice, often this one."""
+NOT_RUN_CODE = 4
+_SITE = Path(__file__).parent / "site"
+
+
+class Executed(msgspec.Struct):
+    """How a program ended, and what was found in it."""
+
+    code: int
+    report: HostReport
+    signal: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code for `exec`."""
+        if self.report.findings:
+            return FINDINGS_CODE
+        if self.code == 0 and self.report.problems:
+            return NOT_RUN_CODE
+        return self.code
+
+
+class Device:
+    """An imaginary GPU for a program that is started by `environment`, and its descendants.
+
+    Each process that uses the device is served by a process of its own, forked from this one.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuemu-"))
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(self._folder / "device"))
+        self._socket.listen(16)
+        self._servers: list[int] = []
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a program that uses the device."""
+        toolkit = find_toolkit()
+        library = str(runtime_folder(toolkit))
+        before = environ.get("LD_LIBRARY_PATH", "")
+        flags = environ.get("NVCC_APPEND_FLAGS", "")
+        return {
+            **environ,
+            "LD_LIBRARY_PATH": f"{library}:{before}" if before else library,
+            "GPUEMU_SOCKET": str(self._folder / "device"),
+            "GPUEMU_ARCH": str(self.options.arch),
+            "NVCC_APPEND_FLAGS": f"{flags} -cudart shared -lineinfo".strip(),
+            "PYTHONPATH": ":".join(filter(None, (str(_SITE), environ.get("PYTHONPATH", "")))),
+            "GPUEMU_PACKAGE": str(_SITE.parents[3]),
+        }
+
+    def fileno(self) -> int:
+        """Return the socket's number, for a selector."""
+        return self._socket.fileno()
+
+    def accept(self) -> None:
+        """Serve a process that wants to use the device, in a new process."""
+        connection, _ = self._socket.accept()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            connection.close()
+            self._servers.append(pid)
+            return
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self._socket.close()
+            self._serve(connection)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _serve(self, connection: socket.socket) -> None:
+        hello, fds, _, _ = socket.recv_fds(connection, 256, 1)
+        _, pid, size = hello.decode().split()
+        session = Session(connection, fds[0], int(pid), int(size), self.options)
+        connection.sendall(b"!")
+        report = session.serve()
+        data = msgspec.msgpack.encode(report)
+        (self._folder / f"{os.getpid()}.report").write_bytes(data)
+
+    def finish(self) -> HostReport:
+        """Wait for all servers, and return what they found."""
+        report = HostReport()
+        for pid in self._servers:
+            _, status = os.waitpid(pid, 0)
+            file = self._folder / f"{pid}.report"
+            if status or not file.is_file():
+                crash = Problem("exec-crash", "the emulator failed; its traceback is above")
+                report.problems.append(str(crash))
+                continue
+            report.add(msgspec.msgpack.decode(file.read_bytes(), type=HostReport))
+        self._servers.clear()
+        return report
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self._socket.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def prepare(program: str, flags: Sequence[str], arch: int) -> str:
+    """Return the program to start: a ``.cu`` file is compiled first.
+
+    Raises FlowError for a program that cannot run here, and says why.
+    """
+    path = Path(program)
+    if path.suffix in (".cu", ".cuh"):
+        if not path.is_file():
+            raise problem("exec-no-program", f"{program} does not exist")
+        return str(build_program([path], flags, arch))
+    found = shutil.which(program)
+    if found is None:
+        raise problem("exec-no-program", f"{program} is no program", "write ./NAME for a file here")
+    needed = needed_libraries(Path(found))
+    if needed is None:
+        return found
+    data = Path(found).read_bytes()
+    if b".nv_fatbin" in data and not any(
+        name.startswith(("libcudart.so", "libcuda.so")) for name in needed
+    ):
+        raise problem(
+            "exec-static", f"{program} holds NVIDIA's runtime, which needs a driver",
+            "build it with nvcc -cudart shared -lineinfo, or with "
+            'NVCC_APPEND_FLAGS="-cudart shared -lineinfo" in the environment',
+        )  # fmt: skip
+    wanted = next((name for name in needed if name.startswith("libcudart.so.")), "")
+    toolkit = find_toolkit()
+    if wanted and wanted != f"libcudart.so.{toolkit.major}":
+        raise problem(
+            "exec-version", f"{program} needs {wanted}, the toolkit here is CUDA {toolkit.major}",
+            "set CUDA_HOME to the toolkit that built it",
+        )  # fmt: skip
+    return found
+
+
+def run_program(command: Sequence[str], options: Options) -> Executed:
+    """Run a program to its end."""
+    device = Device(options)
+    child = None
+    try:
+        child = subprocess.Popen(command, env=device.environment(os.environ))
+        ended = os.pidfd_open(child.pid)
+        with selectors.DefaultSelector() as selector:
+            selector.register(device, selectors.EVENT_READ)
+            selector.register(ended, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if device in ready:
+                    device.accept()
+                elif ended in ready:
+                    break
+        os.close(ended)
+        code = child.wait()
+        name = signal.Signals(-code).name if code < 0 else ""
+        return Executed(128 - code if code < 0 else code, device.finish(), name)
+    except OSError as error:
+        raise problem(
+            "exec-no-program", f"{command[0]} cannot be started: {error.strerror}"
+        ) from None
+    finally:
+        if child is not None and child.poll() is None:
+            child.kill()
+            child.wait()
+        device.close()

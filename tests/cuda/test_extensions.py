@@ -1,0 +1,71 @@
+"""PyTorch extensions of load_inline under ``gpuemu-flow exec``. Needs nvcc and a CPU torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.artifacts.toolchain import Tool, find_tools
+
+pytestmark = pytest.mark.long
+EXTENSIONS = Path(__file__).parent / "extensions"
+
+
+@pytest.fixture(autouse=True)
+def _needs_tools() -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built for CUDA")
+    if not isinstance(find_tools().first("nvcc"), Tool):
+        pytest.skip("nvcc was not found")
+
+
+def run(script: str, *arguments: str, tmp_path: Path) -> tuple[int, str, list[str]]:
+    """Run a script under the command; return its exit code, its output and the findings."""
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "exec", "--report", str(report), sys.executable,
+         str(EXTENSIONS / script), *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert report.exists(), done.stderr
+    texts = [finding["text"] for finding in json.loads(report.read_text())["findings"]]
+    return done.returncode, done.stdout + done.stderr, texts
+
+
+def line_of(script: str, mark: str) -> str:
+    """Return FILE:LINE of a marked line, whether it is Python or CUDA in a text."""
+    lines = (EXTENSIONS / script).read_text().splitlines()
+    return f"{script}:{next(n for n, line in enumerate(lines, 1) if f'line: {mark}' in line)}"
+
+
+def test_an_extension_trains_without_a_gpu(tmp_path: Path) -> None:
+    code, said, found = run("swish.py", tmp_path=tmp_path)
+    assert (code, found) == (0, []) and "PASSED" in said, said
+
+
+def test_a_grid_that_is_too_small_is_found_where_python_reads_the_tensor(tmp_path: Path) -> None:
+    code, said, found = run("swish.py", "grid", tmp_path=tmp_path)
+    assert code == 86 and "PASSED" in said, said
+    (text,) = found
+    assert text.startswith(f"initcheck: {line_of('swish.py', 'grid')} aten::sum reads 114 of 1650")
+
+
+def test_a_race_is_found_at_the_line_inside_of_the_python_text(tmp_path: Path) -> None:
+    code, said, found = run("swish.py", "race", tmp_path=tmp_path)
+    assert code == 86, said
+    assert found[0].startswith(f"racecheck: {line_of('swish.py', 'race')} ld.shared reads")
+
+
+def test_what_published_extensions_use_works(tmp_path: Path) -> None:
+    code, said, found = run("styles.py", tmp_path=tmp_path)
+    assert (code, found) == (0, []) and "PASSED" in said, said
+
+
+def test_pytorchs_own_operators_run_on_the_device(tmp_path: Path) -> None:
+    code, said, found = run("operators.py", tmp_path=tmp_path)
+    assert (code, found) == (0, []) and "PASSED" in said, said

@@ -1,0 +1,154 @@
+"""CUDA programs with a main, run by ``gpuemu-flow exec``: right, and with a mistake. Needs nvcc.
+
+Each mistake is one that the program's own check does not see. The programs are built once for all
+cases of a file; the cache keeps them for the next run of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gpuemu_flow.artifacts.toolchain import Tool, find_tools
+from gpuemu_flow.cli.main import cli
+
+PROGRAMS = Path(__file__).parent / "programs"
+CASES = {
+    "kernels": {
+        "reduction": "racecheck", "transpose": "memcheck", "matmul": "racecheck",
+        "histogram": "racecheck", "stencil": "initcheck", "dynamic": "memcheck",
+        "ballot": "synccheck", "text": "trap", "last": "racecheck",
+    },
+    "memory": {
+        "symbols": "memcheck", "managed": "memcheck", "pitched": "initcheck",
+        "streams": "memcheck", "questions": "memcheck", "errors": "memcheck",
+        "unwritten": "initcheck", "freed": "memcheck",
+    },
+    "libraries": {"grid": "racecheck", "groups": "", "cub": "memcheck", "thrust": ""},
+    "features": dict.fromkeys((
+        "half", "wmma", "structs", "atomic", "warp", "async", "math", "zero_copy", "timing",
+        "variables", "volumes", "warp_sync",
+    ), ""),
+}  # fmt: skip
+ALL = [(file, case) for file, cases in CASES.items() for case in cases]
+OUTSIDE = {"unwritten": ("common.h", "cudaMemcpy(x.data()")}
+"""Cases whose mistake shows elsewhere than at the marked line."""
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvcc() -> None:
+    if not isinstance(find_tools().first("nvcc"), Tool):
+        pytest.skip("nvcc was not found")
+
+
+def run(*arguments: str, tmp_path: Path) -> tuple[int, dict]:
+    """Run the command in this process; return its exit code and its report."""
+    report = tmp_path / "report.json"
+    done = CliRunner().invoke(cli, ["exec", "--report", str(report), *arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, json.loads(report.read_text()) if report.exists() else {}
+
+
+def marked(file: str, case: str) -> str:
+    """Return FILE:LINE of the line that a case's mistake is found at."""
+    name, text = OUTSIDE.get(case, (f"{file}.cu", f"// line: {case}"))
+    for number, line in enumerate((PROGRAMS / name).read_text().splitlines(), 1):
+        if text in line:
+            return f"{name}:{number}"
+    raise AssertionError(f"no line is marked for {case}")
+
+
+@pytest.mark.parametrize(("file", "case"), ALL)
+def test_a_right_program_passes_without_a_finding(
+    file: str, case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, report = run(str(PROGRAMS / f"{file}.cu"), "--", case, tmp_path=tmp_path)
+    said = capfd.readouterr()
+    assert (code, report["findings"], report["problems"]) == (0, [], []), said
+    assert said.out.splitlines()[-1] == "PASSED"
+
+
+@pytest.mark.parametrize(("file", "case"), [(f, c) for f, c in ALL if CASES[f][c]])
+def test_a_mistake_is_found_at_its_line_although_the_program_passes(
+    file: str, case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, report = run(str(PROGRAMS / f"{file}.cu"), "--", case, "bug", tmp_path=tmp_path)
+    said = capfd.readouterr()
+    assert "PASSED" in said.out and code == 86, said
+    where = f"{CASES[file][case]}: {marked(file, case)} "
+    assert any(f["text"].startswith(where) for f in report["findings"]), report["findings"]
+
+
+def test_findings_name_allocations_as_the_program_does(tmp_path: Path) -> None:
+    _, report = run(str(PROGRAMS / "kernels.cu"), "--", "transpose", "bug", tmp_path=tmp_path)
+    text = report["findings"][0]["text"]
+    assert re.search(
+        r"d_out\[1,850\], just past its 1,850 elements \(cudaMalloc at kernels.cu:\d+", text
+    )
+
+
+def test_device_code_of_several_files_is_linked(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = PROGRAMS / "linked"
+    flags = f"--nvcc=-rdc=true {folder / 'two.cu'}"
+    code, report = run(flags, str(folder / "one.cu"), tmp_path=tmp_path)
+    assert (code, report["findings"]) == (0, []) and "one\nPASSED" in capfd.readouterr().out
+    code, report = run(flags, str(folder / "one.cu"), "--", "bug", tmp_path=tmp_path)
+    assert code == 86 and "d_y[20]" in report["findings"][1]["text"]
+
+
+def test_the_drivers_api_runs_modules_of_ptx(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = (sys.executable, str(PROGRAMS / "driver.py"))
+    code, report = run(*command, tmp_path=tmp_path)
+    assert (code, report["findings"]) == (0, []) and "PASSED" in capfd.readouterr().out
+    code, report = run(*command, "bug", tmp_path=tmp_path)
+    assert code == 86 and len(report["findings"]) == 2
+    assert "byte 128 of the memory of cuMemAlloc" in report["findings"][0]["text"]
+
+
+def test_memory_that_is_never_freed_is_found_when_asked_for(tmp_path: Path) -> None:
+    code, report = run("--leaks", str(PROGRAMS / "memory.cu"), "--", "freed", tmp_path=tmp_path)
+    texts = [finding["text"] for finding in report["findings"]]
+    assert code == 86 and len(texts) == 2
+    assert "d_old: cudaMalloc of 128 bytes was never freed" in texts[0]
+
+
+def test_equal_launches_are_run_once(tmp_path: Path) -> None:
+    source = tmp_path / "again.cu"
+    source.write_text(
+        "#include <cstdio>\n__global__ void k(float* x) { x[threadIdx.x] = threadIdx.x; }\n"
+        "int main() { float* x; cudaMallocManaged(&x, 128);\n"
+        "for (int i = 0; i < 9; i++) { if (i == 5) x[3] = 7; k<<<1, 32>>>(x);"
+        " cudaDeviceSynchronize(); }\n"
+        'printf("%g\\n", x[3]); return 7; }\n'
+    )
+    code, report = run(str(source), tmp_path=tmp_path)
+    assert code == 7 and report["program_exit_code"] == 7
+    uses = report["kernels"]["k"]
+    assert uses["launches"] == 9 and 0 < uses["repeated"] <= 6
+
+
+def test_what_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "graph.cu"
+    source.write_text(
+        "__global__ void k() {}\n"
+        "int main() { cudaGraph_t g; k<<<1, 1>>>();\n"
+        "return cudaGraphCreate(&g, 0) == cudaErrorNotSupported ? 0 : 1; }\n"
+    )
+    code, report = run(str(source), tmp_path=tmp_path)
+    assert code == 4
+    (problem,) = report["problems"]
+    assert "graph.cu:3: cudaGraphCreate is not supported" in problem
+    done = CliRunner().invoke(cli, ["exec", str(tmp_path / "absent.cu")])
+    assert done.exit_code != 0 and "absent.cu does not exist" in str(done.exception)
+    source.write_text("int main() { return missing; }\n")
+    done = CliRunner().invoke(cli, ["exec", str(source)])
+    assert 'identifier "missing" is undefined' in str(done.exception)
