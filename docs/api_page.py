@@ -96,9 +96,13 @@ def parameters(value: Any) -> dict[str, str]:
         found = inspect.signature(value)
     except (TypeError, ValueError):
         return {}
+    # A struct's signature has the types themselves, not the words that name them.
+    words: dict[str, str] = {}
+    for base in reversed(getattr(value, "__mro__", ())):
+        words |= vars(base).get("__annotations__", {})
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return {
-        stars.get(p.kind, "") + p.name: _kind(p.annotation)
+        stars.get(p.kind, "") + p.name: _kind(words.get(p.name, p.annotation))
         for p in found.parameters.values()
         if p.name not in ("self", "cls") and not p.name.startswith("_")
     }

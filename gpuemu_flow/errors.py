@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Rename:
+class Rename(Struct, frozen=True):
     """Edit that replaces an unknown name by a known one."""
 
     wrong: str
     right: str
 
 
-@dataclass(frozen=True)
-class AddKey:
+class AddKey(Struct, frozen=True):
     """Edit that adds a required key to a table."""
 
     name: str
@@ -38,8 +36,7 @@ class Hint(str):
         return made
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One diagnosis: a description of the mistake, its place, and a way to fix it.
 
     Attributes

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from gpuemu_flow.types import Json
 
 
-@dataclass(frozen=True)
-class ConfiguredEnv:
+class ConfiguredEnv(Struct, frozen=True):
     """The environment variables that the configuration determines for a program."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """Everything that a program was seen to use, except its arguments."""
 
     files: frozenset[str] = frozenset()
@@ -29,12 +27,12 @@ class Observation:
 
     def __or__(self, other: Observation) -> Observation:
         """Join two observations of the same program."""
-        names = (each.name for each in fields(self))
+        names = self.__struct_fields__
         return Observation(*(getattr(self, name) | getattr(other, name) for name in names))
 
     def to_json(self) -> dict[str, Json]:
         """Return the observation as lists that can be stored."""
-        return {each.name: sorted(getattr(self, each.name)) for each in fields(self)}
+        return {each: sorted(getattr(self, each)) for each in self.__struct_fields__}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
@@ -43,9 +41,9 @@ class Observation:
         Raises ValueError: A list is missing, or holds a value that is not a string.
         """
         sets = {}
-        for each in fields(cls):
-            values = data.get(each.name)
+        for each in cls.__struct_fields__:
+            values = data.get(each)
             if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-                raise ValueError(f"{each.name}: not a list of strings")
-            sets[each.name] = frozenset(values)
+                raise ValueError(f"{each}: not a list of strings")
+            sets[each] = frozenset(values)
         return cls(**sets)

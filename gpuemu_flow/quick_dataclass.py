@@ -16,8 +16,6 @@ from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import msgspec
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -190,16 +188,3 @@ if TYPE_CHECKING:
     from dataclasses import dataclass  # checkers know what it does to a class
 else:
     dataclass = _quick_dataclass
-
-
-class _StructFields:
-    """Lets `dataclasses.replace` take structs, too, until the last dataclass is a struct."""
-
-    def __get__(self, instance: object, cls: Any) -> dict[str, Field[Any]]:
-        made = {name: dataclasses.field() for name in cls.__struct_fields__}
-        for name, field in made.items():
-            field.name, field._field_type = name, dataclasses._FIELD  # type: ignore[attr-defined]
-        return made
-
-
-msgspec.Struct.__dataclass_fields__ = _StructFields()  # type: ignore[attr-defined]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct, convert, field, to_builtins
 
 from gpuemu_flow.kernel_findings import KernelFinding
@@ -138,6 +136,13 @@ class FailureKind(str, enum.Enum):
     KERNEL_BYPASSED = "KernelBypassed"
     GENERATOR = "GeneratorError"
     OUTPUT_NAMES = "OutputNamesMismatch"
+
+
+def listed(value: Json) -> Json:
+    """Return plain JSON with lists in place of tuples, as it is read back after it was stored."""
+    if isinstance(value, dict):
+        return {key: listed(each) for key, each in value.items()}
+    return [listed(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class Case(Struct, frozen=True):
@@ -402,16 +407,3 @@ def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, .
     """
     wider = (WIDE, SINGLE) if single else (WIDE,)
     return (*wider, OWN) if widened else (OWN,)
-
-
-class _StructFields:
-    """Lets `dataclasses.replace` take structs, too, until the last dataclass is a struct."""
-
-    def __get__(self, instance: object, cls: Any) -> dict[str, dataclasses.Field[Any]]:
-        made = {name: dataclasses.field() for name in cls.__struct_fields__}
-        for name, one in made.items():
-            one.name, one._field_type = name, dataclasses._FIELD  # type: ignore[attr-defined]
-        return made
-
-
-msgspec.Struct.__dataclass_fields__ = _StructFields()  # type: ignore[attr-defined]

@@ -124,13 +124,12 @@ def load(module, lent):
             for _, module_name, _ in walk(package.__path__, f"{name}."):
                 importlib.import_module(module_name)
         importlib.import_module("encodings.ascii")
-    importlib.import_module("gpuemu_flow.quick_dataclass").finish_all()
     main = importlib.import_module(_MAIN[module])
     if module == "gpuemu_flow.runners.forkserver":
         main.np.random.seed(0)
         for name in main._FOR_JOBS:
             importlib.import_module(name)
-        main.observe.base_records()
+        main.notices.base_records(anew=True)
     elif lent:
         sys.path.insert(0, lent["tests"])
         importlib.import_module("warm_popen").lend(lent["controls"])

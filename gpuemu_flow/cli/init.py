@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from gpuemu_flow.cli.options import AliasedChoice
 from gpuemu_flow.cli.say import say

@@ -10,8 +10,8 @@ from typing import Any
 
 from gpuemu_flow.client import calls
 from gpuemu_flow.client.arrays import elements_changed
-from gpuemu_flow.client.calls import Call
-from gpuemu_flow.client.connection import Calling, Connection, OnProgress
+from gpuemu_flow.client.calls import Call, Reply
+from gpuemu_flow.client.connection import PING, Calling, Connection, OnProgress
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.identity import about_me, new_id
 from gpuemu_flow.client.results import (
@@ -94,6 +94,17 @@ def try_op(
     return calls.validate(op_name, case.inputs, output, kwargs, dtype=None, **about), None
 
 
+_STRATEGIES = {
+    "binary-search-dims": "BinarySearchDims",
+    "binary-search-values": "BinarySearchValues",
+    "all": "All",
+}
+
+
+def _ci_summary(reply: Reply) -> CiSummary:
+    return CiSummary.from_dict(reply.fields)
+
+
 class Client(Calling):
     """A connection to the daemon of a workspace. Thread-safe; a context manager.
 
@@ -149,7 +160,7 @@ class Client(Calling):
 
     def ping(self) -> dict[str, Json]:
         """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``, ``config``."""
-        return self._do(calls.ping())
+        return self._do(PING)
 
     def validate_op(
         self,
@@ -453,21 +464,38 @@ class Client(Calling):
             layouts=layouts or ("contiguous", "strided", "transposed"),
             op_schema=op_schema,
         )
-        call = calls.fuzz_op(
-            op_name,
-            config,
-            iterations=iterations,
-            fail_fast=fail_fast,
-            time_limit=time_limit,
-            request_id=new_id(),
-            own_cases=not (batch_sizes or seq_lengths or hidden_dims or layouts),
-            own_dtypes=dtypes is None,
-        )
+        request = {
+            **calls.about_cases(
+                "FuzzOp",
+                op_name,
+                config,
+                own_cases=not (batch_sizes or seq_lengths or hidden_dims or layouts),
+                own_dtypes=dtypes is None,
+            ),
+            "iterations": iterations,
+            "fail_fast": fail_fast,
+            "request_id": new_id(),
+        }
+        if time_limit is not None:
+            request["time_limit_s"] = max(1, round(time_limit))
+        call = Call(request, "FuzzResults", lambda reply: FuzzResults.from_dict(reply.fields))
         return self._do_long(call, on_progress)
 
     def reproduce(self, seed: int | str, *, rerun: bool = False) -> ReproduceResult:
         """Return a failure, by seed or id, with its inputs; if `rerun`, first run the op again."""
-        return self._do(calls.reproduce(seed, rerun=rerun))
+
+        def read(reply: Reply) -> ReproduceResult:
+            current = reply.fields.get("current")
+            return ReproduceResult(
+                calls.the_result(reply),
+                reply.tensors(reply.fields["inputs"], "inputs"),
+                reply.fields.get("still_fails"),
+                None if current is None else ValidationResult.from_dict(current),
+            )
+
+        request = {"type": "Reproduce", **calls.failure_fields(seed), "exchange": True}
+        request |= {"rerun": True} if rerun else {}
+        return self._do(Call(request, "ReproduceResult", read))
 
     def minimize(
         self, seed: int | str, strategy: str | None = None, max_iters: int = 100
@@ -483,14 +511,24 @@ class Client(Calling):
         max_iters : int
             Largest number of runs of the op.
         """
+        wanted = strategy or "binary-search-dims"
+        request = {
+            "type": "Minimize",
+            **calls.failure_fields(seed),
+            "strategy": _STRATEGIES.get(wanted, wanted),
+            "max_iters": max_iters,
+            "request_id": new_id(),
+        }
         return self._do_long(
-            calls.minimize(seed, strategy or "binary-search-dims", max_iters, new_id())
+            Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
         )
 
     def get_result(self, seed: int) -> ValidationResult | None:
         """Return the newest result of the case with this seed; None if there is none."""
         try:
-            return self._do(calls.get_result(seed))
+            return self._do(
+                Call({"type": "GetResult", "seed": seed}, "ValidationResult", calls.the_result)
+            )
         except ClientError as error:
             if error.code == "NotFound":
                 return None
@@ -498,62 +536,80 @@ class Client(Calling):
 
     def list_results(self, limit: int = 100) -> list[ValidationResult]:
         """Return the stored results, newest first, at most `limit`."""
-        return self._do(calls.list_results(limit))
+        return self._do(Call({"type": "ListResults", "limit": limit}, "Results", calls.the_results))
 
     def list_failures(self, limit: int = 20) -> list[ValidationResult]:
         """Return the recorded failures, newest first, at most `limit`."""
-        return self._do(calls.list_failures(limit))
+        return self._do(
+            Call({"type": "ListFailures", "limit": limit}, "Results", calls.the_results)
+        )
 
     def store_baseline(self, tag: str) -> None:
         """Store the newest submitted results as the baseline `tag`."""
-        self._do(calls.store_baseline(tag))
+        self._do(Call({"type": "StoreBaseline", "tag": tag}, "Ok", calls.nothing))
 
     def compare_baseline(self, tag: str) -> BaselineComparison:
         """Compare the newest submitted results with the baseline `tag`."""
-        return self._do(calls.compare_baseline(tag))
+        return self._do(
+            Call(
+                {"type": "CompareBaseline", "tag": tag},
+                "BaselineComparison",
+                lambda reply: BaselineComparison.from_dict(reply.fields),
+            )
+        )
 
     def lint_kernel(
         self, ptx_content: str, kernel_name: str | None = None
     ) -> list[dict[str, Json]]:
         """Lint the kernels of a PTX text, or only `kernel_name`; return one dict per kernel."""
-        return self._do(calls.lint_kernel(ptx_content, kernel_name))
+        request = {"type": "LintKernel", "kernel_name": kernel_name, "ptx_content": ptx_content}
+        return self._do(Call(request, "LintResults", lambda reply: list(reply.fields["results"])))
 
     def store_artifact(self, kernel_name: str, metrics: Mapping[str, Json]) -> None:
         """Store a kernel's metrics."""
-        self._do(calls.store_artifact(kernel_name, metrics))
+        request = {"type": "StoreArtifact", "kernel_name": kernel_name, "metrics": dict(metrics)}
+        self._do(Call(request, "Ok", calls.nothing))
 
     def get_artifact(self, kernel_name: str) -> dict[str, Json]:
         """Return the newest metrics of a kernel."""
-        return self._do(calls.get_artifact(kernel_name))
+        request = {"type": "GetArtifact", "kernel_name": kernel_name}
+        return self._do(Call(request, "ArtifactMetricsResult", calls.the_fields))
 
     def list_artifacts(self) -> list[dict[str, Json]]:
         """Return the newest metrics of every kernel."""
-        return self._do(calls.list_artifacts())
+        return self._do(
+            Call(
+                {"type": "ListArtifacts"},
+                "ArtifactList",
+                lambda reply: list(reply.fields["artifacts"]),
+            )
+        )
 
     def store_artifact_baseline(self, tag: str) -> None:
         """Store the newest metrics of all kernels as the baseline `tag`."""
-        self._do(calls.store_artifact_baseline(tag))
+        self._do(Call({"type": "StoreArtifactBaseline", "tag": tag}, "Ok", calls.nothing))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
         """Compare the newest metrics of all kernels with the baseline `tag`."""
-        return self._do(calls.diff_artifact_baseline(tag))
+        return self._do(
+            Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", calls.the_fields)
+        )
 
     def run_ci(
         self, quick: bool = False, baseline: str | None = None, parallel_jobs: int = 0
     ) -> CiSummary:
         """Check the whole workspace as the command ``gpuemu-flow ci`` does."""
-        call = calls.run_ci(
-            quick=quick, parallel_jobs=parallel_jobs, baseline=baseline, request_id=new_id()
-        )
-        return self._do_long(call)
+        options = {"quick": quick, "parallel_jobs": parallel_jobs, "baseline": baseline}
+        request = {"type": "RunCi", **options, "request_id": new_id()}
+        return self._do_long(Call(request, "CiRunComplete", _ci_summary))
 
     def get_ci_summary(self) -> CiSummary:
         """Return the result of the last `run_ci`."""
-        return self._do(calls.get_ci_summary())
+        return self._do(Call({"type": "GetCiSummary"}, "CiRunComplete", _ci_summary))
 
     def shutdown(self) -> None:
         """Shut the daemon down, for all of its clients."""
-        self._do(calls.shutdown())
+        self._do(Call({"type": "Shutdown"}, "Ok", calls.nothing))
 
 
 GpuemuClient = Client

@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_arrays, output_fields
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.client.results import (
-    BaselineComparison,
-    CiSummary,
-    FuzzResults,
-    MinimizeResult,
-    ReproduceResult,
     TestCase,
     ValidationResult,
 )
@@ -47,8 +43,7 @@ CASE_SHAPES: Mapping[str, Sequence[int]] = {
 """Shapes of the published client, so that the same seed gives the same cases."""
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A daemon's reply, of the expected type."""
 
     fields: dict[str, Json]
@@ -60,8 +55,7 @@ class Reply:
         return {n: a if a.flags.writeable else a.copy() for n, a in found.items()}
 
 
-@dataclass(frozen=True)
-class Call(Generic[T]):
+class Call(Struct, Generic[T], frozen=True):
     """One request, and how to read its reply."""
 
     request: Mapping[str, Any]
@@ -74,25 +68,19 @@ def seed_or_new(seed: int | None) -> int:
     return time.time_ns() & ((1 << 64) - 1) if seed is None else seed
 
 
-def _result(reply: Reply) -> ValidationResult:
+def the_result(reply: Reply) -> ValidationResult:
+    """Read a reply with one result."""
     return ValidationResult.from_dict(reply.fields["result"])
 
 
-def _results(reply: Reply) -> list[ValidationResult]:
+def the_results(reply: Reply) -> list[ValidationResult]:
+    """Read a reply with a list of results."""
     return [ValidationResult.from_dict(item) for item in reply.fields["results"]]
 
 
-def _nothing(_: Reply) -> None:
-    return None
-
-
-def ping() -> Call[dict[str, Json]]:
-    """Make the request for facts about the daemon, such as its version and uptime."""
-    return Call(
-        {"type": "Ping"},
-        "Pong",
-        lambda reply: {name: value for name, value in reply.fields.items() if name != "type"},
-    )
+def nothing(_: Reply) -> None:
+    """Read a reply that says no more than that the request was obeyed."""
+    return
 
 
 def validate(
@@ -124,8 +112,8 @@ def validate(
         request["modified"] = dict(modified)
     request.update(output_fields(output, dtype))
     if seed is None:
-        return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)
-    return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
+        return Call({"type": "ValidateOp", **request}, "ValidationResult", the_result)
+    return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", the_result)
 
 
 def submit_outputs(
@@ -160,7 +148,7 @@ def submit_outputs(
         "cases": submitted,
         "request_id": request_id,
     }
-    return Call(request, "Results", _results)
+    return Call(request, "Results", the_results)
 
 
 def raised(
@@ -182,7 +170,7 @@ def raised(
         "seed": seed,
         "error": error[:MAX_ERROR],
     }
-    return Call(request, "SubmitResult", _result)
+    return Call(request, "SubmitResult", the_result)
 
 
 def nbytes(value: Any) -> int:
@@ -194,35 +182,6 @@ def nbytes(value: Any) -> int:
     if isinstance(value, (dict, Mapping)):  # a dict is found out much faster
         return sum(map(nbytes, value.values()))
     return sum(map(nbytes, value)) if isinstance(value, list) else 0
-
-
-def get_result(seed: int) -> Call[ValidationResult]:
-    """Make the request for the newest result of the case with a seed."""
-    return Call({"type": "GetResult", "seed": seed}, "ValidationResult", _result)
-
-
-def list_results(limit: int) -> Call[list[ValidationResult]]:
-    """Make the request for results, newest first."""
-    return Call({"type": "ListResults", "limit": limit}, "Results", _results)
-
-
-def list_failures(limit: int) -> Call[list[ValidationResult]]:
-    """Make the request for recorded failures, newest first."""
-    return Call({"type": "ListFailures", "limit": limit}, "Results", _results)
-
-
-def store_baseline(tag: str) -> Call[None]:
-    """Make the request to store the newest submitted results as the baseline `tag`."""
-    return Call({"type": "StoreBaseline", "tag": tag}, "Ok", _nothing)
-
-
-def compare_baseline(tag: str) -> Call[BaselineComparison]:
-    """Make the request to compare the newest submitted results with the baseline `tag`."""
-    return Call(
-        {"type": "CompareBaseline", "tag": tag},
-        "BaselineComparison",
-        lambda reply: BaselineComparison.from_dict(reply.fields),
-    )
 
 
 def fuzz_config(
@@ -263,75 +222,6 @@ def case_config(
     )
 
 
-def fuzz_op(
-    op_name: str,
-    config: Mapping[str, Json],
-    *,
-    iterations: int,
-    fail_fast: bool,
-    time_limit: float | None,
-    request_id: str,
-    own_cases: bool,
-    own_dtypes: bool,
-) -> Call[FuzzResults]:
-    """Make the request that lets the daemon run an op on many cases."""
-    request: dict[str, Json] = {
-        **_about_cases("FuzzOp", op_name, config, own_dtypes=own_dtypes, own_cases=own_cases),
-        "iterations": iterations,
-        "fail_fast": fail_fast,
-        "request_id": request_id,
-    }
-    if time_limit is not None:
-        request["time_limit_s"] = max(1, round(time_limit))
-    return Call(request, "FuzzResults", lambda reply: FuzzResults.from_dict(reply.fields))
-
-
-def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Make the request for another request's progress: the numbers of steps done and in all."""
-    return Call(
-        {"type": "Progress", "request_id": request_id},
-        "Progress",
-        lambda reply: (int(reply.fields["done"]), int(reply.fields["total"])),
-    )
-
-
-def cancel(request_id: str) -> Call[None]:
-    """Make the request that cancels another request."""
-    return Call({"type": "Cancel", "request_id": request_id}, "Ok", _nothing)
-
-
-def reproduce(seed: int | str, *, rerun: bool) -> Call[ReproduceResult]:
-    """Make the request for a recorded failure with its inputs; a str `seed` is the failure's id."""
-
-    def read(reply: Reply) -> ReproduceResult:
-        current = reply.fields.get("current")
-        return ReproduceResult(
-            _result(reply),
-            reply.tensors(reply.fields["inputs"], "inputs"),
-            reply.fields.get("still_fails"),
-            None if current is None else ValidationResult.from_dict(current),
-        )
-
-    request = {"type": "Reproduce", **failure_fields(seed), "exchange": True}
-    return Call({**request, "rerun": True} if rerun else request, "ReproduceResult", read)
-
-
-_STRATEGIES = {
-    "binary-search-dims": "BinarySearchDims",
-    "binary-search-values": "BinarySearchValues",
-    "all": "All",
-}
-
-
-def minimize(
-    seed: int | str, strategy: str, max_iters: int, request_id: str
-) -> Call[MinimizeResult]:
-    """Make the request to shrink a recorded failure; a str `seed` is the failure's id."""
-    wanted = {"strategy": _STRATEGIES.get(strategy, strategy), "max_iters": max_iters}
-    request = {"type": "Minimize", **failure_fields(seed), **wanted, "request_id": request_id}
-    return Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
-
-
 def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
     inputs = reply.tensors(data["inputs"], f"{where}inputs")
     layouts = data.get("layouts", {})
@@ -339,7 +229,7 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
     return TestCase.from_dict({**data, "inputs": laid_out})
 
 
-def _about_cases(
+def about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
     """Return the fields of a request for cases.
@@ -358,7 +248,7 @@ def _about_cases(
 
 def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool) -> Call[TestCase]:
     """Make the request for one case, in the dtypes of `config` or, if `own_dtypes`, of the op."""
-    request = _about_cases("GetTestCase", op_name, config, own_dtypes=own_dtypes)
+    request = about_cases("GetTestCase", op_name, config, own_dtypes=own_dtypes)
     return Call(
         {**request, "exchange": True}, "TestCase", lambda reply: _test_case(reply, reply.fields, "")
     )
@@ -369,7 +259,7 @@ def get_test_batch(
 ) -> Call[list[TestCase]]:
     """Make the request for `count` cases of the sequence that `config` sets, from `start` on."""
     request = {
-        **_about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
+        **about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
         "count": count,
         "start": start,
         "exchange": True,
@@ -384,74 +274,9 @@ def get_test_batch(
     )
 
 
-def lint_kernel(ptx_content: str, kernel_name: str | None) -> Call[list[dict[str, Json]]]:
-    """Make the request to lint PTX."""
-    request = {"type": "LintKernel", "kernel_name": kernel_name, "ptx_content": ptx_content}
-    return Call(request, "LintResults", lambda reply: list(reply.fields["results"]))
-
-
-def store_artifact(kernel_name: str, metrics: Mapping[str, Json]) -> Call[None]:
-    """Make the request to store a kernel's metrics."""
-    request = {"type": "StoreArtifact", "kernel_name": kernel_name, "metrics": dict(metrics)}
-    return Call(request, "Ok", _nothing)
-
-
-def store_artifact_baseline(tag: str) -> Call[None]:
-    """Make the request to store the newest metrics of all kernels as the baseline `tag`."""
-    return Call({"type": "StoreArtifactBaseline", "tag": tag}, "Ok", _nothing)
-
-
-def _without_type(reply: Reply) -> dict[str, Json]:
+def the_fields(reply: Reply) -> dict[str, Json]:
+    """Return the fields of a reply."""
     return {name: value for name, value in reply.fields.items() if name != "type"}
-
-
-def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Make the request to compare the newest metrics with the baseline `tag`."""
-    return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
-
-
-def get_artifact(kernel_name: str) -> Call[dict[str, Json]]:
-    """Make the request for a kernel's metrics."""
-    request = {"type": "GetArtifact", "kernel_name": kernel_name}
-    return Call(request, "ArtifactMetricsResult", _without_type)
-
-
-def list_artifacts() -> Call[list[dict[str, Json]]]:
-    """Make the request for the metrics of every kernel."""
-    return Call(
-        {"type": "ListArtifacts"}, "ArtifactList", lambda reply: list(reply.fields["artifacts"])
-    )
-
-
-def run_ci(
-    *, quick: bool, parallel_jobs: int, baseline: str | None, request_id: str
-) -> Call[CiSummary]:
-    """Make the request to check the whole workspace."""
-    return Call(
-        {
-            "type": "RunCi",
-            "quick": quick,
-            "parallel_jobs": parallel_jobs,
-            "baseline": baseline,
-            "request_id": request_id,
-        },
-        "CiRunComplete",
-        lambda reply: CiSummary.from_dict(reply.fields),
-    )
-
-
-def get_ci_summary() -> Call[CiSummary]:
-    """Make the request for the result of the last `run_ci`."""
-    return Call(
-        {"type": "GetCiSummary"},
-        "CiRunComplete",
-        lambda reply: CiSummary.from_dict(reply.fields),
-    )
-
-
-def shutdown() -> Call[None]:
-    """Make the request to shut the daemon down."""
-    return Call({"type": "Shutdown"}, "Ok", _nothing)
 
 
 def op_name_of(op_name: str | None, kwargs: dict[str, Json]) -> str:

@@ -74,6 +74,9 @@ _WITH_TENSORS = ("inputs", "output", "outputs", "cases")
 _connections: WeakSet[Connection] = WeakSet()
 
 
+PING: Call[dict[str, Json]] = Call({"type": "Ping"}, "Pong", calls.the_fields)
+
+
 class Connection:
     """The way to one daemon, which is found or started when needed. Thread-safe.
 
@@ -97,7 +100,7 @@ class Connection:
         if not socket_path or workspace is not None:
             self._config = _config_of(workspace, environ)
         self._autostart = autostart and self._named is None
-        self._ping = render(calls.ping().request)
+        self._ping = render(PING.request)
         self._busy: set[Wire] = set()
         self._start_anew()
         _connections.add(self)
@@ -275,7 +278,7 @@ class Connection:
 
         Raises VersionMismatchError, OtherWorkspaceError, DaemonUnreachableError.
         """
-        pong = self.read(calls.ping(), data, None)
+        pong = self.read(PING, data, None)
         theirs = pong.get("protocol_version", 0)
         if theirs != PROTOCOL_VERSION:
             older = "client" if isinstance(theirs, int) and theirs > PROTOCOL_VERSION else "daemon"
@@ -344,7 +347,7 @@ class Calling:
 
     def give_up(self, request_id: str) -> None:
         """Cancel the request with this id in the daemon."""
-        self._ask_about(calls.cancel(request_id))
+        self._ask_about(Call({"type": "Cancel", "request_id": request_id}, "Ok", calls.nothing))
 
     def _ask_about(self, call: Call[T]) -> T:
         """Make a call that concerns another call in progress; never start a daemon for it."""
@@ -357,10 +360,16 @@ class Calling:
             return
         ended = threading.Event()
 
+        call = Call(
+            {"type": "Progress", "request_id": request_id},
+            "Progress",
+            lambda reply: (int(reply.fields["done"]), int(reply.fields["total"])),
+        )
+
         def watch() -> None:
             while not ended.wait(PROGRESS_SECONDS):
                 with suppress(ClientError):
-                    on_progress(*self._ask_about(calls.progress(request_id)))
+                    on_progress(*self._ask_about(call))
 
         thread = threading.Thread(target=watch, name="gpuemu-progress", daemon=True)
         thread.start()

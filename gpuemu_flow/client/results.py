@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, TypeVar
 
+import msgspec
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.layouts import lay_out
@@ -18,41 +17,44 @@ from gpuemu_flow.verdicts import Elements, Tally, decide
 R = TypeVar("R", bound="Record")
 
 
-class Record(Mapping[str, Any]):
+class Record(Struct, frozen=True, eq=False):
     """Base class of results, in which ``result.passed`` and ``result["passed"]`` are the same."""
 
+    get, keys, items, values = Mapping.get, Mapping.keys, Mapping.items, Mapping.values
+    __contains__, __eq__ = Mapping.__contains__, Mapping.__eq__
+
     def __getitem__(self, name: str) -> Any:
-        if name in self._names():
+        if name in self.__struct_fields__:
             return getattr(self, name)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
+        return iter(self.__struct_fields__)
 
     def __len__(self) -> int:
-        return len(self._names())
-
-    @classmethod
-    @cache
-    def _names(cls) -> tuple[str, ...]:
-        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # all are dataclasses
-
-    @classmethod
-    @cache
-    def _known(cls) -> frozenset[str]:
-        return frozenset(cls._names())
+        return len(self.__struct_fields__)
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
         """Make a result from the fields of a reply; ignore fields that this class does not have."""
-        known = cls._known()
-        if not known.issuperset(data):
-            data = {name: value for name, value in data.items() if name in known}
-        return cls(**data)
+        return msgspec.convert(_with_infinities(data), cls, strict=False)
 
 
-@dataclass(frozen=True, eq=False)
-class FailureInfo(Record):
+def _with_infinities(data: Json) -> Json:
+    """Put in the values that JSON cannot hold; replies send them as text in ``nonfinite``."""
+    if isinstance(data, list):
+        return [_with_infinities(item) for item in data]
+    if not isinstance(data, Mapping):
+        return data
+    found = {name: _with_infinities(value) for name, value in data.items()}
+    texts = found.get("nonfinite", {})
+    return {**found, **{name: text for name, text in texts.items() if name in found}}
+
+
+Mapping.register(Record)
+
+
+class FailureInfo(Record, frozen=True, eq=False):
     """One reason why a case failed; see `types.Failure`.
 
     Attributes
@@ -75,8 +77,7 @@ class FailureInfo(Record):
     actual_text: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class ReproductionInfo(Record):
+class ReproductionInfo(Record, frozen=True, eq=False):
     """The origin of a case: seed, shape, layout and so on."""
 
     seed: int = 0
@@ -87,18 +88,8 @@ class ReproductionInfo(Record):
     fuzz_config: dict[str, Json] | None = None
     input_snapshot: bytes | None = None
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Json]) -> ReproductionInfo:
-        """Make a result from the fields of a reply."""
-        made = super().from_dict({**data, "input_snapshot": None})
-        snapshot = data.get("input_snapshot")
-        if not snapshot:
-            return made
-        return cls(**{**made, "input_snapshot": base64.b64decode(snapshot)})
 
-
-@dataclass(frozen=True, eq=False)
-class ValidationResult(Record):
+class ValidationResult(Record, frozen=True, eq=False):
     """The verdict on one case.
 
     Attributes
@@ -151,23 +142,8 @@ class ValidationResult(Record):
     def __bool__(self) -> bool:
         return self.passed
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Json]) -> ValidationResult:
-        """Make a result from the fields of a reply."""
-        values = dict(data)
-        values["failures"] = [FailureInfo.from_dict(f) for f in data.get("failures", ())]
-        if data.get("repro_info"):
-            values["repro_info"] = ReproductionInfo.from_dict(data["repro_info"])
-        for name, text in data.get("nonfinite", {}).items():
-            if name in ("max_diff", "max_rel_diff"):
-                values[name] = float(text)
-        if "tolerance_used" in data:
-            values["tolerance_used"] = float(data["tolerance_used"])
-        return super().from_dict(values)
 
-
-@dataclass(frozen=True, eq=False)
-class FuzzResults(Record):
+class FuzzResults(Record, frozen=True, eq=False):
     """The result of fuzzing; ``bool(result)`` is True if enough was judged and nothing failed.
 
     Attributes
@@ -201,12 +177,6 @@ class FuzzResults(Record):
     def __bool__(self) -> bool:
         said = self.verdict in ("", Verdict.PASSED.value)
         return said and self.failed == 0 and self.passed > 0
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Json]) -> FuzzResults:
-        """Make a result from the fields of a reply."""
-        failures = [ValidationResult.from_dict(f) for f in data.get("failures", ())]
-        return super().from_dict({**data, "failures": failures})
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
@@ -250,8 +220,7 @@ def _elements(result: ValidationResult) -> Elements:
         return Elements(count, 0, count)
 
 
-@dataclass(frozen=True, eq=False)
-class TestCase(Record):
+class TestCase(Record, frozen=True, eq=False):
     """A case to run: its inputs by name, and the facts that identify it.
 
     Attributes
@@ -285,8 +254,7 @@ class TestCase(Record):
         }
 
 
-@dataclass(frozen=True, eq=False)
-class ReproduceResult(Record):
+class ReproduceResult(Record, frozen=True, eq=False):
     """A recorded failure.
 
     Attributes
@@ -308,8 +276,7 @@ class ReproduceResult(Record):
     current: ValidationResult | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class MinimizeResult(Record):
+class MinimizeResult(Record, frozen=True, eq=False):
     """The smallest case that was found to fail in the same way as the original case."""
 
     original_seed: int = 0
@@ -320,15 +287,8 @@ class MinimizeResult(Record):
     steps: int = 0
     one_minimal: bool = False
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Json]) -> MinimizeResult:
-        """Make a result from the fields of a reply."""
-        result = ValidationResult.from_dict(data.get("result", {}))
-        return super().from_dict({**data, "result": result})
 
-
-@dataclass(frozen=True, eq=False)
-class BaselineComparison(Record):
+class BaselineComparison(Record, frozen=True, eq=False):
     """The present results compared with the results in a baseline."""
 
     baseline_tag: str = ""
@@ -336,8 +296,7 @@ class BaselineComparison(Record):
     has_regressions: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class CiSummary(Record):
+class CiSummary(Record, frozen=True, eq=False):
     """The result of a run of the whole workspace."""
 
     total_tests: int = 0
@@ -351,21 +310,17 @@ class CiSummary(Record):
     lint_results: list[dict[str, Json]] = field(default_factory=list)
     artifact_diffs: Json = None
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Json]) -> CiSummary:
-        """Make a result from the fields of a reply."""
-        results = [ValidationResult.from_dict(r) for r in data.get("validation_results", ())]
-        return super().from_dict({**data, "validation_results": results})
 
-
-def raised_result(op_name: str, seed: int, error: str) -> ValidationResult:
-    """Make the result of a case on which the op raised an exception; no daemon takes part."""
+def raised_result(
+    op_name: str, seed: int, error: str, kind: FailureKind = FailureKind.EXECUTION
+) -> ValidationResult:
+    """Make the result of a case on which the op or its reference raised; no daemon takes part."""
     return ValidationResult(
         seed=seed,
         op_name=op_name,
         max_diff=float("inf"),
         max_rel_diff=float("inf"),
-        failures=[FailureInfo(FailureKind.EXECUTION.value, error)],
+        failures=[FailureInfo(kind.value, error)],
         timestamp=int(time.time()),
         verdict=Verdict.ERROR.value,
     )

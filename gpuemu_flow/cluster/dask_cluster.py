@@ -15,9 +15,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.cluster import worker
 from gpuemu_flow.cluster.messages import NANNY_VARIABLES, BatchAnswer, BatchRequest, RunSetup
@@ -31,7 +33,6 @@ from gpuemu_flow.fuzz.remote_run import BatchReply, CaseBatch, Farm, differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import printable
-from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -58,12 +59,7 @@ _SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 
 
 class DaskCluster:
-    """Machines that judge cases or run tasks, reached through a client of dask.
-
-    `resources`: Resources of a worker that each task needs. `force`: True if workers must take no
-    results from caches. `environ`: This process's environment before dask was started. `trials`:
-    See `ClusterTasks`.
-    """
+    """Machines that judge cases or run tasks, reached through a client of dask."""
 
     def __init__(
         self,
@@ -84,10 +80,7 @@ class DaskCluster:
     def open_farm(
         self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
     ) -> Iterator[Farm]:
-        """Yield the workers for one op's cases; at the end of the context, end their work.
-
-        `subjects`: The op in each dtype. `alone`: True to judge the cases one by one.
-        """
+        """Yield the workers for one op's cases; at the end of the context, end their work."""
         setup = self._setup(workspace, op, subjects, alone=alone)
         tasks: ClusterTasks[CaseBatch] = ClusterTasks(
             self._client,
@@ -121,11 +114,7 @@ class DaskCluster:
     def run_units(
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
     ) -> list[Unit]:
-        """Run tasks on the workers, which store the results in a shared cache.
-
-        `units`: The tasks to run. Each unit consists of the tasks of one op in one dtype.
-        `remote`: URL of the shared cache. `cancel`: Ends the call early when it is set.
-        """
+        """Run tasks on the workers, which store the results in a shared cache."""
         from gpuemu_flow.cluster import task_worker  # noqa: PLC0415 - brings doit
 
         run = secrets.token_hex(8)
@@ -205,7 +194,7 @@ def _demand(data: bytes) -> BatchAnswer:
     """Read a worker's answer; raise the errors that it reports."""
     try:
         answer = BatchAnswer.decode(data)
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise _failed("", f"its answer cannot be read: {error}") from None
     if answer.differs:
         raise differs(answer.worker, list(answer.differs))
@@ -229,10 +218,6 @@ def open_cluster(
     scheduler: str, *, jobs: int, resources: Mapping[str, float], force: bool
 ) -> Iterator[DaskCluster]:
     """Connect to a scheduler, or start worker processes on this machine.
-
-    `scheduler`: Address of dask's scheduler; empty to start worker processes on this machine.
-    `jobs`: Number of worker processes on this machine. `resources`: Resources of a worker that
-    each task needs. `force`: True if workers must take no results from caches.
 
     Raises UsageError: ``cluster-package``, ``cluster-address``. Raises RunnerError: ``cluster-
     unreachable``.
@@ -341,8 +326,7 @@ class Divisible(Protocol):
 W = TypeVar("W", bound=Divisible)
 
 
-@dataclass(frozen=True)
-class _Sent(Generic[W]):
+class _Sent(Struct, Generic[W], frozen=True):
     """Work that was sent and has no answer yet."""
 
     work: W
@@ -359,11 +343,6 @@ class ClusterTasks(Generic[W]):
     When a worker dies, all work that it ran or held in its queue is divided in halves, which are
     sent again. Work that cannot be divided any more is a suspect: it may have killed the worker, or
     only have waited in the worker's queue. A suspect is tried again while no other work runs.
-
-    `function`: Runs on a worker; takes and returns a message. `run`: Name of the run. `end`:
-    Coroutine function that ends a worker process's work for a run. `resources`: Amounts of a
-    worker's resources that each task needs; see dask's documentation. `trials`: Number of times
-    that a suspect is tried.
     """
 
     def __init__(
@@ -409,10 +388,7 @@ class ClusterTasks(Generic[W]):
         return len(self._sent) + len(self._suspects)
 
     def submit(self, work: W, message: Callable[[W], bytes]) -> None:
-        """Send work to a worker.
-
-        `message`: Makes the message of the work, or of a part of the work.
-        """
+        """Send work to a worker."""
         self._submit(_Sent(work, message))
 
     def _submit(self, sent: _Sent[W]) -> None:

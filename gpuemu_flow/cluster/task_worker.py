@@ -11,37 +11,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuemu_flow.cluster.messages import BatchAnswer, RunSetup, pack, unpack
+from gpuemu_flow.cluster.messages import BatchAnswer, Message, RunSetup
 from gpuemu_flow.cluster.worker import answered, local_folder, open_here, own_name
 from gpuemu_flow.engine.elsewhere import Unit
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.run import Executor
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.remote.place import MODE, REMOTE, WRITE
 from gpuemu_flow.store.remote.shared import open_shared
 from gpuemu_flow.tasks.base import StageContext
 
 
-@dataclass(frozen=True)
-class UnitRequest:
+class UnitRequest(Message, frozen=True):
     """An op in one dtype whose tasks a worker is to run."""
 
     # The run's settings, with one dtype.
     setup: RunSetup
     # URL of the shared cache for the results.
     remote: str
-
-    def encode(self) -> bytes:
-        """Return the message; `decode` reads it."""
-        return pack({"setup": self.setup.to_json(), "remote": self.remote})
-
-    @classmethod
-    def decode(cls, message: bytes) -> UnitRequest:
-        """Read a message, or raise ValueError."""
-        data = unpack(message)
-        return cls(RunSetup.from_json(data["setup"]), str(data["remote"]))
 
 
 class _Runs:

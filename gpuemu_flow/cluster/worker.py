@@ -174,8 +174,6 @@ class WorkerSession:
 
         The queue's programs keep running for the next batch. After an error, the queue is not used
         again.
-
-        `which`: Index of the dtype in the run's setup.
         """
         with self._lock:
             self.active += 1

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 
-from msgspec import ValidationError, convert
+import msgspec
+from msgspec import Struct
 
 from gpuemu_flow.artifacts.kernel import KernelRecord
 from gpuemu_flow.daemon.artifacts import diff_summary, lint_of_run
@@ -19,15 +18,11 @@ from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import LARGEST, RequestError
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.baselines import BaselineStore
-from gpuemu_flow.types import Json, number_from_json
-
-_COUNTED = ("total_tests", "passed", "skipped", "inconclusive", "duration_ms")
+from gpuemu_flow.types import Json
 
 
-@dataclass(frozen=True)
-class CiFailure:
+class CiFailure(Struct, frozen=True):
     """A failing case in a report."""
 
     op: str
@@ -38,15 +33,9 @@ class CiFailure:
     max_abs: float
     max_rel: float
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> CiFailure:
-        """Read one of the report's ``failures``, or raise KeyError, TypeError or ValueError."""
-        errors = (float(number_from_json(data[name])) for name in ("max_abs", "max_rel"))
-        words = (str(data["verdict"]), str(data["kind"]), tuple(data["messages"]))
-        return cls(str(data["op"]), int(data["seed"]), *words, *errors)
-
     def to_wire(self) -> dict[str, Json]:
         """Return the failure in the protocol's form, ``ValidationResult``."""
+        absent = {"index": None, "expected": None, "actual": None}
         return {
             "passed": False,
             "seed": self.seed,
@@ -54,13 +43,7 @@ class CiFailure:
             "max_diff": _finite(self.max_abs),
             "max_rel_diff": _finite(self.max_rel),
             "failures": [
-                {
-                    "kind": self.kind,
-                    "message": text,
-                    "index": None,
-                    "expected": None,
-                    "actual": None,
-                }
+                {"kind": self.kind, "message": text, **absent}
                 for text in self.messages or (self.verdict,)
             ],
             "timestamp": int(time.time()),
@@ -70,34 +53,34 @@ class CiFailure:
         }
 
 
-@dataclass(frozen=True)
-class CiReport:
-    """Counts, failing cases and linted kernels of a report."""
+class CiReport(Struct, frozen=True):
+    """Counts, failing cases and linted kernels of a report that ``ci`` prints."""
 
-    counts: Mapping[str, int]
+    total_tests: int
+    passed: int
     failed: int
+    errors: int
+    skipped: int
+    inconclusive: int
+    duration_ms: int
     failures: tuple[CiFailure, ...]
-    kernels: tuple[KernelRecord, ...]
+    kernels: tuple[dict[str, Json], ...]
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> CiReport:
-        """Read a report, or raise KeyError, TypeError, ValueError or ValidationError."""
-        return cls(
-            counts={name: data[name] for name in _COUNTED},
-            failed=data["failed"] + data["errors"],
-            failures=tuple(map(CiFailure.from_json, data["failures"])),
-            kernels=tuple(
-                convert(record, KernelRecord)
-                for record in data["kernels"]
-                if record["metrics"] is not None  # else there was nothing to lint
-            ),
-        )
+    @property
+    def linted(self) -> list[KernelRecord]:
+        """Return the kernels that had something to lint."""
+        told = [record for record in self.kernels if record["metrics"] is not None]
+        return msgspec.convert(told, list[KernelRecord], strict=False)
 
     def summary(self) -> dict[str, Json]:
         """Return the fields of ``CiRunComplete`` that come from the report."""
         return {
-            **self.counts,
-            "failed": self.failed,
+            "total_tests": self.total_tests,
+            "passed": self.passed,
+            "failed": self.failed + self.errors,
+            "skipped": self.skipped,
+            "inconclusive": self.inconclusive,
+            "duration_ms": self.duration_ms,
             "timestamp": int(time.time()),
             "validation_results": [failure.to_wire() for failure in self.failures],
         }
@@ -124,7 +107,7 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     report = _run(service, job, jobs, quick=quick)
     summary = {
         **report.summary(),
-        "lint_results": [lint_of_run(service, kernel) for kernel in report.kernels],
+        "lint_results": [lint_of_run(service, kernel) for kernel in report.linted],
         "artifact_diffs": None if tag is None else diff_summary(service, tag),
     }
     service.cache.state.put("wire:ci-summary", summary)
@@ -169,8 +152,8 @@ def _run(service: Service, job: Job, jobs: int, *, quick: bool) -> CiReport:
         out.seek(0)
         complaints.seek(0)
         try:
-            return CiReport.from_json(json.loads(out.read()))
-        except (KeyError, TypeError, ValueError, ValidationError):
+            return msgspec.json.decode(out.read(), type=CiReport, strict=False)
+        except msgspec.MsgspecError:
             text = complaints.read()[-2000:].decode("utf-8", "replace").strip()
             code = "ConfigError" if process.returncode == 2 else "InternalError"
             raise RequestError(code, text or "the run gave no report") from None

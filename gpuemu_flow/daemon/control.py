@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pynng
+from msgspec import Struct
 
 from gpuemu_flow.daemon.files import DaemonFiles, find_place, holder
 from gpuemu_flow.daemon.state import DaemonState
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import read_info
 from gpuemu_flow.wire.envelope import WireError, parse, render
@@ -31,8 +31,7 @@ _SLICE = 0.05
 _FOLLOW_SLICE = 0.2
 
 
-@dataclass(frozen=True)
-class Running:
+class Running(Struct, frozen=True):
     """A running daemon."""
 
     place: DaemonFiles

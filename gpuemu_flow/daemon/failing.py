@@ -7,7 +7,6 @@ import threading
 from datetime import datetime, timezone
 
 from gpuemu_flow.daemon.fields import Fields
-from gpuemu_flow.daemon.issuing import wire_strides
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError, finite, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
@@ -120,8 +119,7 @@ def _find(service: Service, fields: Fields) -> FailureRecord:
 def _as_result(record: FailureRecord) -> dict[str, Json]:
     case = Case.from_json(record.case)
     provenance = record.provenance or {}
-    strides = wire_strides(record.shape, case.layout)
-    info = reproduction_info(case, record.shape, strides, provenance.get("fuzz_config"))
+    info = reproduction_info(case, record.shape, provenance.get("fuzz_config"))
     reply = validation_result(
         record.op,
         wire_seed(record),
@@ -134,7 +132,6 @@ def _as_result(record: FailureRecord) -> dict[str, Json]:
 
 
 def _unix(text: str) -> int:
-    """Return a record's time as Unix time in seconds."""
     try:
         parsed = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
     except ValueError:

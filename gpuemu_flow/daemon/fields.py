@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.protocol_v1 import SequenceConfig
@@ -20,6 +21,20 @@ MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
 MAX_KWARGS = 256
 _MISSING: Json = object()
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME)]
+
+
+class ClientInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client says of itself."""
+
+    id: Text | None = None
+    name: Text | None = None
+    host: Text | None = None
+    user: Text | None = None
+    origin: Text | None = None
+    pid: Annotated[int, msgspec.Meta(gt=0, lt=1 << 32)] | None = None
 
 
 class Fields:
@@ -143,26 +158,18 @@ class Fields:
         return dict(value)
 
     def client(self) -> dict[str, Json]:
-        """Return the client's description of itself; {} if there is none.
-
-        It is an extension of protocol v1.
-        """
+        """Return the client's description of itself, an extension of protocol v1; {} if none."""
         if not self.has("client"):
             return {}
-        given = self.object("client")
-        found: dict[str, Json] = {}
-        for name in ("id", "name", "host", "user", "origin"):
-            value = given.get(name)
-            if value is not None:
-                text = value if isinstance(value, str) else ""
-                if not text or len(text) > MAX_NAME or not text.isprintable():
-                    raise invalid(f"client.{name} must be a text of 1 to {MAX_NAME} characters")
-                found[name] = text
-        pid = given.get("pid")
-        if pid is not None:
-            if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 1 << 32:
-                raise invalid("client.pid must be the number of a process")
-            found["pid"] = pid
+        try:
+            found: dict[str, Json] = msgspec.to_builtins(
+                msgspec.convert(self.object("client"), ClientInfo)
+            )
+        except msgspec.ValidationError as error:
+            raise invalid(f"client: {error}") from None
+        for name, text in found.items():
+            if isinstance(text, str) and not text.isprintable():
+                raise invalid(f"client.{name} must be printable")
         return found
 
     def objects(self, name: str, most: int) -> list[Fields]:

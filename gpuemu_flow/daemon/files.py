@@ -11,8 +11,9 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import MAX_PATH_BYTES, fits, is_private, user_folders, workspace_stem
@@ -20,8 +21,7 @@ from gpuemu_flow.wire.address import MAX_PATH_BYTES, fits, is_private, user_fold
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
-@dataclass(frozen=True)
-class DaemonFiles:
+class DaemonFiles(Struct, frozen=True):
     """The files of one workspace's daemon."""
 
     folder: Path

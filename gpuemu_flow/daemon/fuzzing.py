@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.daemon.fields import Fields, invalid
-from gpuemu_flow.daemon.issuing import CaseMaker, case_bytes, wire_strides
+from gpuemu_flow.daemon.issuing import CaseMaker
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Configured, Service
 from gpuemu_flow.daemon.validating import record_failure
 from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.compare import cached_verdict
@@ -32,8 +32,7 @@ MAX_CASE_BYTES = 1 << 31
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class _Judged:
+class _Judged(Struct, frozen=True):
     """One judged case of a fuzz request."""
 
     case: Case
@@ -109,7 +108,7 @@ class _Run:
     def _judge(self, number: int) -> _Judged:
         begin = time.perf_counter()
         planned = case = self._maker.case(number)
-        if case_bytes(case) > MAX_CASE_BYTES:
+        if case.nbytes > MAX_CASE_BYTES:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Query(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
@@ -148,15 +147,13 @@ class _Run:
         failure = record_failure(
             self._service, subject, case, result, inputs, output_shapes=shapes, fuzz_config=config
         )
-        shape = self._maker.shape(case)
-        strides = wire_strides(shape, case.layout)
         reply = validation_result(
             self._op.name,
             case.seed,
             result,
             output_shapes=shapes,
             duration_s=time.perf_counter() - begin,
-            repro_info=reproduction_info(case, shape, strides, config),
+            repro_info=reproduction_info(case, self._maker.shape(case), config),
         )
         return {**reply, "failure_id": failure}
 

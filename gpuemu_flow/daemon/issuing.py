@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.op_schema import default_schema
-from gpuemu_flow.cases.protocol_v1 import (
-    LAYOUTS_V1,
-    SequenceConfig,
-    case_at,
-    nominal_strides,
-    representative_shape,
-    tensors,
-)
+from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at, representative_shape, tensors
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.replies import wire_strides
 from gpuemu_flow.daemon.service import Issued, Service, digest_of
 from gpuemu_flow.errors import FlowError, UsageError
 from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
@@ -30,67 +25,44 @@ from gpuemu_flow.numerics.dtypes import to_float32
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT
 from gpuemu_flow.types import Case, Json, Shape
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
-from gpuemu_flow.wire.tensors import c_strides, encode_tensor
+from gpuemu_flow.wire.tensors import encode_tensor
 
 PLAIN = ("uniform",)
 """Value strategies of cases that are judged by the documented table of tolerances. The table is
 valid only for these strategies."""
 
 
+class Recipe(Struct, frozen=True):
+    """What a request says of its cases; stored, so that they can be made again."""
+
+    fuzz_config: Json
+    own_cases: bool
+    own_dtypes: bool
+
+
 class CaseMaker:
     """Makes the cases of one request."""
 
-    def __init__(
-        self,
-        service: Service,
-        op: OpConfig,
-        config: SequenceConfig,
-        *,
-        own_cases: bool,
-        own_dtypes: bool,
-    ) -> None:
+    def __init__(self, service: Service, op: OpConfig, recipe: Recipe) -> None:
         self.op = op
-        self.config = config
-        self.own_cases, self.own_dtypes = own_cases, own_dtypes
+        self.recipe = recipe
+        self.config = SequenceConfig.from_json(recipe.fuzz_config)
         self._planned: PlannedCases = service.planned
         has_schema = op.schema != default_schema(op.input_names)
-        self._plans = own_cases and has_schema and config.op_schema is None
+        self._plans = recipe.own_cases and has_schema and self.config.op_schema is None
         judged_by_table = service.configured().subjects.judged_by_table(op.name)
         self._strategies = PLAIN if judged_by_table else ()
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
         """Make a CaseMaker from the fields of a request."""
-        return cls(
-            service,
-            op,
-            fields.fuzz_config(),
-            own_cases=fields.flag("own_cases", default=False),
-            own_dtypes=fields.flag("own_dtypes", default=False),
-        )
-
-    @classmethod
-    def from_json(cls, service: Service, op: OpConfig, data: Mapping[str, Json]) -> CaseMaker:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or UsageError."""
-        return cls(
-            service,
-            op,
-            SequenceConfig.from_json(data["fuzz_config"]),
-            own_cases=bool(data["own_cases"]),
-            own_dtypes=bool(data["own_dtypes"]),
-        )
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {
-            "fuzz_config": self.config.to_json(),
-            "own_cases": self.own_cases,
-            "own_dtypes": self.own_dtypes,
-        }
+        own_cases = fields.flag("own_cases", default=False)
+        own_dtypes = fields.flag("own_dtypes", default=False)
+        return cls(service, op, Recipe(fields.fuzz_config().to_json(), own_cases, own_dtypes))
 
     def case(self, number: int) -> Case:
         """Return case `number` of the request; each number has a seed of its own."""
-        dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
+        dtypes = self.op.dtypes if self.recipe.own_dtypes else self.config.dtypes
         if not self._plans:
             return case_at(replace(self.config, dtypes=dtypes), self.op.input_names, number)
         sequence = CaseSequence(
@@ -112,7 +84,7 @@ class CaseMaker:
         try:
             if not self._plans:
                 made = tensors(case, protocol_v1=False, max_bytes=max(0, room))
-            elif case_bytes(case) > room:
+            elif case.nbytes > room:
                 raise _too_large()
             else:
                 made = materialise(case)
@@ -128,16 +100,6 @@ class CaseMaker:
 
 def _too_large() -> Exception:
     return invalid("the cases take too many bytes for one answer; ask for fewer or smaller ones")
-
-
-def case_bytes(case: Case) -> int:
-    """Return the size of a case's inputs in bytes."""
-    return case.nbytes
-
-
-def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return the strides that protocol v1 states for a layout; C strides for any other layout."""
-    return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)
 
 
 MAX_BATCH = 100_000
@@ -186,13 +148,13 @@ def _cases(
             "dtype": case.dtype,
             "layout": case.layout,
         }
-        if maker.own_cases:
+        if maker.recipe.own_cases:
             reply["layouts"] = {spec.name: spec.layout for spec in case.inputs}
             if op.in_place:
                 reply["mutates"] = list(op.in_place)
                 reply["outputs"] = [each.name for each in op.schema.outputs] or [DEFAULT_OUTPUT]
         found.append(reply)
-    service.issued.add(name, maker.to_json(), issued)
+    service.issued.add(name, msgspec.to_builtins(maker.recipe), issued)
     return found
 
 
@@ -233,13 +195,12 @@ def issued_inputs(
 def _remade(
     service: Service, name: str, seed: int, job: Job
 ) -> tuple[CaseMaker, Case, dict[str, NDArray[Any]]] | None:
-    """Make a handed-out case again from its recipe."""
     recipe = service.issued.recipe(name, seed)
     if recipe is None:
         return None
     _, op = service.op(name)
     try:
-        maker = CaseMaker.from_json(service, op, recipe[0])
+        maker = CaseMaker(service, op, msgspec.convert(recipe[0], Recipe))
         case = _made(service, name, maker.case(recipe[1]), job)
     except (FlowError, KeyError, TypeError, ValueError):
         return None

@@ -18,12 +18,12 @@ from io import TextIOWrapper
 from pathlib import Path
 
 import pynng
+from msgspec import Struct
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.load import environment
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.daemon import artifacts, ci, failing, fuzzing, issuing, validating
-from gpuemu_flow.daemon import failing as records
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.files import (
     PRIVATE_FILE,
@@ -43,7 +43,6 @@ from gpuemu_flow.daemon.service import CLOSE_SECONDS, References, Reloading, Ser
 from gpuemu_flow.engine.signals import handled
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.errors import FlowError, Problem, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import PROTOCOL_VERSION
@@ -332,8 +331,7 @@ def pool_sizes(references: int) -> dict[str, int]:
 Handler = Callable[[Service, Fields, Job], dict[str, Json]]
 
 
-@dataclass(frozen=True)
-class RequestKind:
+class RequestKind(Struct, frozen=True):
     """A type of request."""
 
     pool: str
@@ -348,10 +346,10 @@ def _shutdown(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
 REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
     "Shutdown": RequestKind(QUICK, _shutdown),
     "ValidateOp": RequestKind(REFERENCE, validating.validate_op),
-    "GetResult": RequestKind(QUICK, records.get_result),
-    "ListResults": RequestKind(QUICK, records.list_results),
-    "StoreBaseline": RequestKind(QUICK, records.store_baseline),
-    "CompareBaseline": RequestKind(QUICK, records.compare_baseline),
+    "GetResult": RequestKind(QUICK, failing.get_result),
+    "ListResults": RequestKind(QUICK, failing.list_results),
+    "StoreBaseline": RequestKind(QUICK, failing.store_baseline),
+    "CompareBaseline": RequestKind(QUICK, failing.compare_baseline),
     "FuzzOp": RequestKind(LONG, fuzzing.fuzz_op),
     "Reproduce": RequestKind(TENSORS, failing.reproduce_failure),
     "Minimize": RequestKind(LONG, failing.minimize),

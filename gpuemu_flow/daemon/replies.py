@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.cases.protocol_v1 import LAYOUTS_V1, nominal_strides
 from gpuemu_flow.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.types import (
     Case,
@@ -23,6 +23,7 @@ from gpuemu_flow.types import (
     number_to_json,
 )
 from gpuemu_flow.verdicts import Elements
+from gpuemu_flow.wire.tensors import c_strides
 
 LARGEST = 1.7976931348623157e308
 """Sent in place of infinity: all JSON parsers read it, and users' format strings accept it."""
@@ -114,17 +115,7 @@ STATISTICS = (
 )  # fmt: skip
 
 
-_read_statistics = attrgetter(*STATISTICS)
-
-
 def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json]:
-    count, exceeding, *errors = _read_statistics(stats)
-    if math.isfinite(sum(errors)):  # the usual case
-        found = dict(
-            zip(STATISTICS, (int(count), int(exceeding), *map(float, errors)), strict=True)
-        )
-        found["max_ulp"] = min(round(stats.max_ulp), MAX_U64)
-        return found
     return {name: _statistic(name, getattr(stats, name), nonfinite) for name in STATISTICS}
 
 
@@ -186,15 +177,18 @@ def _or_null(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def reproduction_info(
-    case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
-) -> dict[str, Json]:
-    """Return a case's ``ReproductionInfo``; `strides` is the result of `wire_strides`."""
+def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
+    """Return the strides that protocol v1 states for a layout; C strides for any other layout."""
+    return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)
+
+
+def reproduction_info(case: Case, shape: Shape, fuzz_config: Json) -> dict[str, Json]:
+    """Return a case's ``ReproductionInfo``."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,
         "shape": list(shape),
-        "strides": list(strides),
+        "strides": list(wire_strides(shape, case.layout)),
         "dtype": case.dtype,
         "layout": case.layout.capitalize(),
         "input_snapshot": None,

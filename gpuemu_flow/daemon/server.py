@@ -18,13 +18,13 @@ from contextlib import suppress
 from typing import Any
 
 import pynng
+from msgspec import Struct
 from pynng import ffi, lib
 from pynng.exceptions import check_err
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
 from gpuemu_flow.errors import CancelledRunError, FlowError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
 from gpuemu_flow.wire.envelope import WireError, parse, render
@@ -276,7 +276,6 @@ class Server:
         pool.submit(lambda: self._work(job, fields))
 
     def _is_anothers(self, request_id: str, pipe: int) -> bool:
-        """Tell whether another connection has a request with this id in progress."""
         job = self._jobs.named(request_id)
         return job is not None and job.pipe != pipe and not job.cancelled.is_set()
 
@@ -306,7 +305,6 @@ class Server:
         self._finish(job, reply)
 
     def _refusal(self, error: Exception, fields: Reply) -> Reply:
-        """Return the reply to a request whose processing raised an error."""
         kind = fields.get("type")
         if isinstance(error, (CancelledJobError, CancelledRunError)):
             log.info("a %s request was given up", kind)
@@ -446,8 +444,7 @@ OTHERS_SHARE = 4
 """Each user except the daemon's own may have one of this many equal shares of the connections."""
 
 
-@dataclass
-class _Connection:
+class _Connection(Struct):
     """One connection. `last` is the time of its latest message, or else of its start."""
 
     user: int

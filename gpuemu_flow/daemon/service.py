@@ -10,13 +10,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import field
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow import __version__
@@ -33,7 +31,6 @@ from gpuemu_flow.inputs.globs import glob_folders
 from gpuemu_flow.inputs.plan import look_of
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.numerics.dtypes import bytes_of
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.baselines import ArtifactStore
 from gpuemu_flow.store.cache import JsonStore
@@ -47,8 +44,7 @@ from gpuemu_flow.wire.exchange import Exchange
 # Provide the current configuration, or the last valid one if the files have errors.
 
 
-@dataclass(frozen=True)
-class Configured:
+class Configured(Struct, frozen=True):
     """A valid configuration."""
 
     workspace: Workspace
@@ -220,8 +216,7 @@ class Service:
 MAX_ISSUED = 50_000
 
 
-@dataclass(frozen=True)
-class Issued:
+class Issued(Struct, frozen=True):
     """A case that was handed out to a client."""
 
     case: Case
@@ -230,17 +225,11 @@ class Issued:
     digest: str
 
 
-@lru_cache(maxsize=64)
-def _numpy_name(dtype: np.dtype[Any]) -> str:
-    """Return numpy's name of a dtype, cached because numpy computes the name at each access."""
-    return str(dtype.name)
-
-
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
     """Return the sha256 of tensors: their names, dtypes, shapes, and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
-        found.update(repr((name, _numpy_name(array.dtype), array.shape)).encode())
+        found.update(repr((name, array.dtype.name, array.shape)).encode())
         found.update(bytes_of(array).data)
     return found.hexdigest()
 
@@ -317,8 +306,7 @@ IDLE_SECONDS = 600.0
 _SLICE = 0.1
 
 
-@dataclass
-class _Warm:
+class _Warm(Struct):
     """The loaded programs of one subject, kept for further requests.
 
     They are discarded after a failed or cancelled request, and when they have been idle for long.

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from datetime import datetime, timezone
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.types import Json
 
 _NOT_SHOWN = ("type", "workspace", "config")
 """Keys of a ping's answer that status commands leave out."""
 
 
-@dataclass(frozen=True)
-class DaemonState:
+class DaemonState(Struct, frozen=True):
     """The state of a daemon, as seen from another process."""
 
     pid: int | None = None
     socket: str = ""
     log: str = ""
     started: float = 0.0
-    pong: Mapping[str, Json] | None = field(default=None, repr=False)
+    pong: Mapping[str, Json] | None = None
     full: bool = False
 
     @property

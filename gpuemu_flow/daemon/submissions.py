@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, SAME_SHAPE_BUILTINS, TensorDef
@@ -23,7 +24,6 @@ from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, toleranc
 from gpuemu_flow.judging.judge_requests import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import bytes_of, dtype_name, numpy_dtype
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import (
     DTYPES,
     Case,
@@ -46,8 +46,7 @@ MAX_ERROR = 4096
 Arrays = Mapping[str, NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class CommonFields:
+class CommonFields(Struct, frozen=True):
     """The fields of a request that apply to all of its cases."""
 
     name: str
@@ -78,8 +77,7 @@ class CommonFields:
         return cls(name, op, configured, kwargs, tolerance, precision, client, asked)
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """One output to be judged."""
 
     common: CommonFields
@@ -93,8 +91,7 @@ class Submission:
     notes: tuple[str, ...] = ()
 
 
-@dataclass
-class _Form:
+class _Form(Struct):
     """The properties that cases share if their inputs have equal names, shapes and dtypes."""
 
     dtype: str
@@ -102,8 +99,7 @@ class _Form:
     subjects: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
 
 
-@dataclass
-class Reader:
+class Reader(Struct):
     """Reads the submissions of one request."""
 
     service: Service
@@ -265,7 +261,6 @@ def _leading_dtype(arrays: Any) -> str:
 
 
 def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Return the arrays with those of float dtypes converted to bfloat16."""
     bfloat16 = numpy_dtype("bfloat16")
     with np.errstate(over="ignore", invalid="ignore"):
         return {

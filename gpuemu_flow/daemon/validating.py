@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.daemon.fields import Fields
-from gpuemu_flow.daemon.issuing import wire_strides
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Issued, Service
@@ -72,7 +71,6 @@ def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json
 def _read_all(
     reader: Reader, common: CommonFields, cases: Sequence[Fields], job: Job
 ) -> Iterator[Submission]:
-    """Yield the submissions of a request."""
     for number, fields in enumerate(cases):
         job.check()
         try:
@@ -246,23 +244,20 @@ class JudgedReplies:
                 judged_by[id(subject)] = subject.judged_by
             new.judged_by = judged_by[id(subject)]
         for one, result, new in self._bad:
-            failure_id = self._record(one, result)
+            failure_id = record_failure(
+                self._service,
+                one.subject,
+                one.given.case,
+                result,
+                one.given.inputs,
+                output_shapes=_shapes(one),
+                fuzz_config=None if one.issued is None else one.issued.fuzz_config,
+            )
             new.result = {**new.result, "failure_id": failure_id}
             new.judged = replace(new.judged, failure_id=failure_id)
         self._service.results.add_many([new for _, _, new in self._judged])
         self._service.prune_results()
         return {number: new.result for number, _, new in self._judged}
-
-    def _record(self, one: Submission, result: CheckResult) -> str:
-        return record_failure(
-            self._service,
-            one.subject,
-            one.given.case,
-            result,
-            one.given.inputs,
-            output_shapes=_shapes(one),
-            fuzz_config=None if one.issued is None else one.issued.fuzz_config,
-        )
 
 
 def _shapes(one: Submission) -> dict[str, Shape]:
@@ -272,8 +267,7 @@ def _shapes(one: Submission) -> dict[str, Shape]:
 def _repro_info(issued: Issued | None) -> Json:
     if issued is None:
         return None
-    strides = wire_strides(issued.shape, issued.case.layout)
-    return reproduction_info(issued.case, issued.shape, strides, issued.fuzz_config)
+    return reproduction_info(issued.case, issued.shape, issued.fuzz_config)
 
 
 # Record failures that the daemon found, so that all commands can use them.

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from gpuemu_flow.debug.session import DebugSession, Quit
 from gpuemu_flow.engine.signals import TerminatedError
 from gpuemu_flow.errors import FlowError, Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports.text import printable
 
 LONGEST_LINE = 64 * 1024
@@ -37,9 +38,6 @@ def run_repl(
     """Execute commands until the input ends or a command ends the session.
 
     Return the exit code of the first command that failed, or 0.
-
-    `reader`: Source of the commands. If it is interactive, Ctrl-C ends only the running command.
-    `write`: Called with each line of an answer. `complain`: Called with each problem, as text.
     """
     code = 0
     while True:
@@ -83,8 +81,7 @@ class Pipe:
         return line.decode("utf-8", "replace") if line else None
 
 
-@dataclass
-class Terminal:
+class Terminal(Struct):
     """A source of commands: lines typed on a terminal, until Ctrl-D. Use it in `line_editing`."""
 
     session: DebugSession

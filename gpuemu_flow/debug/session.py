@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.debug.tensors import (
@@ -30,7 +30,6 @@ from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.fuzz import failures
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.minimizing import minimise_failure
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.failure_text import outcome_of
 from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable, share
@@ -114,8 +113,7 @@ def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
 _TELL = {"generate": _generate, "op": _op, "reference": _reference, "compare": _compare}
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Struct, frozen=True):
     """A command of the debugger."""
 
     name: str
@@ -167,8 +165,7 @@ class Quit(Exception):  # noqa: N818 - not an error
     """Raised by the command that ends the session."""
 
 
-@dataclass
-class DebugSession:
+class DebugSession(Struct):
     """One debugging session in one workspace."""
 
     # The op to whose failures the commands are limited; None for all ops.
@@ -179,15 +176,6 @@ class DebugSession:
     _inputs: Mapping[str, NDArray[Any]] | None = None
     _found: Reproduction | None = None
     _stage: int = 0
-
-    def __post_init__(self) -> None:
-        self._actions: dict[str, Callable[[str], Iterator[str]]] = {
-            "list": self._list, "show": self._show, "reproduce": self._reproduce,
-            "step": self._step, "tensor": self._tensor, "diff": self._diff,
-            "minimize": self._minimize, "export": self._export, "status": self._status,
-            "refresh": self._refresh, "clear": self._clear, "help": self._help,
-            "quit": self._quit,
-        }  # fmt: skip
 
     @property
     def prompt(self) -> str:
@@ -218,7 +206,7 @@ class DebugSession:
         command = BY_WORD.get(word)
         if command is None:
             raise unknown_command(word, tuple(BY_WORD))
-        yield from self._actions[command.name](rest.strip())
+        yield from getattr(self, f"_{command.name}")(rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
         """Return the possible completions of the word `begun` at the end of `line`, sorted."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.errors import LaunchError, bad_argument
 from gpuemu_flow.emulator.ir import KernelParameter
@@ -17,7 +18,6 @@ from gpuemu_flow.emulator.launch import Argument, BufferArgument, ScalarArgument
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.quick_dataclass import dataclass
 
 SHORT_TYPES: dict[str, str] = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16",
@@ -39,8 +39,7 @@ _NUMBER = re.compile(r"(?:(\w+)\s*[:=]\s*)?([-+]?[\w.+-]+)\Z", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 
-@dataclass(frozen=True)
-class NamedArgument:
+class NamedArgument(Struct, frozen=True):
     """An argument together with the name that the user gave it."""
 
     name: str

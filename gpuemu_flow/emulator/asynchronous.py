@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.warps import Warps
-from gpuemu_flow.quick_dataclass import dataclass
 
 MANY = 1 << 30
 """Number that is larger than any number of groups."""
 
 
-@dataclass
-class _Copy:
+class _Copy(Struct):
     """Copies of one instruction; `mask` marks the threads whose copies are not yet delivered."""
 
     mask: Array

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.accesses import Accesses
 from gpuemu_flow.emulator.lanes import ActiveLanes
@@ -14,7 +15,6 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
 from gpuemu_flow.emulator.semantics import floats, packed
 from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 _G = np.uint64(GLOBAL_BASE)
 
@@ -81,8 +81,7 @@ def combiner(operation: str, type_name: str) -> Combine | None:
     return _INTEGERS.get(operation) if SIZES.get(type_name, 0) in (2, 4, 8) else None
 
 
-@dataclass(frozen=True)
-class AtomicForm:
+class AtomicForm(Struct, frozen=True, dict=True):
     """One atomic: its operation and type, and whether it releases earlier writes."""
 
     operation: str

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 
-@dataclass
-class BarrierRequest:
+class BarrierRequest(Struct):
     """The operands of the barrier instruction that ends a basic block.
 
     Attributes

@@ -10,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_PENDING = 1 << 20
 """Largest number of cells whose last store is kept only in the list of pending stores."""
 
 
-@dataclass
-class _Store:
+class _Store(Struct):
     """A store to memory cells that no other block had written before.
 
     Attributes

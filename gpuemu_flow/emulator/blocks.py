@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gpuemu_flow.artifacts.ptx.opcode import Destination
 from gpuemu_flow.emulator.ir import (
@@ -16,13 +17,11 @@ from gpuemu_flow.emulator.ir import (
     Step,
     TensorPlace,
 )
-from gpuemu_flow.quick_dataclass import dataclass
 
 ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 
 
-@dataclass
-class Blocks:
+class Blocks(Struct):
     """Basic blocks in program order; block ``b`` holds steps ``starts[b]`` to ``ends[b] - 1``.
 
     Attributes

@@ -7,9 +7,10 @@ wait shows as a read of the old content.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.emulator.asynchronous import MANY
 from gpuemu_flow.emulator.atomics import AtomicForm, combiner
@@ -18,15 +19,13 @@ from gpuemu_flow.emulator.mbarriers import Mbarriers
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNALLOCATED, UNINITIALISED, WRITTEN
 from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.emulator.types import DTYPES, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 _BARRIER_BYTES = 8
 _COME = AtomicForm("mbarrier.arrive", "b64")
 _ALIGNMENT = 16
 
 
-@dataclass(frozen=True)
-class BulkCopy:
+class BulkCopy(Struct, frozen=True):
     """One thread's copy.
 
     Attributes

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class WaitResult:
+class WaitResult(Struct, frozen=True):
     """Masks of the threads that need not wait, and of those that wait without having arrived."""
 
     passed: Array

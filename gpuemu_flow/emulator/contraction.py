@@ -6,19 +6,19 @@ product into one ``fma``. The emulator cannot know which pairs are fused, so it 
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import defined_and_used, split_blocks
 from gpuemu_flow.emulator.ir import KernelProgram, Operand, Register, Step
 from gpuemu_flow.emulator.registry import ROUNDINGS
 from gpuemu_flow.emulator.rewriting import like, new_register, rewritten
-from gpuemu_flow.quick_dataclass import dataclass
 
 _TYPES = frozenset({"f16", "f16x2", "bf16", "bf16x2", "f32", "f64"})
 _FLAGS = frozenset({"ftz", "sat"})
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A multiplication, and an addition or subtraction of the product.
 
     Attributes

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import Struct
+
 from gpuemu_flow.emulator.codegen import why_not
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import read_entries
-from gpuemu_flow.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True)
-class MissingOpcode:
+class MissingOpcode(Struct, frozen=True):
     """An opcode that the emulator cannot run: its count in a kernel, first line, and the reason."""
 
     opcode: str
@@ -21,8 +21,7 @@ class MissingOpcode:
     reason: str
 
 
-@dataclass(frozen=True)
-class KernelCoverage:
+class KernelCoverage(Struct, frozen=True):
     """Coverage of one kernel's instructions.
 
     Attributes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Opcode, read_body
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES

@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from gpuemu_flow.expressions import ExpressionError, check_expression
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json, canonical_dtype
 
 ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")
@@ -25,16 +26,14 @@ Fault = Callable[[tuple[str, ...], str, str], None]
 Expression = str | int
 
 
-@dataclass(frozen=True)
-class ScalarText:
+class ScalarText(Struct, frozen=True):
     """A number that is passed by value: its type, and its value as an expression or a float."""
 
     type: str
     value: Expression | float
 
 
-@dataclass(frozen=True)
-class LaunchText:
+class LaunchText(Struct, frozen=True):
     """The description of one launch; its expressions are evaluated later, for each case."""
 
     entry: str
@@ -45,8 +44,7 @@ class LaunchText:
     cluster: tuple[Expression, ...] = ()
 
 
-@dataclass(frozen=True)
-class BufferText:
+class BufferText(Struct, frozen=True):
     """The description of a buffer that launches share; its dims are evaluated later, for each case.
 
     An empty ``dtype`` stands for the type of the first input. ``fill`` is ``none`` or ``zero``.
@@ -58,8 +56,7 @@ class BufferText:
     fill: str = "none"
 
 
-@dataclass(frozen=True)
-class DescribedLaunches:
+class DescribedLaunches(Struct, frozen=True):
     """All launches of one op as they are described, with their buffers and checks."""
 
     launches: tuple[LaunchText, ...]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from gpuemu_flow.emulator.clusters import ALONE, Dimensions, size_of
 from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.ir import KernelProgram
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-@dataclass(frozen=True)
-class LaunchShape:
+class LaunchShape(Struct, frozen=True):
     """Blocks of the grid, threads of a block, and blocks of a cluster, each as (x, y, z)."""
 
     grid: Dimensions

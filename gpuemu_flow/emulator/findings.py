@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from gpuemu_flow.emulator.ir import StepLocation
 from gpuemu_flow.kernel_findings import TITLES, CodePlace, KernelFinding
-from gpuemu_flow.quick_dataclass import dataclass
 
 CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
 """Names of the checks, in the order in which they are shown."""
@@ -18,8 +19,7 @@ DOUBTS = ("contract", "approx")
 """Checks that find no mistake, but a verdict that depends on the compiler or the GPU."""
 
 
-@dataclass(frozen=True)
-class CheckFinding:
+class CheckFinding(Struct, frozen=True):
     """One mistake that a check found.
 
     Attributes

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from msgspec import Struct, field
 
 from gpuemu_flow.artifacts.ptx.model import Module
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
-from gpuemu_flow.quick_dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Struct, frozen=True):
     """A virtual register: its number, and the type with which it is declared."""
 
     number: int
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Immediate:
+class Immediate(Struct, frozen=True):
     """A constant: `value` is the number if `kind` is ``int``, the bits if ``f32`` or ``f64``."""
 
     value: int
     kind: str = "int"
 
 
-@dataclass(frozen=True, slots=True)
-class Special:
+class Special(Struct, frozen=True):
     """A special register such as ``%tid.x``; `name` lacks the percent sign."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(Struct, frozen=True):
     """The address of a variable: an offset into the layout of its state space.
 
     In the space ``global``, the offset is instead the number of the variable in
@@ -45,38 +40,33 @@ class Symbol:
     displacement: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OperandGroup:
+class OperandGroup(Struct, frozen=True):
     """Several operands written as one: ``{a, b}`` or the ``p|q`` of setp and shfl."""
 
     items: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOperand:
+class MemoryOperand(Struct, frozen=True):
     """The address operand ``[base+displacement]``."""
 
     base: Register | Immediate | Symbol
     displacement: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
+class TensorPlace(Struct, frozen=True):
     """``[map, {x, y}]``: the address of a tensor map, and coordinates in the tensor."""
 
     map: MemoryOperand
     coordinates: tuple[Operand, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Inverted:
+class Inverted(Struct, frozen=True):
     """``!p``: a predicate operand whose negation is read."""
 
     register: Register
 
 
-@dataclass(frozen=True, slots=True)
-class Sink:
+class Sink(Struct, frozen=True):
     """``_``: an operand that discards the result."""
 
 
@@ -93,8 +83,7 @@ Operand = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StepLocation:
+class StepLocation(Struct, frozen=True):
     """The location of a step (PTX line, source file and line), and its text for messages."""
 
     text: str
@@ -110,8 +99,7 @@ class StepLocation:
         return f"PTX line {self.ptx_line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One instruction after decoding.
 
     Attributes
@@ -142,8 +130,7 @@ class Step:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelParameter:
+class KernelParameter(Struct, frozen=True):
     """A kernel parameter and its offset and size in the parameter block."""
 
     name: str
@@ -156,8 +143,7 @@ STACK = "the stack"
 """Name of the region of local memory that ``alloca`` takes from."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRegion:
+class MemoryRegion(Struct, frozen=True):
     """A named piece of shared or local memory."""
 
     name: str
@@ -165,8 +151,7 @@ class MemoryRegion:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class GlobalVariable:
+class GlobalVariable(Struct, frozen=True):
     """A module's ``.global`` or ``.const`` variable with its initial bytes."""
 
     name: str
@@ -176,8 +161,7 @@ class GlobalVariable:
     pointers: tuple[tuple[int, str, int], ...] = ()
 
 
-@dataclass
-class KernelProgram:
+class KernelProgram(Struct):
     """A kernel ready for code generation.
 
     Attributes

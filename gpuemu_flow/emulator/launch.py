@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx import Function, read_ptx
 from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
@@ -31,7 +32,6 @@ from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.errors import Problem, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 
 BATCH_THREADS = 32768
 """Threads of one batch: enough to hide Python's cost per step, few enough to stay in the cache."""
@@ -43,8 +43,7 @@ DEFAULT_BUDGET = 20_000_000_000
 """Largest number of thread instructions of one launch, unless the launch sets another limit."""
 
 
-@dataclass(frozen=True)
-class BufferArgument:
+class BufferArgument(Struct, frozen=True):
     """A buffer in global memory.
 
     Attributes
@@ -71,15 +70,13 @@ class BufferArgument:
     tensor: TensorMap | None = None
 
 
-@dataclass(frozen=True)
-class ScalarArgument:
+class ScalarArgument(Struct, frozen=True):
     """The bytes of a number or structure that is passed by value."""
 
     data: bytes
 
 
-@dataclass(frozen=True)
-class PointerArgument:
+class PointerArgument(Struct, frozen=True):
     """A pointer into the buffer of an earlier argument.
 
     Attributes
@@ -100,8 +97,7 @@ class PointerArgument:
 Argument = BufferArgument | ScalarArgument | PointerArgument
 
 
-@dataclass(frozen=True)
-class LaunchResult:
+class LaunchResult(Struct, frozen=True):
     """The outcome of a launch.
 
     Attributes
@@ -129,12 +125,11 @@ class LaunchResult:
     note: str = ""
 
 
-@dataclass
-class Kernel:
+class Kernel(Struct):
     """A kernel ready to be launched any number of times."""
 
     program: KernelProgram
-    _watched: Kernel | None = field(default=None, repr=False)
+    _watched: Kernel | None = None
 
     def __post_init__(self) -> None:
         check_program(self.program)

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.small_floats import unpack_fp8
 from gpuemu_flow.emulator.tensor_copies import TensorCopies
 from gpuemu_flow.emulator.types import WARP, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 _LANES = np.arange(WARP)
 _G, _T = _LANES // 4, _LANES % 4
@@ -32,8 +32,7 @@ ELEMENT_BITS: dict[str, int] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MatrixForm:
+class MatrixForm(Struct, frozen=True):
     """One ``mma``: shape and types.
 
     Attributes

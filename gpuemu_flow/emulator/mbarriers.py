@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.asynchronous import Asynchronous
 from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.semantics import mbarrier
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 PATIENCE = 1_000_000
 """Number of failed waits in a row after which the threads are taken to wait for ever."""
@@ -28,8 +28,7 @@ class StuckError(Exception):
     """Raised when threads wait for ever at a barrier object, after this has been reported."""
 
 
-@dataclass
-class _CopyArrival:
+class _CopyArrival(Struct):
     """Arrivals that are counted once the arriving threads' copies are complete.
 
     They come from ``cp.async.mbarrier.arrive``.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 GLOBAL_BASE = 0x6000_0000_0000
 """Start of the arena's range of addresses. In a program that `host` runs, the memory really lies
@@ -27,8 +27,7 @@ PATTERN = 0xA5
 """Byte that fills memory which nobody has written: neither zero nor part of a plausible number."""
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """One allocation of the arena.
 
     Attributes

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, read_body
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import choose_entry, read_entries
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SITES = 4
 """Largest number of places where one kind of bug is planted; they are spread over the kernel."""
@@ -24,8 +25,7 @@ Change = Callable[[Instruction, Body], "str | None"]
 does not apply."""
 
 
-@dataclass(frozen=True)
-class MutantKind:
+class MutantKind(Struct, frozen=True):
     """One kind of bug.
 
     Attributes
@@ -50,8 +50,7 @@ class MutantKind:
     partner: Callable[[Instruction], bool] | None = None
 
 
-@dataclass(frozen=True)
-class PtxMutant:
+class PtxMutant(Struct, frozen=True):
     """One bug, planted at one location of a PTX file.
 
     Attributes

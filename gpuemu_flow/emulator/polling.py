@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec import Struct
+
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
 from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step
-from gpuemu_flow.quick_dataclass import dataclass
 
 STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 """Modifiers of accesses that several threads may make to one address at the same time."""
@@ -124,8 +125,7 @@ def _passed(step: Step) -> _Passed:
     return defined, used
 
 
-@dataclass
-class _Reach:
+class _Reach(Struct):
     """The registers that depend on a loaded value, and the blocks that run only for some values."""
 
     registers: set[int]

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.races import SharedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_LANES = 1 << 22
 """Limit on lanes of logged accesses; beyond it, each access of an interval is checked when made."""
 
 
-@dataclass
-class _Access:
+class _Access(Struct):
     """One logged access, with the arguments of `LoggedRaces.access`."""
 
     lanes: ActiveLanes
@@ -35,15 +34,13 @@ class _Access:
     kept: bool
 
 
-@dataclass
-class _WarpBarrier:
+class _WarpBarrier(Struct):
     """A ``bar.warp.sync`` of the lanes in a mask, or of all lanes if there is no mask."""
 
     chosen: Array | None
 
 
-@dataclass
-class _Fence:
+class _Fence(Struct):
     """A fence of the lanes in a mask, or of all lanes if there is no mask."""
 
     chosen: Array | None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 Lanes = Callable[..., Array]
 
 
-@dataclass(frozen=True)
-class OpcodeForm:
+class OpcodeForm(Struct, frozen=True):
     """One opcode ready to be called.
 
     Attributes

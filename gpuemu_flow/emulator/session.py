@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.emulator.arguments import NamedArgument, parse_arguments
 from gpuemu_flow.emulator.coverage import KernelCoverage, cover_file
@@ -17,13 +18,11 @@ from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, LaunchResult, lo
 from gpuemu_flow.emulator.orders import find_order_dependence
 from gpuemu_flow.emulator.variants import find_flips, make_variants
 from gpuemu_flow.errors import Problem, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_FILE = 1 << 28
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """One launch of a kernel from the command line."""
 
     kernel: Kernel

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.matrices import (
     ELEMENT_BITS,
@@ -24,7 +25,6 @@ from gpuemu_flow.emulator.matrices import (
     scatter_d,
 )
 from gpuemu_flow.emulator.types import WARP, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 SPARSE_SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
     "f16": frozenset({(16, 8, 16), (16, 8, 32)}),
@@ -40,8 +40,7 @@ _ROWS = 16
 _TF32_PLACES = {0b0100: 0, 0b1110: 1}
 
 
-@dataclass(frozen=True)
-class SparseForm:
+class SparseForm(Struct, frozen=True):
     """The form of one ``mma.sp``: shape, types and selector.
 
     Attributes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.emulator.clusters import ALONE, Dimensions, block_indices, ranks, size_of
 from gpuemu_flow.emulator.errors import BudgetError
@@ -14,11 +15,9 @@ from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.memory import LaunchArena
 from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.quick_dataclass import dataclass
 
 
-@dataclass
-class _Tally:
+class _Tally(Struct):
     rule: str
     message: str
     block: Dimensions
@@ -27,8 +26,7 @@ class _Tally:
     there: int = -1
 
 
-@dataclass(frozen=True)
-class CaseMemory:
+class CaseMemory(Struct, frozen=True):
     """The parameters and variables of one case of a launch, which differ between cases.
 
     Attributes
@@ -46,8 +44,7 @@ class CaseMemory:
     symbols: list[int]
 
 
-@dataclass
-class KernelLaunch:
+class KernelLaunch(Struct):
     """One launch of a kernel: the state that all of its blocks share.
 
     Attributes

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 
-@dataclass
-class _Pair:
+class _Pair(Struct):
     """Arrays that describe pairs of lanes which wrote different values to the same address.
 
     Attributes

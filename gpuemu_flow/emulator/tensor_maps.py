@@ -13,9 +13,9 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAP_BYTES = 128
 MAP_ALIGNMENT = 64
@@ -43,8 +43,7 @@ FIELDS: dict[str, tuple[int, int, int]] = {
 """Fields of a map: first byte, bytes of one value, and number of values."""
 
 
-@dataclass(frozen=True)
-class TensorMap:
+class TensorMap(Struct, frozen=True):
     """A tensor in global memory, with the settings for copies of its boxes.
 
     Attributes

@@ -8,7 +8,7 @@ ignored.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in

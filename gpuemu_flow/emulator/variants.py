@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.approximations import find_approximate, perturb
 from gpuemu_flow.emulator.contraction import find_pairs, fuse
@@ -16,7 +17,6 @@ from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_SINGLE = 12
 """Largest number of instructions that are tried one by one; the others are only tried together."""
@@ -26,8 +26,7 @@ DRAWS = 4
 down, then at random."""
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One alternative way to execute a kernel.
 
     Attributes

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.matrices import canonical_bits32, unpack_elements
 from gpuemu_flow.emulator.stack import Stack
 from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 _ROWS = 64
 _WIDTHS = (0, 128, 64, 32)
@@ -23,8 +23,7 @@ _WARPS, _G, _T = _LANES // WARP, _LANES % WARP // 4, _LANES % 4
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 
 
-@dataclass(frozen=True)
-class GroupForm:
+class GroupForm(Struct, frozen=True):
     """The sizes, types and modifiers of one ``wgmma.mma_async``: D = A B, or D = A B + D.
 
     Attributes

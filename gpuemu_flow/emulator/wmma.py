@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.emulator.matrices import (
     ELEMENT_BITS,
@@ -19,13 +20,11 @@ from gpuemu_flow.emulator.matrices import (
 )
 from gpuemu_flow.emulator.sparse import SparseMatrices
 from gpuemu_flow.emulator.types import WARP, Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 WMMA_BITS: dict[str, int] = {**ELEMENT_BITS, "f32": 32, "s32": 32}
 
 
-@dataclass(frozen=True)
-class FragmentForm:
+class FragmentForm(Struct, frozen=True):
     """The size, element type and registers of one fragment of ``wmma``.
 
     Attributes
@@ -78,8 +77,7 @@ class FragmentForm:
         return stride[..., None, None].astype(np.int64) * major + minor
 
 
-@dataclass(frozen=True)
-class WmmaForm:
+class WmmaForm(Struct, frozen=True):
     """The form of one ``wmma.mma``: ``d = a * b + c``."""
 
     a: FragmentForm

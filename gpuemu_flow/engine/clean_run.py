@@ -6,16 +6,16 @@ import importlib.util
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from gpuemu_flow.inputs import plan
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.globs import glob_folders
 from gpuemu_flow.inputs.own_code import NUMERIC_PACKAGES
 from gpuemu_flow.inputs.stamps import ABSENT, FILE, FOLDER, LINK, LOOK, VARIABLE, Row, row_of
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reports import text
 from gpuemu_flow.results.model import STANDING
 from gpuemu_flow.runners.sandbox.spec import lacks
@@ -91,8 +91,7 @@ def _rests_on(workspace: Workspace) -> list[Row]:
     ]
 
 
-@dataclass(frozen=True)
-class _InputsOfKernels:
+class _InputsOfKernels(Struct, frozen=True):
     """Inputs of the compilation of kernels, besides the files of their tasks."""
 
     tools: Mapping[str, Stamp | None] = field(default_factory=dict)

@@ -9,19 +9,19 @@ from threading import Event
 from typing import Protocol
 from urllib.parse import quote
 
+from msgspec import Struct
+
 from gpuemu_flow.engine.signals import on_signals
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext
 
 FAR_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """The tasks of an op in one dtype, up to the comparison; one worker runs all of them."""
 
     op: str

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.tasks.base import Progress
 
 
-@dataclass(frozen=True)
-class TaskEvent:
+class TaskEvent(Struct, frozen=True):
     """A change of a task's status."""
 
     task: str

@@ -9,7 +9,6 @@ import io
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,8 @@ from doit.exceptions import BaseFail, TaskError, TaskFailed, UnmetDependency
 from doit.reporter import ZeroReporter
 from doit.runner import MThreadRunner
 from doit.task import Stream, Task
-from msgspec.structs import asdict
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.revealed import as_inputs, hidden_by, without_hidden
@@ -29,7 +29,6 @@ from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import FAILING_ERRNOS, PrivateFolder, disk_problem
@@ -78,8 +77,7 @@ def act(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     return run(spec, context, given)  # type: ignore[no-any-return]
 
 
-@dataclass
-class Execution:
+class Execution(Struct):
     """The outcome of each task that was considered."""
 
     status: dict[str, str] = field(default_factory=dict)

@@ -24,7 +24,6 @@ from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.files import ABSENT, FileTable
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.selection.shards import remember_split
@@ -416,8 +415,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
 SLUG = "judged-by-changed"
 
 
-@dataclass(frozen=True)
-class StartDigests:
+class StartDigests(Struct, frozen=True):
     """The digests, at the beginning of a run, of everything on which its verdicts depend."""
 
     judge: str

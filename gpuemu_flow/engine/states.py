@@ -6,7 +6,9 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict, replace
 
 from gpuemu_flow.engine.revealed import as_inputs, revealed
 from gpuemu_flow.errors import Problem
@@ -14,7 +16,6 @@ from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.own_code import package_version
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
@@ -34,8 +35,7 @@ _MAX_CACHED = 64
 """
 
 
-@dataclass(frozen=True)
-class TaskRecord:
+class TaskRecord(Struct, frozen=True):
     """The stored record of a task's last success."""
 
     parts: Mapping[str, Json]
@@ -57,7 +57,7 @@ class TaskRecord:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {"version": RECORD_VERSION, **vars(self)}
+        return {"version": RECORD_VERSION, **asdict(self)}
 
     @property
     def discovered(self) -> Discovered:
@@ -272,7 +272,7 @@ class TaskStates:
         Reports then do not show an older result.
         """
         self.forget(spec.name)
-        said = [asdict(problem) for problem in problems]
+        said = [to_builtins(problem) for problem in problems]
         found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
         self._cache.state.put(f"broken:{spec.name}", found)
 

@@ -14,13 +14,13 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, to_builtins
+
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.plain_text import printable
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.private_files import PrivateFolder
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ _NAMED = 3
 Ask = Callable[[str], bool]
 
 
-@dataclass(frozen=True)
-class ForeignWorkspace:
+class ForeignWorkspace(Struct, frozen=True):
     """A workspace with files of other users."""
 
     path: str
@@ -144,7 +143,7 @@ def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
 def _remember(untrusted: ForeignWorkspace, environ: Mapping[str, str]) -> None:
     """Add a workspace to the list of trusted workspaces, if that file can be written."""
     known = [one for one in remembered(environ) if one.path != untrusted.path]
-    content = {"trusted": [asdict(one) for one in [*known, untrusted][-MOST_REMEMBERED:]]}
+    content = {"trusted": [to_builtins(one) for one in [*known, untrusted][-MOST_REMEMBERED:]]}
     path = trusted_file(environ)
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

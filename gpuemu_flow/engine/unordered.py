@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.links import has_link
 from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
@@ -31,8 +32,7 @@ _DONE = ("current", "ran", "restored")
 _INSTALLED = "<"  # such names begin with a prefix of the interpreter
 
 
-@dataclass(frozen=True)
-class RuleOutputs:
+class RuleOutputs(Struct, frozen=True):
     """The outputs of some or all rules of a graph."""
 
     root: Path

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
@@ -27,7 +29,6 @@ from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.inputs.own_code import fingerprint
 from gpuemu_flow.inputs.sources import SourceIndex
 from gpuemu_flow.inputs.stamps import Row
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.fence import level_for
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -415,8 +416,7 @@ def _scanned(index: SourceIndex, path: Path) -> list[str]:
 # Find the tasks that may have to run.
 
 
-@dataclass(frozen=True)
-class StaleSearch:
+class StaleSearch(Struct, frozen=True):
     """A search for the tasks that may have to run: changed, or downstream of a change."""
 
     snapshot: Snapshot

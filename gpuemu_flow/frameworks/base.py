@@ -8,11 +8,11 @@ import importlib.util
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
+from msgspec import field
 from numpy.typing import NDArray
 
 from gpuemu_flow.client.calls import check_tolerances
@@ -50,8 +50,7 @@ def require(package: str, extra: str) -> Any:
         ) from None
 
 
-@dataclass(frozen=True, eq=False)
-class CheckOutcome(Record):
+class CheckOutcome(Record, frozen=True, eq=False):
     """The outcome of a check; it is true if the check passed, and is also a mapping.
 
     Attributes
@@ -234,8 +233,7 @@ class FrameworkAdapter(ABC):
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
         """Call a function on tensors made from arrays; return its outputs as arrays."""
-        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
-        return [self.to_numpy(output) for output in outputs_of(function(tensors))]
+        return to_arrays(self, function(to_tensors(self, arrays)))
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
         """Convert the tensors among the inputs to arrays, by name; leave out other inputs."""
@@ -244,6 +242,24 @@ class FrameworkAdapter(ABC):
             for name, value in named(inputs).items()
             if not isinstance(value, PLAIN)
         }
+
+
+def to_tensors(adapter: FrameworkAdapter, arrays: Arrays) -> dict[str, Any]:
+    """Copy arrays to tensors of a framework."""
+    return {name: adapter.from_numpy(array) for name, array in arrays.items()}
+
+
+def to_arrays(adapter: FrameworkAdapter, returned: Any) -> list[Array]:
+    """Convert what an op returned (one tensor, a sequence or a mapping) to arrays."""
+    return [adapter.to_numpy(output) for output in outputs_of(returned)]
+
+
+def outcome_of(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
+    """Run a check; an exception becomes a failure, whose message begins with `what`."""
+    try:
+        return check()
+    except Exception as error:
+        return CheckOutcome(False, f"{what}: {type(error).__name__}: {error}", float("inf"))
 
 
 def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.frameworks.base import CheckOutcome, FrameworkAdapter, caller
+from gpuemu_flow.frameworks.base import CheckOutcome, FrameworkAdapter, caller, to_tensors
 from gpuemu_flow.frameworks.local import outputs_by_name
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.fuzzing import DTYPES, FuzzConfig, SeededFuzzer
@@ -68,8 +69,7 @@ class CheckFailedError(Exception):
     """Raised to end the fuzzing at the first failure of a check."""
 
 
-@dataclass
-class _Tried:
+class _Tried(Struct):
     """A function that converts numpy arrays to a framework's tensors, and calls the op.
 
     Fuzzers call it in place of the op. Each call also runs the framework's checks.
@@ -81,12 +81,17 @@ class _Tried:
     master: int
     dtypes: Sequence[str]
     fail_fast: bool
+    calls: int = 0
+    failures: dict[str, list[CheckOutcome]] = field(default_factory=dict)
+    stopped_at: int | None = None  # seed of the case whose check ended the fuzzing
 
     def __post_init__(self) -> None:
-        self.calls = 0
-        self.func = self.op  # whose code this is, as `functools.partial` says it
-        self.failures: dict[str, list[CheckOutcome]] = {name: [] for name in self.checks}
-        self.stopped_at: int | None = None  # seed of the case whose check ended the fuzzing
+        self.failures = {name: [] for name in self.checks}
+
+    @property
+    def func(self) -> Callable[..., Any]:
+        """Return the op, whose code this is, as `functools.partial` says it."""
+        return self.op
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         case_seed = derive_seed(self.master, f"iter_{self.calls}")
@@ -98,7 +103,7 @@ class _Tried:
             low = numpy_dtype(dtype)
             arrays = {n: a.astype(low) if a.dtype == wide else a for n, a in arrays.items()}
         run = caller(self.op, arrays)
-        tensors = {name: self.adapter.from_numpy(a) for name, a in arrays.items()}
+        tensors = to_tensors(self.adapter, arrays)
         output = run(dict(tensors))
         judgeable = any(array.size for array in arrays.values())
         for name, check in self.checks.items() if judgeable else ():

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.frameworks.base import (
+    PLAIN,
     Array,
     Arrays,
     CheckOutcome,
@@ -18,7 +19,10 @@ from gpuemu_flow.frameworks.base import (
     agree,
     caller,
     named,
+    outcome_of,
     outputs_of,
+    to_arrays,
+    to_tensors,
 )
 from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, plain_context
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
@@ -104,7 +108,7 @@ class JAXAdapter(FrameworkAdapter):
         """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         jax = self.module
         with self.wide():
-            tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+            tensors = to_tensors(self, arrays)
             outputs, back = jax.vjp(
                 lambda chosen: outputs_of(function({**tensors, **chosen})),
                 {name: tensors[name] for name in names},
@@ -119,7 +123,7 @@ class JAXAdapter(FrameworkAdapter):
                 (found,) = back(given)
                 return {name: self.to_numpy(found[name]) for name in names}
 
-        return [self.to_numpy(output) for output in outputs], pull
+        return to_arrays(self, outputs), pull
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
         """Return the outputs of a function as arrays; see `FrameworkAdapter.evaluate`."""
@@ -204,7 +208,7 @@ def fuzz_jax_op(
         def run(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
             loose = any(a.dtype.itemsize < 4 for a in arrays.values())
             wider = {"rtol": 2e-2, "atol": 2e-2} if loose and not more else {}
-            return check(op, {n: ADAPTER.from_numpy(a) for n, a in arrays.items()}, **wider, **more)
+            return check(op, to_tensors(ADAPTER, arrays), **wider, **more)
 
         return run
 
@@ -229,21 +233,9 @@ def tensors_of(inputs: Inputs) -> dict[str, Any]:
     """Return the inputs as JAX arrays; leave Python scalars as they are."""
     jnp = ADAPTER.module.numpy
     return {
-        name: value if isinstance(value, (bool, int, float, str)) else jnp.asarray(value)
+        name: value if isinstance(value, PLAIN) else jnp.asarray(value)
         for name, value in named(inputs).items()
     }
-
-
-def _outcome(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
-    """Run a check; an exception becomes a failure, whose message begins with `what`."""
-    try:
-        return check()
-    except Exception as error:
-        return CheckOutcome(False, f"{what}: {type(error).__name__}: {error}", float("inf"))
-
-
-def _arrays_of(returned: Any) -> list[Array]:
-    return [ADAPTER.to_numpy(output) for output in outputs_of(returned)]
 
 
 def check_jit_safe(
@@ -252,19 +244,19 @@ def check_jit_safe(
     """Check that a compiled op gives the same outputs as the uncompiled one."""
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
-    static = {name: v for name, v in tensors.items() if isinstance(v, (bool, int, float, str))}
+    static = {name: v for name, v in tensors.items() if isinstance(v, PLAIN)}
     traced = {name: v for name, v in tensors.items() if name not in static}
     run = caller(op, inputs)
 
     def check() -> CheckOutcome:
-        expected = _arrays_of(run(tensors))
+        expected = to_arrays(ADAPTER, run(tensors))
         order = list(tensors)
         compiled = jax.jit(
             lambda chosen: outputs_of(run({n: {**static, **chosen}[n] for n in order}))
         )
-        return agree(_arrays_of(compiled(traced)), expected, atol, rtol, "jit")
+        return agree(to_arrays(ADAPTER, compiled(traced)), expected, atol, rtol, "jit")
 
-    return _outcome("jit", check)
+    return outcome_of("jit", check)
 
 
 def check_vmap_compatible(
@@ -293,15 +285,17 @@ def check_vmap_compatible(
 
     def check() -> CheckOutcome:
         axes = dict.fromkeys(mapped, batch_axis)
-        together = _arrays_of(jax.vmap(one, in_axes=(axes,))(mapped))
+        together = to_arrays(ADAPTER, jax.vmap(one, in_axes=(axes,))(mapped))
         single = [
-            _arrays_of(one({n: jax.numpy.take(v, i, axis=batch_axis) for n, v in mapped.items()}))
+            to_arrays(
+                ADAPTER, one({n: jax.numpy.take(v, i, axis=batch_axis) for n, v in mapped.items()})
+            )
             for i in range(size)
         ]
         expected = [np.stack(outputs) for outputs in zip(*single, strict=True)]
         return agree(together, expected, atol, rtol, "vmap")
 
-    return _outcome("vmap", check)
+    return outcome_of("vmap", check)
 
 
 def check_pmap_compatible(
@@ -324,20 +318,20 @@ def check_pmap_compatible(
     count = min(num_devices or jax.local_device_count(), jax.local_device_count())
 
     def check() -> CheckOutcome:
-        expected = _arrays_of(run(tensors))
+        expected = to_arrays(ADAPTER, run(tensors))
         copies = {n: jax.numpy.stack([jax.numpy.asarray(v)] * count) for n, v in tensors.items()}
         spread = jax.pmap(
             lambda chosen: outputs_of(run(chosen)), axis_name=axis_name,
             devices=jax.local_devices()[:count],
         )  # fmt: skip
-        outputs = _arrays_of(spread(copies))
+        outputs = to_arrays(ADAPTER, spread(copies))
         for device in range(count):
             found = agree([o[device] for o in outputs], expected, atol, rtol, "pmap")
             if not found.passed:
                 return found
         return CheckOutcome(True, f"pmap: {count} devices agree", found.max_diff)
 
-    return _outcome("pmap", check)
+    return outcome_of("pmap", check)
 
 
 def check_grad_safe(
@@ -366,7 +360,7 @@ def check_grad_safe(
             return CheckOutcome(True, f"grad: {len(names)} gradients are finite")
         return GradientChecker(ADAPTER, eps, atol, rtol).check(op, inputs, names)
 
-    return _outcome("grad", check)
+    return outcome_of("grad", check)
 
 
 def check_gradients(
@@ -381,7 +375,7 @@ def check_gradients(
 ) -> CheckOutcome:
     """Compare an op's gradients with central differences, in float64; see `GradientChecker`."""
     checker = GradientChecker(ADAPTER, eps, atol, rtol, max_elements=max_elements)
-    return _outcome("grad", lambda: checker.check(op, inputs, check_inputs))
+    return outcome_of("grad", lambda: checker.check(op, inputs, check_inputs))
 
 
 def validate_jax_primitive(
@@ -407,10 +401,14 @@ def validate_jax_primitive(
     run = caller(impl, inputs)
     details: dict[str, Any] = {"forward_ok": True, "jvp_ok": True, "vmap_ok": True}
     found = [
-        _outcome(
+        outcome_of(
             "forward",
             lambda: agree(
-                _arrays_of(run(tensors)), _arrays_of(expected_output), atol, rtol, "forward"
+                to_arrays(ADAPTER, run(tensors)),
+                to_arrays(ADAPTER, expected_output),
+                atol,
+                rtol,
+                "forward",
             ),
         )
     ]
@@ -424,7 +422,7 @@ def validate_jax_primitive(
         return CheckOutcome(finite, "jvp: finite" if finite else "jvp: tangents are not finite")
 
     if check_jvp:
-        found.append(_outcome("jvp", forward_mode))
+        found.append(outcome_of("jvp", forward_mode))
         details["jvp_ok"] = found[-1].passed
     if check_vmap:
         found.append(check_vmap_compatible(impl, inputs, rtol=rtol, atol=atol))

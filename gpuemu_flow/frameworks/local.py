@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_array
@@ -174,7 +175,7 @@ def as_result(
         failures=[_failure_info(failure, outputs) for failure in failures],
         timestamp=int(time.time()),
         duration_ms=round(seconds * 1000),
-        error_stats=asdict(stats),
+        error_stats=to_builtins(stats),
         verdict=verdict.value,
         notes=[*note_of_tolerance(checked), *note_of_zeros(checked), *checked.notes],
         tolerance_used=stats.tolerance_used,

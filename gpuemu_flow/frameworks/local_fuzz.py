@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuemu_flow.client.results import FailureInfo, FuzzResults, ValidationResult, summed
+from gpuemu_flow.client.results import (
+    FailureInfo,
+    FuzzResults,
+    ValidationResult,
+    raised_result,
+    summed,
+)
 from gpuemu_flow.frameworks.base import caller
 from gpuemu_flow.frameworks.local import checked_precision, compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.local_shadow import Versions
@@ -16,22 +22,14 @@ from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.types import FailureKind, Verdict
 from gpuemu_flow.verdicts import Elements, decide
 
-
-class FuzzCase(Protocol):
-    """A case, with the interface of `fuzzing.TestCase`."""
-
-    @property
-    def seed(self) -> int:
-        """Return the seed that identifies the case."""
-
-    def tensors(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the case's inputs as arrays."""
+if TYPE_CHECKING:
+    from gpuemu_flow.fuzzing import TestCase
 
 
 def fuzz_locally(
     op_fn: Callable[..., Any],
     ref_fn: Callable[..., Any] | None,
-    cases: Iterable[FuzzCase],
+    cases: Iterable[TestCase],
     *,
     seed: int | None = None,
     names: Sequence[str] = ("input",),
@@ -58,36 +56,26 @@ def fuzz_locally(
         Turns an array into an argument of the op; by default, copies the array.
     """
     allowed = checked_precision(precision) or TENSOR_CORE
+    limits: dict[str, Any] = {"atol": atol, "rtol": rtol, "precision": allowed}
     versions = None if ref_fn is None else Versions(ref_fn)
     done: list[ValidationResult] = []
     for case in cases:
-        limits = _Limits(atol, rtol, allowed)
         done.append(
-            _judged(
-                op_fn, ref_fn, versions, case, tuple(names), op_name, limits, convert or np.copy
-            )
+            _judged(op_fn, ref_fn, versions, case, names, op_name, limits, convert or np.copy)
         )
         if fail_fast and not done[-1].passed and done[-1].verdict != Verdict.INCONCLUSIVE.value:
             break
     return summed(seed or 0, done)
 
 
-class _Limits(NamedTuple):
-    """The tolerance and precision of one comparison."""
-
-    atol: float | None
-    rtol: float | None
-    precision: str
-
-
 def _judged(
     op_fn: Callable[..., Any],
     ref_fn: Callable[..., Any] | None,
     versions: Versions | None,
-    case: FuzzCase,
-    names: tuple[str, ...],
+    case: TestCase,
+    names: Sequence[str],
     op_name: str,
-    limits: _Limits,
+    limits: Mapping[str, Any],
     convert: Callable[[Any], Any],
 ) -> ValidationResult:
     inputs = case.tensors(names)
@@ -95,7 +83,7 @@ def _judged(
         returned = caller(op_fn, inputs)({n: convert(a) for n, a in inputs.items()})
         actual = outputs_by_name(returned)
     except Exception as error:
-        return error_result(op_name, case.seed, error)
+        return raised_result(op_name, case.seed, f"{type(error).__name__}: {error}")
     if ref_fn is None or versions is None:
         failures = _finite_only(actual, inputs)
         looked_at = sum(np.size(array) for array in actual.values())
@@ -111,31 +99,16 @@ def _judged(
     try:
         expected = caller(ref_fn, inputs)(widened(inputs))
     except Exception as error:
-        return error_result(op_name, case.seed, error, FailureKind.REFERENCE)
+        text = f"{type(error).__name__}: {error}"
+        return raised_result(op_name, case.seed, text, FailureKind.REFERENCE)
     return compare(
         actual,
         expected,
         inputs=inputs,
         op_name=op_name,
         seed=case.seed,
-        atol=limits.atol,
-        rtol=limits.rtol,
-        precision=limits.precision,
+        **limits,
         reference=reference_of(versions, lambda function, given: caller(function, inputs)(given)),
-    )
-
-
-def error_result(
-    op_name: str, seed: int, error: BaseException, kind: FailureKind = FailureKind.EXECUTION
-) -> ValidationResult:
-    """Return the result of a case in which the op, or its reference, raised."""
-    return ValidationResult(
-        seed=seed,
-        op_name=op_name,
-        max_diff=float("inf"),
-        max_rel_diff=float("inf"),
-        failures=[FailureInfo(kind.value, f"{type(error).__name__}: {error}")],
-        verdict=Verdict.ERROR.value,
     )
 
 

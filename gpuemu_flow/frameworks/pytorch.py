@@ -20,6 +20,8 @@ from gpuemu_flow.frameworks.base import (
     caller,
     named,
     outputs_of,
+    to_arrays,
+    to_tensors,
 )
 from gpuemu_flow.frameworks.contexts import (
     GradientContext,
@@ -116,7 +118,7 @@ class PyTorchAdapter(FrameworkAdapter):
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
         """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
-        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        tensors = to_tensors(self, arrays)
         leaves = [tensors[name].requires_grad_(True) for name in names]
         outputs = outputs_of(function(tensors))
 
@@ -124,7 +126,7 @@ class PyTorchAdapter(FrameworkAdapter):
             found = self.pull(outputs, leaves, cotangents)
             return dict(zip(names, found, strict=True))
 
-        return [self.to_numpy(output) for output in outputs], pull
+        return to_arrays(self, outputs), pull
 
     def pull(
         self, outputs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Array]
@@ -409,7 +411,7 @@ def _backward_check(max_elements: int) -> Callable[..., CheckOutcome]:
     def check(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
         if not any(dtype_name(a.dtype) in FLOAT_LIMITS for a in arrays.values()):
             return CheckOutcome()
-        tensors = {name: ADAPTER.from_numpy(array) for name, array in arrays.items()}
+        tensors = to_tensors(ADAPTER, arrays)
         return check_autograd(op, tensors, max_elements=max_elements)
 
     return check

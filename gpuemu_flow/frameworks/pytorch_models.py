@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from gpuemu_flow.client.context import InputCopies, failed
 from gpuemu_flow.client.results import ValidationResult
@@ -17,8 +18,7 @@ from gpuemu_flow.frameworks.local_shadow import PLAIN, SHADOW, Versions
 from gpuemu_flow.frameworks.pytorch import ADAPTER
 
 
-@dataclass
-class ModelContext:
+class ModelContext(Struct):
     """The results for a model's layers.
 
     Attributes
@@ -160,8 +160,7 @@ def _floating(model: Any) -> list[tuple[str, Any]]:
     return [(name, tensor) for name, tensor in tensors if tensor.dtype.is_floating_point]
 
 
-@dataclass(frozen=True)
-class _LayerCopy:
+class _LayerCopy(Struct, frozen=True):
     """A copy of a layer, converted to another dtype."""
 
     layer: Any

@@ -20,7 +20,10 @@ from gpuemu_flow.frameworks.base import (
     agree,
     caller,
     named,
+    outcome_of,
     outputs_of,
+    to_arrays,
+    to_tensors,
 )
 from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, validating
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
@@ -89,7 +92,7 @@ class TensorFlowAdapter(FrameworkAdapter):
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
         """Return outputs and a function that gives gradients; see `FrameworkAdapter.pullback`."""
         tf = self.module
-        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        tensors = to_tensors(self, arrays)
         with tf.GradientTape(persistent=True) as tape:
             for name in names:
                 tape.watch(tensors[name])
@@ -107,7 +110,7 @@ class TensorFlowAdapter(FrameworkAdapter):
                 for name, gradient in zip(names, found, strict=True)
             }
 
-        return [self.to_numpy(output) for output in outputs], pull
+        return to_arrays(self, outputs), pull
 
 
 ADAPTER = TensorFlowAdapter()
@@ -118,23 +121,20 @@ def _tensors(inputs: Inputs) -> dict[str, Any]:
     return {name: tf.convert_to_tensor(value) for name, value in named(inputs).items()}
 
 
-def _arrays_of(returned: Any) -> list[Array]:
-    return [ADAPTER.to_numpy(output) for output in outputs_of(returned)]
-
-
 def _compiled(
     what: str, op: Callable[..., Any], inputs: Inputs, atol: float, rtol: float, **options: Any
 ) -> CheckOutcome:
     tf = ADAPTER.module
     tensors = _tensors(inputs)
     run = caller(op, inputs)
-    try:
-        expected = _arrays_of(run(tensors))
+
+    def check() -> CheckOutcome:
+        expected = to_arrays(ADAPTER, run(tensors))
         compiled = tf.function(lambda **chosen: outputs_of(run(chosen)), **options)
         compiled(**tensors)
-        return agree(_arrays_of(compiled(**tensors)), expected, atol, rtol, what)
-    except Exception as error:
-        return CheckOutcome(False, f"{what}: {type(error).__name__}: {error}", float("inf"))
+        return agree(to_arrays(ADAPTER, compiled(**tensors)), expected, atol, rtol, what)
+
+    return outcome_of(what, check)
 
 
 def check_tf_function_safe(
@@ -178,7 +178,7 @@ def validate_custom_gradient(
         outputs, pull = ADAPTER.pullback(caller(func, inputs), arrays, names)
         ones = [np.ones(output.shape, output.dtype) for output in outputs]
         given = [ADAPTER.from_numpy(a) for a in (*ones, *arrays.values())]
-        own = _arrays_of(gradient_func(*given))
+        own = to_arrays(ADAPTER, gradient_func(*given))
         tape = pull(ones)
         found = agree(own, [tape[name] for name in names], atol, rtol, "gradient_func")
     return CheckOutcome(found.passed, found.message, found.max_diff, {"gradient_ok": found.passed})
@@ -252,7 +252,9 @@ def check_keras_layer(
     if "training" in inspect.signature(layer.call).parameters:
         modes = [{"training": False}, {"training": True}][: 1 + check_training_mode]
     for mode in modes:
-        if not all(np.isfinite(o).all() for o in _arrays_of(layer(tf.constant(array), **mode))):
+        if not all(
+            np.isfinite(o).all() for o in to_arrays(ADAPTER, layer(tf.constant(array), **mode))
+        ):
             return CheckOutcome(False, f"the outputs with {mode} are not finite")
     if client is None:
         return _layer_gradients(layer, array)
@@ -300,7 +302,7 @@ def fuzz_tensorflow_op(
 
     def gradient(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
         checker = GradientChecker(ADAPTER, max_elements=max_elements)
-        return checker.check(op, {n: ADAPTER.from_numpy(a) for n, a in arrays.items()})
+        return checker.check(op, to_tensors(ADAPTER, arrays))
 
     asked: dict[str, tuple[bool, Callable[..., CheckOutcome]]] = {
         "gradient": (check_gradient, gradient),

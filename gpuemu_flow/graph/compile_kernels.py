@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import json, structs
+from msgspec import Struct, field, json, structs, to_builtins
 
 from gpuemu_flow.artifacts.kernel import VIEW_VERSION
 from gpuemu_flow.artifacts.lint import LINT_VERSION
@@ -30,7 +29,6 @@ from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.includes import Includes, find_includes, relative
 from gpuemu_flow.inputs.own_code import package_version
 from gpuemu_flow.inputs.sources import SourceIndex
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.fence import Fence, OffLimits, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.keys import digest_json
@@ -63,8 +61,7 @@ _NEEDED = {
 }
 
 
-@dataclass
-class KernelTasks:
+class KernelTasks(Struct):
     """The part of the graph that the kernels add."""
 
     tasks: list[TaskSpec] = field(default_factory=list)
@@ -323,7 +320,7 @@ class KernelCompiler:
             params=params,
             settings={
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
-                "tool_problems": [asdict(problem) for problem in self._chain.problems],
+                "tool_problems": [to_builtins(problem) for problem in self._chain.problems],
                 "python": self._python,
                 "sandbox": None if maker is None else msgspec.to_builtins(maker),
                 "tool_sandbox": None if wall is None else msgspec.to_builtins(wall),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field, replace
 from pathlib import Path, PurePosixPath
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.config.globs import matches
 from gpuemu_flow.config.model import Config, OpConfig, RuleConfig
 from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.sources import SourceIndex
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.sandbox.fence import Fence, is_below, off_limits_of
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -22,8 +22,7 @@ from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import RuleParams
 
 
-@dataclass
-class RuleTasks:
+class RuleTasks(Struct):
     """The part of the graph that the rules add."""
 
     tasks: dict[str, TaskSpec] = field(default_factory=dict)

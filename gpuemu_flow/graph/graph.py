@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field
 from fnmatch import fnmatchcase
 
+from msgspec import Struct, field
+
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.tasks.base import TaskSpec
 
 _WILDCARDS = frozenset("*?[")
 STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "diff")
 
 
-@dataclass(frozen=True)
-class Skip:
+class Skip(Struct, frozen=True):
     """An op and dtype for which the graph has no tasks, and the reason."""
 
     op: str
@@ -23,14 +22,13 @@ class Skip:
     reason: str
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(Struct, frozen=True):
     """All tasks of a workspace."""
 
     tasks: Mapping[str, TaskSpec]
     groups: Mapping[str, tuple[str, ...]]
     skips: tuple[Skip, ...] = ()
-    _readers: dict[str, list[str]] = field(default_factory=dict, repr=False, compare=False)
+    _readers: dict[str, list[str]] = field(default_factory=dict)
 
     def differing(self, other: Graph) -> list[TaskSpec] | None:
         """Return the tasks of this graph that differ from the task of the same name in `other`."""

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.types import Json
 
 _LISTS = ("settings", "words", "given")
 
 
-@dataclass(frozen=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """Changes that a command line makes to the configuration."""
 
     seed: int | None = None
@@ -41,10 +40,10 @@ class Overrides:
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         lists = {
-            name: sorted(vars(self)[name]) if name == "given" else list(vars(self)[name])
+            name: sorted(asdict(self)[name]) if name == "given" else list(asdict(self)[name])
             for name in _LISTS
         }
-        return {**vars(self), **lists}
+        return {**asdict(self), **lists}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Overrides:
@@ -56,8 +55,7 @@ class Overrides:
 # Changes that a mode of ``[ci]`` makes to the ops' cases.
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(Struct, frozen=True):
     """Changes that a mode of ``[ci]`` makes to the ops' cases."""
 
     cases: int | None = None

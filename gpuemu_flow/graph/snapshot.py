@@ -12,10 +12,11 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import asdict
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.target_options import Target
@@ -25,7 +26,6 @@ from gpuemu_flow.inputs import stamps
 from gpuemu_flow.inputs.files import FileTable
 from gpuemu_flow.inputs.observed_sets import ObservedSets
 from gpuemu_flow.inputs.stamps import Row
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore, OtherFormatError, mark_of, seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache, damaged
 from gpuemu_flow.tasks.base import TaskSpec
@@ -35,8 +35,7 @@ FORMAT = 18
 GRAPH, PROGRESS = "graph", "progress"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The part of the configuration that a run needs besides the graph."""
 
     jobs: int
@@ -57,8 +56,8 @@ class Settings:
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         return {
-            **vars(self),
-            "warnings": [asdict(problem) for problem in self.warnings],
+            **asdict(self),
+            "warnings": [to_builtins(problem) for problem in self.warnings],
             "targets": msgspec.to_builtins(self.targets),
         }
 
@@ -70,8 +69,7 @@ class Settings:
         return cls(**{**data, "warnings": warnings, "targets": targets})
 
 
-@dataclass(frozen=True)
-class KernelBasis:
+class KernelBasis(Struct, frozen=True):
     """Facts, besides the configuration, from which the tasks of kernels were compiled."""
 
     includes: Sequence[Sequence[Json]]
@@ -83,8 +81,7 @@ class KernelBasis:
     python: str
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(Struct, frozen=True):
     """Facts from which a graph was compiled."""
 
     overrides: Mapping[str, Json]
@@ -102,7 +99,7 @@ class Basis:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {**vars(self), "kernels": None if self.kernels is None else vars(self.kernels)}
+        return {**asdict(self), "kernels": None if self.kernels is None else asdict(self.kernels)}
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
@@ -111,8 +108,7 @@ class Basis:
         return cls(**{**data, "kernels": kernels})
 
 
-@dataclass
-class Snapshot:
+class Snapshot(Struct):
     """A compiled workspace.
 
     `current` are the tasks that were current when the snapshot was taken; each still is if no file

@@ -112,12 +112,7 @@ def gitlab(framework: Framework, origin: PipRequirement) -> str:
 
 
 def gitlab_job(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
-    """Return the content of a GitLab file with the job that checks a workspace.
-
-    `install`: YAML lines that install what the job needs. `with_git`: True to use an image with
-    git. `head`, `variables`: Additional YAML, which is needed only in a file that other projects
-    include.
-    """
+    """Return the content of a GitLab file with the job that checks a workspace."""
     return _GITLAB.format(
         head=head,
         # The slim image has no git, which pip calls for a repository.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
-@dataclass(frozen=True)
-class Framework:
+class Framework(Struct, frozen=True):
     """One choice of ``--framework``."""
 
     name: str

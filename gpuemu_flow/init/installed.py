@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Struct
+
 import gpuemu_flow
-from gpuemu_flow.quick_dataclass import dataclass
 
 NAME = "gpuemu-flow"
 _GIT_SECONDS = 10
@@ -23,8 +24,7 @@ _URL = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?(?:/[A-Za-z0-9._~+-]+)+")
 _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)")
 
 
-@dataclass(frozen=True)
-class PipRequirement:
+class PipRequirement(Struct, frozen=True):
     """A requirement with which pip installs gpuemu-flow."""
 
     requirement: str

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.config.load import load_config
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.init import ops_frameworks, ops_kernels, ops_numpy, references
 from gpuemu_flow.init.ci_files import CI_FILES, REPORTS
 from gpuemu_flow.init.frameworks import FRAMEWORKS, Framework
 from gpuemu_flow.init.installed import PipRequirement
-from gpuemu_flow.quick_dataclass import dataclass
 
 SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
 CONFIG_PATH = "gpuemu.toml"
@@ -41,8 +42,7 @@ precommit = [{precommit}]
 """
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(Struct, frozen=True):
     """One example op: its table in ``gpuemu.toml`` and its reference."""
 
     name: str
@@ -136,12 +136,7 @@ def plan_files(
     ci: str | None,
     origin: PipRequirement,
 ) -> dict[str, bytes]:
-    """Return the contents of a new workspace's files by relative path, the configuration last.
-
-    `name`: The project's name. `with_examples`: True for three example ops, False for one. `ci`:
-    A key of `CI_FILES`; None for no workflow. `origin`: Source from which the workflow installs
-    gpuemu-flow.
-    """
+    """Return the contents of a new workspace's files by relative path, the configuration last."""
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}
     for op, source in zip(chosen, _SOURCES[framework.name], strict=False):

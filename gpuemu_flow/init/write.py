@@ -27,10 +27,6 @@ def install(
     killed between the moves, the files moved so far are complete and the others are missing.
     Another call then adds the missing ones.
 
-    `files`: Contents by path relative to `target`, with ``/``. `target`: Folder to write into; it
-    is created if it does not exist. `force`: True to replace existing files. `added_to`: Paths of
-    files that are always replaced, since their new content includes the old one.
-
     Raises UsageError: ``init-exists``, ``init-not-a-folder``; nothing was written. Raises
     StoreError: ``init-not-writable``; none of the files is left.
     """

@@ -7,16 +7,17 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.inputs.files import ABSENT, FileClock, FileTable
 from gpuemu_flow.inputs.globs import entries_in
 from gpuemu_flow.inputs.input_names import InputNames
 from gpuemu_flow.inputs.plan import look_of, variable_digest
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 
@@ -332,8 +333,7 @@ _PATHS = ("files", "links", "missed", "looked")
 """Parts of `Discovered` that hold paths, in sets without listings of folders."""
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """The states that a set of inputs had at one time."""
 
     unchanged: Unchanged
@@ -421,8 +421,7 @@ def raw(variables: Mapping[str, str]) -> dict[Any, Any]:
     return dict(getattr(variables, "_data", variables))
 
 
-@dataclass(frozen=True)
-class Unchanged:
+class Unchanged(Struct, frozen=True):
     """The state of paths and variables at one time; made by `Unchanged.now`."""
 
     followed: tuple[tuple[str, _Look | None], ...]

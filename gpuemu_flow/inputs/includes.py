@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, field
 from pathlib import Path
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field, to_builtins
+
 from gpuemu_flow.types import Json
 
 _INCLUDE = re.compile(
@@ -29,8 +29,7 @@ MAX_FILES = 10_000
 _MAX_OPTIONS_FILES = 16
 
 
-@dataclass(frozen=True)
-class Includes:
+class Includes(Struct, frozen=True):
     """The files that a source includes, and the paths where new files could change this list.
 
     All paths are relative to the workspace if they lie inside of it.
@@ -43,7 +42,8 @@ class Includes:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
-        return asdict(self)
+        plain: dict[str, Json] = to_builtins(self)
+        return plain
 
 
 def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:

@@ -8,9 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import field
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.files import Stamp, is_settled, stamp_of
@@ -18,7 +19,6 @@ from gpuemu_flow.inputs.links import has_link, links_of
 from gpuemu_flow.inputs.plan import ALL_VARIABLES
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
@@ -30,8 +30,7 @@ _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
 """Matches an entry for a distribution that a program requested by name; see `runners.observe`."""
 
 
-@dataclass(frozen=True)
-class _Installed:
+class _Installed(Struct, frozen=True):
     """The entry in `Discovered` for an installed file; only one of the fields is set.
 
     The entry is the package that lists the file; without one, the Python installation whose
@@ -230,8 +229,7 @@ T = TypeVar("T")
 _FEWEST, _MOST_GROUPS = 32, 4
 
 
-@dataclass(frozen=True)
-class _Group(Generic[T]):
+class _Group(Struct, Generic[T], frozen=True):
     """Facts about many paths, with everything that must be unchanged for all of them to hold."""
 
     paths: frozenset[str]
@@ -393,8 +391,7 @@ class _Record:
         return relative in self._files
 
 
-@dataclass
-class Looked:
+class Looked(Struct):
     """A cache for one scan of many files, so that no folder is read twice."""
 
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)

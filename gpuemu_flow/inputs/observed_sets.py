@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from gpuemu_flow.inputs.discovery import KINDS, Discovery, grouped
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.plan import look_of
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
@@ -21,8 +21,7 @@ MOST_NAMES = 8
 folder itself is watched."""
 
 
-@dataclass
-class Needed:
+class Needed(Struct):
     """The states that must be unchanged for tasks to be up to date, besides contents of files."""
 
     absent: list[str] = field(default_factory=list)

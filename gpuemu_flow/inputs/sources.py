@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from dataclasses import field
 from pathlib import Path
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 from gpuemu_flow.syntax import parse_python
 
@@ -17,16 +17,14 @@ _MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__"
 _STDLIB = sys.stdlib_module_names
 
 
-@dataclass(frozen=True)
-class Closure:
+class Closure(Struct, frozen=True):
     """The files and packages of one program."""
 
     files: tuple[str, ...]
     packages: tuple[str, ...]
 
 
-@dataclass
-class SourceIndex:
+class SourceIndex(Struct):
     """Follows imports, reading and parsing each file once.
 
     A static scan sees ``import a.b``, ``from . import c`` and constant arguments of

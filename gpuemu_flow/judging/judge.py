@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -321,7 +320,7 @@ class Judge:
         measured = self._measured(case, inputs, expected)
         for precision in wider_precisions(self._settings.precision, result, case):
             envelope = self._envelope(case, measured, criteria.dtypes, precision)
-            wider = msgspec.structs.replace(criteria, tolerance=envelope)
+            wider = replace(criteria, tolerance=envelope)
             if self._compared(actual, expected, inputs, wider).verdict is Verdict.PASSED:
                 return [precision_note(precision, case.dtype)]
         return []

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.runners.api import Checks, Outcome, Program
-from gpuemu_flow.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json
+from gpuemu_flow.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json, listed
 
 
 class Subject(Struct, frozen=True):
@@ -94,7 +94,7 @@ class CompareParams(Struct, frozen=True):
         """Return the settings as plain JSON; `from_json` is the inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
-        outputs = [contract.to_json() for contract in self.outputs]
+        outputs = [listed(contract.to_json()) for contract in self.outputs]
         data = {**asdict(self), **lists, "tolerances": tolerances, "outputs": outputs}
         gradients = list(data.pop("gradients"))
         if self.tolerances_from == CONFIGURED:

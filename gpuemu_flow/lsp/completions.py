@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from gpuemu_flow.config.fields import (
     Table,
     describe,
@@ -16,15 +18,13 @@ from gpuemu_flow.config.fields import (
 )
 from gpuemu_flow.config.tables import File
 from gpuemu_flow.lsp.outline import Outline
-from gpuemu_flow.quick_dataclass import dataclass
 
 _HEADER = re.compile(r"\s*\[{1,2}[\w.-]*")
 _KEY = re.compile(r"\s*([\w.-]*)")
 _VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """One completion, as an editor shows it."""
 
     # Text that replaces the word before the cursor.

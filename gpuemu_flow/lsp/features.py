@@ -177,22 +177,18 @@ def _run_commands(server: ConfigServer) -> None:
     # pygls tests whether the first parameter's type is a server class, which fails for Any in
     # Python 3.10.
 
-    async def run(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
-        return await running.run(jobs.RUN, uri, op)
+    def runner(name: str) -> Any:
+        async def run(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
+            return await running.run(name, uri, op)
 
-    async def reproduce(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
-        return await running.run(jobs.REPRODUCE, uri, op)
+        return run
 
-    async def minimize(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
-        return await running.run(jobs.MINIMIZE, uri, op)
+    for name in jobs.LENSES:
+        server.command(name)(runner(name))
 
     @server.feature(types.SHUTDOWN)
     async def end(*_: Any) -> None:
         await running.end()
-
-    server.command(jobs.RUN)(run)
-    server.command(jobs.REPRODUCE)(reproduce)
-    server.command(jobs.MINIMIZE)(minimize)
 
 
 def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:

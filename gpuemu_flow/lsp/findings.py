@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from msgspec import Struct
+
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.errors import AddKey, FlowError, Hint, Problem, Rename
 from gpuemu_flow.lsp.outline import OpTable, Outline, Span
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.text import plural, printable
 from gpuemu_flow.results.model import OpResult
@@ -25,8 +26,7 @@ _LEVELS = {
 }
 
 
-@dataclass(frozen=True)
-class Fix:
+class Fix(Struct, frozen=True):
     """An edit that fixes a finding: `span` is replaced by `text`."""
 
     title: str
@@ -34,8 +34,7 @@ class Fix:
     text: str
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """One problem of an edited text, as an editor shows it."""
 
     span: Span
@@ -50,12 +49,7 @@ class Diagnosis:
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Diagnosis]:
-    """List the errors that the loader of configurations finds in a text.
-
-    `outlined`: The text, as it is in the editor. `path`: Path of the file with the text. None if
-    there is no file yet; then the files that the text names are not checked. `environ`:
-    Environment variables.
-    """
+    """List the errors that the loader of configurations finds in a text."""
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
         if path is None:
@@ -128,8 +122,7 @@ def result_findings(outlined: Outline, last: LastResults) -> list[Diagnosis]:
     return found
 
 
-@dataclass(frozen=True)
-class SourceFinding:
+class SourceFinding(Struct, frozen=True):
     """A finding of a check of a compiled kernel, at a line of its source."""
 
     # Path of the source, relative to the workspace.

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
+
 from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.text import plural, printable
 
@@ -27,8 +28,7 @@ MAX_ERRORS = 256 << 10
 _PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
 
 
-@dataclass(frozen=True)
-class CommandProgress:
+class CommandProgress(Struct, frozen=True):
     """Progress of a command: numbers of tasks, and cases of the current task."""
 
     finished: int
@@ -52,8 +52,7 @@ class CommandProgress:
         )
 
 
-@dataclass(frozen=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     """The outcome of a command; `code` is negative if a signal ended it."""
 
     code: int

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gpuemu_flow.config.fields import names_of
 from gpuemu_flow.config.positions import KeyPath, scan
 from gpuemu_flow.config.read import MAX_BYTES, parse_toml
 from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.quick_dataclass import dataclass
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.:/-]+")
 _HEADER = re.compile(r"\s*\[{1,2}([^\[\]\n]+)\]{1,2}\s*(?:#.*)?")
@@ -20,8 +20,7 @@ _OPS = re.compile(r"\s*\[\[\s*ops\s*\]\]\s*(?:#.*)?")
 _MAX_SPAN = 400
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Struct, frozen=True):
     """A part of one line: 0-based line, and columns in characters, the last one excluded."""
 
     line: int
@@ -29,8 +28,7 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True)
-class OpTable:
+class OpTable(Struct, frozen=True):
     """One ``[[ops]]`` table."""
 
     # Empty while the table has no name.
@@ -41,8 +39,7 @@ class OpTable:
     place: Span
 
 
-@dataclass
-class Outline:
+class Outline(Struct):
     """An edited text with the lines of its keys."""
 
     text: str

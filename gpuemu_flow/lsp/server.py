@@ -7,12 +7,12 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from lsprotocol import types
+from msgspec import Struct, field
 from pygls.lsp.server import LanguageServer
 from pygls.uris import to_fs_path
 from pygls.workspace import PositionCodec
@@ -20,15 +20,11 @@ from pygls.workspace import PositionCodec
 from gpuemu_flow import __version__
 from gpuemu_flow.lsp.findings import Diagnosis, result_findings, source_findings, text_findings
 from gpuemu_flow.lsp.outline import Outline, Span, outline
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.reporting.last_results import NOTHING, LastResults, last_results
 
 
 class Latest:
-    """Runs one action at a time per key; requests during a run cause one more run afterwards.
-
-    `on_error`: Called with the exception of a failing action; other actions are not affected.
-    """
+    """Runs one action at a time per key; requests during a run cause one more run afterwards."""
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._on_error = on_error
@@ -79,9 +75,6 @@ class ConfigServer(LanguageServer):
     """A server for open texts of gpuemu.toml.
 
     Slow work runs in threads or in separate processes; the event loop only passes messages.
-
-    `documents`: Open configurations by URI. `last`: The last results of each workspace, by its
-    folder.
     """
 
     def __init__(self) -> None:
@@ -262,8 +255,7 @@ LANGUAGE = "gpuemu-toml"
 _DIRECTIVE = re.compile(r"\s*#:schema\s+\S*gpuemu\.schema\.json\s*(?:\n|\r|\Z)")
 
 
-@dataclass
-class Document:
+class Document(Struct):
     """One version of an open text."""
 
     uri: str

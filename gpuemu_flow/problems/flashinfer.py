@@ -65,8 +65,6 @@ def import_flashinfer(
 ) -> ImportOutcome:
     """Make a workspace from definitions and solutions.
 
-    `announce`: Called with each problem's name before its code is tried.
-
     Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
     that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
     """

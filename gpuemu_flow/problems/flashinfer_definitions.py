@@ -278,8 +278,6 @@ class Axes(msgspec.Struct):
     def sizes(self, chosen: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of all axes.
 
-        `chosen`: Sizes of the axes in `free`.
-
         Raises ProbeError: The expression of an axis needs an unknown size, such as that of the axis
         itself.
         """
@@ -383,12 +381,7 @@ def _last_of(node: ast.expr) -> str:
 def sizes_to_try(
     definition: Definition, name: str, *, small: bool, varied: bool
 ) -> tuple[int, ...]:
-    """Return the sizes to try for an axis, in ascending order.
-
-    `small`: True to leave out those sizes in the workloads that are larger than `LARGEST_SIZE`.
-    `varied`: True to try the sizes in `CLASSES`, too. They are tried in any case if the workloads
-    give no size.
-    """
+    """Return the sizes to try for an axis, in ascending order."""
     theirs = {sizes[name] for sizes in definition.sizes}
     if small:
         theirs = {size for size in theirs if size <= LARGEST_SIZE}

@@ -27,8 +27,6 @@ def files_with(path: Path, endings: tuple[str, ...], kind: str) -> list[Path]:
 
     Links are not followed.
 
-    `kind`: Name of such files in messages.
-
     Raises UsageError: ``import-not-found``, ``import-too-many``.
     """
     if path.is_file():

@@ -192,9 +192,6 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Convert a workspace of the published gpuemu to one of this tool; run none of its code.
 
-    `path`: The folder of the published workspace, or its `gpuemu.toml`. `announce`: Called with
-    each op's name.
-
     Raises UsageError: The workspace's configuration cannot be read. An op that cannot be imported
     does not raise an error; `ImportOutcome.left` lists it.
     """
@@ -268,7 +265,6 @@ class _Ops(msgspec.Struct):
             raise PlaceError("two of its inputs have one name")
 
     def _moved(self, table: Mapping[str, Json]) -> dict[str, Json]:
-        """Return an op with its paths relative to the new workspace."""
         moved = dict(table)
         for key in ("op", "reference"):
             if key in moved:

@@ -75,10 +75,7 @@ class Task(msgspec.Struct, frozen=True):
 def find_gpumode(
     path: Path, candidates: tuple[Path, ...] = ()
 ) -> tuple[list[Task], list[SkippedProblem]]:
-    """Return the problems in a folder, each with its submissions, and the skipped items.
-
-    `path`: The folder of problems. `candidates`: Other folders with submissions.
-    """
+    """Return the problems in a folder, each with its submissions, and the skipped items."""
     tasks: list[Task] = []
     left: list[SkippedProblem] = []
     for file in _task_files(path):
@@ -285,8 +282,6 @@ _COLLECTION = Collection(
 def import_gpumode(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
     """Make a workspace from problems of GPU MODE and their submissions.
 
-    `announce`: Called with each problem's name before its code is tried.
-
     Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
     that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
     """
@@ -462,7 +457,6 @@ def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:
 
 
 def _files(task: Task, content: Mapping[str, Json]) -> dict[str, bytes]:
-    """Return the files of a problem by their paths in the problem's folder."""
     source = task.source
     original = repr(source.path.name)
     return {

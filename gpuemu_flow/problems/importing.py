@@ -99,11 +99,7 @@ def import_each(
     options: Options,
     announce: Callable[[str], None],
 ) -> ImportOutcome:
-    """Import problems one after the other, and make a workspace from them.
-
-    `left`: List to which problems that cannot be imported are added. `announce`: Called with each
-    problem's name before its code is tried.
-    """
+    """Import problems one after the other, and make a workspace from them."""
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
     every: list[ImportedProblem] = []
     ops: list[OpTemplate] = []
@@ -158,11 +154,7 @@ def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
 def _op_table(
     taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
 ) -> OpTemplate:
-    """Return the ``[[ops]]`` table that defines an op for each candidate of a problem.
-
-    `folder`: The problem's folder in the workspace. `files`: Paths of the problem's files in this
-    folder.
-    """
+    """Return the ``[[ops]]`` table that defines an op for each candidate of a problem."""
     return OpTemplate(
         problem=taken.source.name,
         op=f"{folder}/op.py",
@@ -239,12 +231,7 @@ def workspace_text(
     hidden: Sequence[str] = (),
     apart: Sequence[str] = (),
 ) -> str:
-    """Return the text of ``gpuemu.toml``.
-
-    `hidden`: Paths of files that no candidate may read: files of the problems, including
-    references, and the files that candidates were copied from. `apart`: Globs of candidates'
-    files: no candidate may read the file of another candidate.
-    """
+    """Return the text of ``gpuemu.toml``."""
     parts = [
         "# Written by gpuemu-flow import; yours to change.\n"
         f"[project]\nname = {toml_value(project)}\n\n"

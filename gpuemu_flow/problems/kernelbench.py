@@ -60,8 +60,6 @@ def import_kernelbench(
 ) -> ImportOutcome:
     """Make a workspace from problems of KernelBench and their candidates.
 
-    `announce`: Called with each problem's name before its code is tried.
-
     Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
     that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
     """
@@ -111,7 +109,6 @@ def _ask(prober: Prober, what: str, constants: Constants, *, values: bool = Fals
 
 
 def _files(taken: ImportedProblem) -> dict[str, bytes]:
-    """Return the files of a problem by their paths in the problem's folder."""
     source = taken.source
     return {
         "reference.py": _COLLECTION.with_reference(source.source, repr(source.path.name)),

@@ -99,12 +99,7 @@ def probe_workers() -> Iterator[Pool]:
 def open_prober(
     probe: str, runtime: Sequence[str], problem: Mapping[str, bytes], pool: Pool
 ) -> Iterator[Prober]:
-    """Yield a prober for a problem.
-
-    `probe`: Name of the file in the folder `ADAPTERS` that defines the function ``probe``.
-    `runtime`: Names of the files in `ADAPTERS` that this file imports. `problem`: The problem's
-    files, by path. `pool`: The workers that `probe_workers` yields.
-    """
+    """Yield a prober for a problem."""
     with tempfile.TemporaryDirectory(prefix="gpuemu-import-") as folder:
         root = Path(folder)
         files = {

@@ -71,9 +71,6 @@ class Places(msgspec.Struct, frozen=True):
     def program(self, value: Json, base: Path | None = None) -> Json:
         """Return the value that names a program in the new workspace's configuration.
 
-        `value`: The value that names the program in the published configuration. `base`: A folder
-        below `root`; a relative path is looked for there first, then below `root`.
-
         Raises PlaceError: There is no such file in the published workspace, or the program cannot
         be moved.
         """
@@ -104,9 +101,6 @@ class Places(msgspec.Struct, frozen=True):
 
         An absolute path may come from another machine. The file is therefore also looked for by the
         last parts of its path.
-
-        `text`: The path as the published workspace gives it. `base`: A folder below `root`; a
-        relative path is looked for there first, then below `root`.
 
         Raises PlaceError: There is no such file in the published workspace.
         """

@@ -47,11 +47,7 @@ class CachedAttempts(msgspec.Struct):
 def scale_down(
     tries: CachedAttempts, constants: Constants
 ) -> tuple[dict[str, int], ProblemFacts | None]:
-    """Find small constants with which the model runs, and the facts of that run.
-
-    `tries`: Runs the model with changed constants. `constants`: The constants in the problem's
-    file.
-    """
+    """Find small constants with which the model runs, and the facts of that run."""
     for changed in _plans(constants):
         found = tries(changed)
         if found is not None and largest(found) <= MOST_ELEMENTS:
@@ -125,13 +121,7 @@ def vary(
     about: ProblemFacts,
     wanted: Mapping[str, tuple[int, ...]] | None = None,
 ) -> VariableSizes:
-    """Find the constants that only set sizes of inputs, and the sizes that they may have.
-
-    `tries`: Runs the model with changed constants. `constants`: The constants in the problem's
-    file. `scaled`: New values of the constants that were scaled down. `about`: The facts of the
-    run with the scaled constants. `wanted`: The sizes to try for each constant; by default 1, odd
-    sizes, and sizes near the constant.
-    """
+    """Find the constants that only set sizes of inputs, and the sizes that they may have."""
     axes: list[list[int | str]] = [list(shape) for shape in about.shapes]
     dims: dict[str, tuple[int, ...]] = {}
     for name in constants:
@@ -166,10 +156,6 @@ def _linear(
 
     The keys are (index of the input, index of the axis). The result is empty if the size of any
     axis depends on the constant in another way, or if the model does not run with other values.
-
-    `tries`: Runs the model with changed constants. `name`: Name of the constant. `value`: Present
-    value of the constant. `scaled`: Values of the constants that were scaled down. `about`: The
-    facts of the run with the present values.
     """
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, ValidationError, convert, structs
+from msgspec.structs import replace
 
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef

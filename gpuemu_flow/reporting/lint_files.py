@@ -6,11 +6,11 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.kernel import KernelView
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.rules import RULES_BY_ID, explain
 from gpuemu_flow.engine import session

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
+from msgspec import Struct
+
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -24,8 +25,7 @@ MAX_BYTES = 16 << 20
 MAX_SHARDS = 10_000
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """One of `count` parts of a workspace; `index` is counted from 1."""
 
     index: int

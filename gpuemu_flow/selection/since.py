@@ -6,10 +6,11 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.graph.graph import Graph
@@ -17,7 +18,6 @@ from gpuemu_flow.graph.snapshot import Snapshot
 from gpuemu_flow.inputs.discovery import Discovery
 from gpuemu_flow.inputs.globs import is_listed
 from gpuemu_flow.inputs.observed_sets import ObservedSets
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -281,8 +281,7 @@ def _bad_ref(ref: str, reason: str) -> UsageError:
 # Find the tasks with an observed input that differs between a commit and the working tree.
 
 
-@dataclass
-class Change:
+class Change(Struct, dict=True):
     """The differences between a commit and the working tree; all paths are absolute."""
 
     top: str
@@ -363,8 +362,7 @@ class Change:
         return any(is_listed(name) for name in names)
 
 
-@dataclass
-class Unknown:
+class Unknown(Struct):
     """The files in a repository for which git cannot tell whether they changed."""
 
     top: str

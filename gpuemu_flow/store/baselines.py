@@ -10,14 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from pathlib import Path
 from urllib.parse import quote
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, to_builtins
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, field, to_builtins
+from msgspec.structs import asdict
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.cache import JsonStore, OtherFormatError, seal, unseal
 from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -33,8 +32,7 @@ _PLAIN_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _LONGEST_NAME = 200  # of a file; some file systems take 255 bytes
 
 
-@dataclass(frozen=True)
-class SubmittedResult:
+class SubmittedResult(Struct, frozen=True):
     """The newest result that a client submitted for one op and seed.
 
     Attributes
@@ -53,7 +51,7 @@ class SubmittedResult:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        return {**vars(self), "max_abs": number_to_json(self.max_abs)}
+        return {**asdict(self), "max_abs": number_to_json(self.max_abs)}
 
     @classmethod
     def from_json(cls, data: Json) -> SubmittedResult:
@@ -62,8 +60,7 @@ class SubmittedResult:
         return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """Results and kernel metrics at one time.
 
     Attributes
@@ -105,7 +102,7 @@ class Baseline:
         """Return plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
         artifacts = to_builtins(self.artifacts)
-        parts = {**vars(self), "submitted": submitted, "artifacts": artifacts}
+        parts = {**asdict(self), "submitted": submitted, "artifacts": artifacts}
         return {"kind": KIND, "format": FORMAT, **parts}
 
     @classmethod
@@ -115,7 +112,7 @@ class Baseline:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
             raise OtherFormatError(f"is a baseline of format {data.get('format')!r}")
-        values: dict[str, Json] = {name: data.get(name) for name in cls.__dataclass_fields__}
+        values: dict[str, Json] = {name: data.get(name) for name in cls.__struct_fields__}
         values["of_run"] = values["of_run"] is not False
         for name in ("tag", "created", "tool"):
             if not isinstance(values[name], str):

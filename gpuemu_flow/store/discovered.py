@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec import Struct
 
 from gpuemu_flow.let_through import ANY, is_general, is_named
 from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
@@ -24,8 +24,7 @@ MAX_SETS = 8
 """Number of sets of inputs to keep per program. Each Git branch may need its own set."""
 
 
-@dataclass(frozen=True)
-class Discovered:
+class Discovered(Struct, frozen=True):
     """Names, without content, of everything that a program was seen to use.
 
     Paths in the workspace are relative to it. Other paths are absolute, or relative to a prefix of
@@ -46,17 +45,15 @@ class Discovered:
         """Return the union; if this set includes the other, return this set itself."""
         if other.within(self):
             return self
-        return Discovered(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
+        return Discovered(*(getattr(self, f) | getattr(other, f) for f in self.__struct_fields__))
 
     def within(self, other: Discovered) -> bool:
         """Tell whether `other` includes every name of this set."""
-        return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
+        return all(getattr(self, f) <= getattr(other, f) for f in self.__struct_fields__)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse. Empty sets are left out."""
-        return {
-            f.name: sorted(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)
-        }
+        return {f: sorted(getattr(self, f)) for f in self.__struct_fields__ if getattr(self, f)}
 
     @classmethod
     def from_json(cls, data: Json) -> Discovered:
@@ -66,7 +63,7 @@ class Discovered:
         """
         if not isinstance(data, dict):
             raise ValueError("no set of inputs")
-        known = {f.name for f in fields(cls)}
+        known = set(cls.__struct_fields__)
         for name, values in data.items():
             sound = isinstance(values, list) and all(isinstance(v, str) for v in values)
             if name not in known or not sound:

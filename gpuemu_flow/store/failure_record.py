@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, field
 from datetime import datetime, timezone
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field, to_builtins
+
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import (
     Case,
@@ -26,8 +26,7 @@ VERSION = 1
 _NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
 
 
-@dataclass(frozen=True)
-class FailureRecord:
+class FailureRecord(Struct, frozen=True):
     """One failing case, with everything that is needed to run, shrink and export it."""
 
     op: str
@@ -134,7 +133,7 @@ class FailureRecord:
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
-        out = {"version": VERSION, **asdict(self)}
+        out = {"version": VERSION, **to_builtins(self)}
         out["shape"] = list(self.shape)
         out["shapes"] = {name: list(shape) for name, shape in self.shapes.items()}
         out["index"] = None if self.index is None else list(self.index)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.store.failure_record import GENERATED, FailureRecord
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -26,8 +27,7 @@ again. Inputs that a client or a test sent cannot. Inputs of a shrunk case took 
 small."""
 
 
-@dataclass(frozen=True)
-class StoredInputs:
+class StoredInputs(Struct, frozen=True):
     """The stored inputs of one failure."""
 
     failure: str
@@ -36,8 +36,7 @@ class StoredInputs:
     time: str
 
 
-@dataclass(frozen=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """The inputs to drop."""
 
     failures: tuple[str, ...] = ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from gpuemu_flow.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")
@@ -17,8 +17,7 @@ _MAX_DEPTH = 6  # of a part whose differences are named one by one
 _OF_CODE = ("file", "link", "missing", "folder")
 
 
-@dataclass(frozen=True)
-class BuildReason:
+class BuildReason(Struct, frozen=True):
     """One reason why a task would run."""
 
     part: str
@@ -64,8 +63,7 @@ def digest_json(value: Json) -> str:
     return digest_bytes(canonical(value))
 
 
-@dataclass(frozen=True)
-class KeyParts:
+class KeyParts(Struct, frozen=True):
     """Everything that decides whether a task must run, grouped by kind."""
 
     stage: str

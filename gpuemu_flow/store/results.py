@@ -10,11 +10,11 @@ import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from operator import attrgetter
 from pathlib import Path
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+
 from gpuemu_flow.store.cache import JsonStore, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -30,8 +30,7 @@ DAY_NS = 86_400 * 10**9
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
 
 
-@dataclass
-class _Write:
+class _Write(Struct):
     """Records of one call that wait to be written, and the outcome of writing them."""
 
     records: dict[str, bytes] = field(default_factory=dict)
@@ -327,8 +326,7 @@ class StampFile:
 TIME_DIGITS = 20  # keys sort as the times do
 
 
-@dataclass(frozen=True)
-class CountedResult:
+class CountedResult(Struct, frozen=True):
     """The part of a validation that reports and baselines use."""
 
     verdict: Verdict
@@ -380,8 +378,7 @@ _FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 _read_figures = attrgetter(*_FIGURES)
 
 
-@dataclass(frozen=True)
-class StoredResult:
+class StoredResult(Struct, frozen=True):
     """The stored result of one validation."""
 
     key: str
@@ -416,8 +413,7 @@ class StoredResult:
         return int(self.key[:TIME_DIGITS])
 
 
-@dataclass
-class NewResult:
+class NewResult(Struct):
     """A validation that is to be stored; see `StoredResult`. `result` is the daemon's reply."""
 
     op: str

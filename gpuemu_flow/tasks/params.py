@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Json, listed
 
 
 class StageParams(Protocol):
@@ -30,7 +30,7 @@ class _Plain(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Json]:
         """Return the fields that are not None; see `StageParams`."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: listed(value) for name, value in asdict(self).items() if value is not None}
 
 
 class GenerateParams(_Plain, frozen=True, kw_only=True):

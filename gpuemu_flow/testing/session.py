@@ -6,12 +6,12 @@ import hashlib
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import Struct
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.types import DTYPES, canonical_dtype
@@ -29,8 +29,7 @@ MAX_SEED = (1 << 64) - 1
 _KNOWN = ("op", "cases", "dtypes", "strategies", "layouts", "seed", "per")
 
 
-@dataclass(frozen=True)
-class MarkArguments:
+class MarkArguments(Struct, frozen=True):
     """The arguments of a mark."""
 
     op: str
@@ -108,8 +107,7 @@ def read_dtype(name: str) -> str:
     return found
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Struct, frozen=True):
     """The case of a test item; `index` is None for all cases of the op and dtype."""
 
     marked: MarkArguments

@@ -7,17 +7,17 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import field
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.inputs.files import Stamp, stamp_of
 from gpuemu_flow.inputs.globs import SHOWN, glob_files
 from gpuemu_flow.inputs.plan import CACHE_NAME
-from gpuemu_flow.quick_dataclass import dataclass
 
 MOST_FOLDERS = 2000  # each costs a system call per check
 MOST_FILES = 2000  # files that may fix a broken configuration
@@ -28,8 +28,7 @@ _NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
 _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml")
 
 
-@dataclass
-class FileWatch:
+class FileWatch(Struct):
     """Watched files and folders of one workspace, with their last known state.
 
     A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
@@ -95,8 +94,7 @@ class FileWatch:
     def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
         """Watch an invalid configuration, and the files whose change may make it valid.
 
-        `path`: The configuration. `in_vain`: Paths that `saved` returned, but whose change did
-        not make the configuration valid. Further changes of these files count only after
+        Files in `in_vain` changed without making it valid. Their further changes count only after
         `PATIENCE_S` seconds, since programs write files all the time.
         """
         self.anything = True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from daemon_workspace import Served, softmax
+from msgspec.structs import replace
 from warm import warm_command
 
 from gpuemu_flow.client import Client, ClientError

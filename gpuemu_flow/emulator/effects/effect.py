@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from gpuemu_flow.emulator.ir import Step
-from gpuemu_flow.quick_dataclass import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
@@ -16,8 +17,7 @@ else:
     Emit = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """The functions that check and compile one family of instructions.
 
     Attributes

@@ -6,11 +6,11 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gpuemu_flow.emulator.block_races import EveryLoadCountsError
 from gpuemu_flow.emulator.clusters import size_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Collection
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from gpuemu_flow.emulator.blocks import Blocks
 from gpuemu_flow.emulator.effects.loads import space_of
@@ -18,7 +19,6 @@ from gpuemu_flow.emulator.native.writer import LackingError
 from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.quick_dataclass import dataclass
 
 LARGE = 30_000_000
 """Number of thread instructions above which compiling saves time; measured, see
@@ -31,8 +31,7 @@ _BY_NUMPY = ("order",)
 _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 
-@dataclass(frozen=True)
-class BackendChoice:
+class BackendChoice(Struct, frozen=True):
     """The decision whether numpy or compiled C is to run a launch.
 
     Attributes
@@ -47,13 +46,12 @@ class BackendChoice:
     note: str = ""
 
 
-@dataclass
-class NativeKernel:
+class NativeKernel(Struct):
     """One kernel as compiled C; the kernel is compiled when C is first chosen for it."""
 
     program: KernelProgram
     blocks: Blocks
-    _libraries: dict[bool, ctypes.CDLL] = field(default_factory=dict, repr=False)
+    _libraries: dict[bool, ctypes.CDLL] = field(default_factory=dict)
     _problem: str = ""
     _work: int = -1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.effects.matrices import _count as matrix_count
 from gpuemu_flow.emulator.effects.matrices import read_form
@@ -12,7 +14,6 @@ from gpuemu_flow.emulator.native.c_types import c_type
 from gpuemu_flow.emulator.native.fragments import write_fragments
 from gpuemu_flow.emulator.native.warp_body import KINDS, WarpBody
 from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
-from gpuemu_flow.quick_dataclass import dataclass
 
 BASES = frozenset(
     {"shfl", "vote", "match", "redux", "activemask", "elect", "ldmatrix", "stmatrix", "mma", "wmma"}
@@ -236,8 +237,7 @@ _WRITERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """The parts of the C function for a step that a warp executes together."""
 
     reader: SegmentWriter

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
@@ -36,8 +36,7 @@ class CompileError(Exception):
     """Raised if a kernel could not be compiled or loaded; the text says why."""
 
 
-@dataclass(frozen=True)
-class CCompiler:
+class CCompiler(Struct, frozen=True):
     """A C compiler on this machine.
 
     Attributes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from msgspec import Struct, field
 
 from gpuemu_flow.emulator.blocks import (
     ENDS_THREADS,
@@ -26,14 +26,12 @@ from gpuemu_flow.emulator.polling import is_strong, polling_loads
 from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
-from gpuemu_flow.quick_dataclass import dataclass
 
 MAX_STEPS = 12_000
 """Largest number of steps of a kernel that a compiler can translate in a few seconds."""
 
 
-@dataclass
-class _Segment:
+class _Segment(Struct):
     """The parts of one C function, before it is decided which registers are stored in arrays."""
 
     number: int

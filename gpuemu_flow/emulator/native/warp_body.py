@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Operand, Sink, Step
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type
 from gpuemu_flow.emulator.native.writer import SegmentWriter
 from gpuemu_flow.emulator.types import SIZES
-from gpuemu_flow.quick_dataclass import dataclass
 
 KINDS = {
     "f16": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4, "s4": 5, "u4": 6, "e4m3": 7, "e5m2": 8,
@@ -19,18 +17,14 @@ KINDS = {
 """Numbers of element types in C."""
 
 
-@dataclass
 class WarpBody:
     """Writer of the C for one step that a warp executes together."""
 
-    program: KernelProgram
-    reader: SegmentWriter = field(init=False)
-    writer: SegmentWriter = field(init=False)
-    arrays: list[str] = field(default_factory=list)
-    work: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.reader, self.writer = SegmentWriter(self.program), SegmentWriter(self.program)
+    def __init__(self, program: KernelProgram) -> None:
+        self.program = program
+        self.reader, self.writer = SegmentWriter(program), SegmentWriter(program)
+        self.arrays: list[str] = []
+        self.work: list[str] = []
 
     def take(self, operand: Operand, type_name: str) -> str:
         """Write code that reads an operand of every lane into an array; return the array's name."""
