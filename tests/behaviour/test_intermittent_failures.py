@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mini_workspace import DOUBLES, Mini, make_doubling
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.code_state import CODE, code_key, fixed_ids

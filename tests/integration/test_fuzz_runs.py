@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError

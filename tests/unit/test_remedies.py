@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from envelope_ops import Function
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.judge import Judge
