@@ -11,8 +11,8 @@ from gpuemu_flow.cli.options import SEED, format_option, split_words
 from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.arguments import NamedArgument
     from gpuemu_flow.emulator.launch import LaunchResult
+    from gpuemu_flow.emulator.session import NamedArgument
 
 
 @click.command(short_help="Run a compiled kernel (PTX) on the CPU.")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.findings import show_index
-from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
     LOCAL_BASE,
     SHARED_BASE,
     WINDOW,
 )
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.shared_memory import SharedMemory
 from gpuemu_flow.emulator.types import Array
 

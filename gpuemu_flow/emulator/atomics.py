@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from gpuemu_flow.emulator.accesses import Accesses
-from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.semantics import floats, packed
 from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from gpuemu_flow.emulator.global_races import GlobalRaces
-from gpuemu_flow.emulator.lanes import ActiveLanes
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from gpuemu_flow.emulator.blocks import is_cluster_barrier
 from gpuemu_flow.emulator.cluster_races import ClusterRaces
+from gpuemu_flow.emulator.findings import plain_variable
 from gpuemu_flow.emulator.global_races import GlobalRaces
-from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
     PATTERN,
 )
-from gpuemu_flow.emulator.names import plain_variable
 from gpuemu_flow.emulator.race_log import LoggedRaces
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import SIZES, Array
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.bytes import Bytes
-from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
     READ_ONLY,
@@ -15,6 +14,7 @@ from gpuemu_flow.emulator.memory import (
     UNINITIALISED,
     WRITTEN,
 )
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.store_conflicts import may_conflict, report_conflicts
 from gpuemu_flow.emulator.types import Array
 

@@ -20,12 +20,11 @@ from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.dimensions import LaunchShape, check_dimensions
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, CheckFinding
+from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, CheckFinding, plain_function
 from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
 from gpuemu_flow.emulator.machine import BlockMachine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LaunchArena, SideBySide
-from gpuemu_flow.emulator.names import plain_function
 from gpuemu_flow.emulator.native.backend import NativeKernel
 from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
@@ -125,7 +124,7 @@ class LaunchResult(Struct, frozen=True):
     note: str = ""
 
 
-class Kernel(Struct):
+class Kernel(Struct, dict=True):
     """A kernel ready to be launched any number of times."""
 
     program: KernelProgram

@@ -14,6 +14,9 @@ from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
 MAX_VARIABLE_BYTES = 1 << 28
 """Size of the largest permitted variable: a hostile file may declare exabytes."""
 
+FUNCTIONS = 0x0300_0000_0000
+"""Addresses of functions begin here; no memory of a kernel lies there."""
+
 _PARAMETERS = re.compile(r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)", re.ASCII)
 _VALUE = re.compile(r"[^\s,{}]+(?:\([^()]*\))?(?:\s*\+\s*\d+)?", re.ASCII)
 _GENERIC = re.compile(r"(?:generic\()?([A-Za-z_$%][\w$%]*)\)?(?:\s*\+\s*(\d+))?\Z", re.ASCII)
@@ -88,6 +91,22 @@ def check_size(variable: Variable, module: Module) -> int:
     return size
 
 
+def function_addresses(module: Module) -> dict[str, int]:
+    """Give each device function of a module an address, for calls through pointers."""
+    functions = (f for f in module.functions if not f.is_entry)
+    return {f.name: FUNCTIONS + 16 * n for n, f in enumerate(functions, 1)}
+
+
+def taken_addresses(module: Module) -> set[str]:
+    """Return the names of the functions whose addresses the module's variables and code use."""
+    text = module.source.text
+    named = set(re.findall(r"\bmov\.[ub]64\s+[%\w]+,\s*([A-Za-z_$][\w$]*)\s*;", text))
+    for variable in module.variables:
+        statement = text[variable.offset : text.find(";", variable.offset)]
+        named.update(re.findall(r"[A-Za-z_$][\w$]*", statement.partition("=")[2]))
+    return named & function_addresses(module).keys()
+
+
 def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -> GlobalVariable:
     """Make a module variable with its initial bytes.
 
@@ -116,10 +135,14 @@ def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -
         bits = _value_bits(word, width)
         if bits is None:
             pointer = _GENERIC.match(word)
+            address = function_addresses(module).get(pointer.group(1)) if pointer else None
+            if address is not None and width == 8:
+                data += address.to_bytes(width, "little")
+                continue
             if pointer is None or pointer.group(1) not in numbers or width != 8:
                 raise unsupported(
                     f"{variable.name}: initial value {word[:40]!r} cannot be read",
-                    "addresses of functions cannot be run: call the function by its name",
+                    "it is neither a number nor the address of a variable or function",
                     module.source.file,
                     module.source.line_of(variable.offset),
                 )

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
-from gpuemu_flow.emulator.semantics.small_floats import unpack_fp8
+from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32, unpack_fp8
 from gpuemu_flow.emulator.tensor_copies import TensorCopies
 from gpuemu_flow.emulator.types import WARP, Array
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.emulator.lanes import ActiveLanes
 from gpuemu_flow.emulator.races import SharedRaces
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
 

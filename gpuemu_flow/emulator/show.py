@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuemu_flow.emulator.arguments import NamedArgument
 from gpuemu_flow.emulator.coverage import KernelCoverage
 from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult
+from gpuemu_flow.emulator.session import NamedArgument
 from gpuemu_flow.emulator.types import Array
 
 Json = object

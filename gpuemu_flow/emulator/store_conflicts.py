@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from gpuemu_flow.emulator.findings import show_index
-from gpuemu_flow.emulator.lanes import ActiveLanes
+from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
 

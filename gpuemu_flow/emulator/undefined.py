@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
-from gpuemu_flow.emulator.effects.watch import UNDEFINED
-from gpuemu_flow.emulator.forms import find_form
+from gpuemu_flow.emulator.effects.checking import UNDEFINED
+from gpuemu_flow.emulator.forms_arithmetic import find_form
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,

@@ -11,7 +11,6 @@ import pytest
 
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 
-pytestmark = pytest.mark.long
 EXTENSIONS = Path(__file__).parent / "extensions"
 
 

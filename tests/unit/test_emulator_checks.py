@@ -11,7 +11,7 @@ from emulated_kernels import as_argument, out
 from planted_bugs import HARMLESS_MORE, MORE
 
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
-from gpuemu_flow.emulator.orders import find_order_dependence
+from gpuemu_flow.emulator.session import find_order_dependence
 
 HEAD = """.version 7.0
 .target sm_80

@@ -12,7 +12,7 @@ from emulated_kernels import FOLDER, Case, as_argument
 from gpuemu_flow.emulator.clusters import together
 from gpuemu_flow.emulator.errors import LaunchError
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
-from gpuemu_flow.emulator.orders import find_order_dependence
+from gpuemu_flow.emulator.session import find_order_dependence
 
 CASES = cluster_cases(1)
 BY_ENTRY = {case.entry: case for case in CASES}

@@ -60,13 +60,13 @@ def test_what_is_missing_is_named_with_line_and_fix(text: str) -> None:
 
 def test_a_variable_that_cannot_be_read_matters_only_to_kernels_that_use_it() -> None:
     text = (
-        HEADER + ".func f() { ret; }\n.global .align 8 .u64 table[1] = {f};\n"
+        HEADER + ".global .align 8 .u64 table[1] = {elsewhere};\n"
         ".visible .entry without() { ret; }\n"
         ".visible .entry with() { .reg .b64 %rd<2>; ld.global.u64 %rd1, [table]; ret; }\n"
     )
     without, using = cover_file(text.encode(), "k.ptx")
     assert without.runs and not using.runs
-    assert "functions" in using.problem or "table" in using.problem
+    assert "table" in using.problem
 
 
 def test_clusters_of_several_blocks_can_run() -> None:

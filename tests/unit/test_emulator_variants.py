@@ -7,12 +7,17 @@ import pytest
 from emulated_kernels import as_argument, out
 from test_emulator_checks import HEAD
 
-from gpuemu_flow.emulator.approximations import find_approximate, perturb
-from gpuemu_flow.emulator.contraction import find_pairs, fuse
 from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult, load_kernel
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.emulator.variants import find_flips, make_variants
+from gpuemu_flow.emulator.variants import (
+    find_approximate,
+    find_flips,
+    find_pairs,
+    fuse,
+    make_variants,
+    perturb,
+)
 from gpuemu_flow.numerics.contract_views import split_variants, variant_name
 
 LOAD = "ld.global.f32 %f1, [%rd4]; "

@@ -7,20 +7,36 @@ from gpuemu_flow.emulator.effects import (
     asynchronous,
     atomics,
     barriers,
-    calls,
-    carries,
-    clusters,
     loads,
     matrices,
-    mbarriers,
     moves,
-    perturb,
     stack,
     tensors,
     warps,
-    watch,
-    wgmma,
-    wmma,
+)
+from gpuemu_flow.emulator.effects import (
+    barriers as mbarriers,
+)
+from gpuemu_flow.emulator.effects import (
+    checking as perturb,
+)
+from gpuemu_flow.emulator.effects import (
+    checking as watch,
+)
+from gpuemu_flow.emulator.effects import (
+    matrices as wgmma,
+)
+from gpuemu_flow.emulator.effects import (
+    matrices as wmma,
+)
+from gpuemu_flow.emulator.effects import (
+    moves as carries,
+)
+from gpuemu_flow.emulator.effects import (
+    moves as clusters,
+)
+from gpuemu_flow.emulator.effects import (
+    stack as calls,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuemu_flow.emulator.atomics import AtomicForm, combiner
+from gpuemu_flow.emulator.effects.bulk import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
@@ -16,13 +17,12 @@ from gpuemu_flow.emulator.effects.checking import (
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
-from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step
 from gpuemu_flow.emulator.polling import RELEASES
 from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.emitter import Emitter
+    from gpuemu_flow.emulator.codegen import Emitter
 
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _WORDS = frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.emulator.effects.bulk import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
@@ -13,13 +14,12 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.effects.stores_async import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, Symbol
 from gpuemu_flow.emulator.polling import STRONG
 from gpuemu_flow.emulator.types import DTYPES, SIZES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.emitter import Emitter
+    from gpuemu_flow.emulator.codegen import Emitter
 
 _WORDS = frozenset(
     {

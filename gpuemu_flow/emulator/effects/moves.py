@@ -19,12 +19,13 @@ from gpuemu_flow.emulator.ir import Operand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.floats import flush
-from gpuemu_flow.emulator.semantics.integers import compare
+from gpuemu_flow.emulator.semantics.integers import compare, multiply_high
 from gpuemu_flow.emulator.semantics.packed import high, low
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array, is_float
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.emitter import Emitter
+    from gpuemu_flow.emulator.codegen import Emitter
+
 
 _COMPARISONS = frozenset(
     {
@@ -290,4 +291,128 @@ EFFECTS = {
     "mov": Effect(_mov_problem, _emit_mov, "mov"),
     "cvta": Effect(_cvta_problem, _emit_cvta, "cvta"),
     "isspacep": Effect(_isspacep_problem, _emit_isspacep, "isspacep"),
+}
+
+
+# Extended-precision arithmetic: instructions that read or write a thread's carry.
+
+
+_TYPES = frozenset({"u32", "s32", "b32", "u64", "s64", "b64"})
+
+
+def _operands(step: Step) -> int:
+    return 3 if step.opcode.base in ("mad", "madc") else 2
+
+
+def _problem(step: Step) -> str:
+    words = set(step.opcode.segments[1:])
+    type_name = step.opcode.type
+    known = {"cc", "lo", "hi", type_name}
+    chained = step.opcode.base.endswith("c") or "cc" in words
+    if not chained or type_name not in _TYPES or not words <= known:
+        return UNKNOWN_FORM
+    if step.guard is not None:
+        return "a carry under a predicate is not supported"
+    if _operands(step) == 3 and not words & {"lo", "hi"}:
+        return UNKNOWN_FORM
+    return operands_problem(step, (type_name,) * _operands(step), type_name)
+
+
+def _emit(emitter: Emitter, step: Step, index: int) -> None:
+    opcode = step.opcode
+    type_name = opcode.type
+    wide = type_name.endswith("64")
+    signed_type = ("s" if type_name[0] == "s" else "u") + type_name[1:]
+    values = [emitter.read(o, signed_type) for o in step.operands[1:]]
+    code = "u8" if wide else "u4"
+    if _operands(step) == 3:
+        if "hi" in opcode.segments:
+            high = emitter.function(multiply_high, "multiply high")
+            product = emitter.temporary(f"{high}({values[0]}, {values[1]})")
+        else:
+            product = emitter.temporary(f"{values[0]} * {values[1]}")
+        values = [product, values[2]]
+    left, right = (f"{v}.view({code!r})" for v in values)
+    subtracts = opcode.base.startswith("sub")
+    function = emitter.function(_subtract if subtracts else _add, f"carry {subtracts}")
+    taken = "m.carry" if opcode.base.endswith("c") else "None"
+    found = emitter.temporary(f"{function}({left}, {right}, {taken})")
+    emitter.write(step.operands[0], f"{found}[0]", f"b{64 if wide else 32}", step)
+    if "cc" in opcode.segments:
+        emitter.do(f"m.carry = {found}[1]")
+
+
+def _add(a: Array, b: Array, carry: Array | None) -> tuple[Array, Array]:
+    total = a + b
+    out = total < a
+    if carry is not None:
+        more = total + carry.astype(total.dtype)
+        out = out | (more < total)
+        total = more
+    return total, out
+
+
+def _subtract(a: Array, b: Array, borrow: Array | None) -> tuple[Array, Array]:
+    rest = a - b
+    out = a < b
+    if borrow is not None:
+        less = rest - borrow.astype(rest.dtype)
+        out = out | (rest < borrow.astype(rest.dtype))
+        rest = less
+    return rest, out
+
+
+_EFFECT = Effect(_problem, _emit, "Extended-Precision Integer Arithmetic Instructions")
+
+EFFECTS_CARRIES = dict.fromkeys(("add", "addc", "sub", "subc", "mad", "madc"), _EFFECT)
+
+
+# Addresses in the shared memory of other blocks of a cluster: mapa, getctarank.
+
+
+def _is_generic(step: Step) -> bool:
+    return not step.opcode.space
+
+
+def _words_problem(step: Step) -> str:
+    words = step.opcode.segments[1:]
+    known = words in (("u32",), ("u64",), ("shared::cluster", "u32"), ("shared::cluster", "u64"))
+    if not known or (_is_generic(step) and step.opcode.type != "u64"):
+        return UNKNOWN_FORM
+    return ""
+
+
+def _map_problem(step: Step) -> str:
+    type_name = step.opcode.type
+    return _words_problem(step) or operands_problem(step, (type_name, "u32"), type_name)
+
+
+def _rank_problem(step: Step) -> str:
+    return _words_problem(step) or operands_problem(step, (step.opcode.type,), "u32")
+
+
+def _wide(emitter: Emitter, operand: Operand, type_name: str) -> str:
+    value = emitter.read(operand, type_name)
+    return value if type_name == "u64" else emitter.temporary(f"{value}.astype('u8')")
+
+
+def _emit_map(emitter: Emitter, step: Step, index: int) -> None:
+    type_name = step.opcode.type
+    where = _wide(emitter, step.operands[1], type_name)
+    rank = emitter.read(step.operands[2], "u32")
+    value = f"m.map_shared({_is_generic(step)}, {where}, {rank}, {emitter.mask(step)}, {index})"
+    if type_name == "u32":
+        value = f"{value}.astype('u4')"
+    emitter.write(step.operands[0], value, type_name, step)
+
+
+def _emit_rank(emitter: Emitter, step: Step, index: int) -> None:
+    where = _wide(emitter, step.operands[1], step.opcode.type)
+    value = f"m.rank_of_shared({_is_generic(step)}, {where})"
+    emitter.write(step.operands[0], value, "u32", step)
+
+
+EFFECTS_CLUSTERS = {
+    "mapa": Effect(_map_problem, _emit_map, "mapa"),
+    "getctarank": Effect(_rank_problem, _emit_rank, "getctarank"),
 }

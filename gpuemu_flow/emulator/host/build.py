@@ -19,6 +19,9 @@ from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.store.user_cache import user_cache_folder
 
 NATIVE = Path(__file__).parent / "native"
+MOST_RUNTIMES, MOST_PROGRAMS = 4, 200
+"""Largest numbers of runtimes (of several CUDA versions) and of programs in the cache."""
+
 HEADERS = NATIVE / "include"
 """Headers of libraries that a toolkit may lack."""
 
@@ -128,6 +131,13 @@ def cache_folder() -> Path:
     return folder
 
 
+def keep_newest(folder: Path, prefix: str, most: int) -> None:
+    """Remove the folders of a prefix that were used longest ago, beyond `most` of them."""
+    found = [(e.stat().st_mtime, e.path) for e in os.scandir(folder) if e.name.startswith(prefix)]
+    for _, path in sorted(found)[: max(0, len(found) - most)]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def digest(*parts: bytes | str) -> str:
     made = hashlib.sha256()
     for part in parts:
@@ -162,7 +172,9 @@ def runtime_folder(toolkit: Toolkit) -> Path:
     )  # fmt: skip
     folder = cache_folder() / f"runtime-{key}"
     if folder.is_dir():
+        os.utime(folder)
         return folder
+    keep_newest(cache_folder(), "runtime-", MOST_RUNTIMES - 1)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as name:
         made, work = Path(name) / "lib", Path(name) / "work"
         made.mkdir()
@@ -267,8 +279,10 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
     folder = cache_folder() / "programs" / digest(version, *options, "\0", *places)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     program, note = folder / "program", folder / "inputs.json"
+    os.utime(folder)
     if program.is_file() and _is_current(note):
         return program
+    keep_newest(folder.parent, "", MOST_PROGRAMS)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         made, depends = Path(name) / "program", Path(name) / "depends"
         command = [toolkit.nvcc, *options, *_libraries(toolkit, places), *places, "-o", str(made)]

@@ -19,17 +19,19 @@ _NAMED = re.compile(r"\b(?:torch|at)::(\w+)\s*\(")
 _ALWAYS = ("empty", "empty_like", "zeros", "zeros_like", "from_blob", "full", "ones")
 
 
-def without_architectures(given: list[str]) -> list[str]:
-    """Drop what chooses GPUs, and debug code; the emulated GPU's PTX comes instead."""
-    kept, skip = [], False
-    for word in given:
-        if skip:
-            skip = False
-        elif _ARCH.match(word):
-            skip = "=" not in word
+def for_emulator(given: list[str]) -> list[str]:
+    """Ask for PTX of the newest architecture among those that are given, with line numbers."""
+    kept: list[str] = []
+    chosen: list[str] = []
+    words = iter(given)
+    for word in words:
+        if _ARCH.match(word):
+            text = word if "=" in word else f"{word}={next(words, '')}"
+            chosen += re.findall(r"(?:compute|sm)_(\d+[af]?)", text)
         elif word not in ("-G", "--device-debug"):
             kept.append(word)
-    arch = os.environ.get("GPUEMU_ARCH", "80")
+    chosen.append(os.environ.get("GPUEMU_ARCH", "80"))
+    arch = max(chosen, key=lambda a: (int(a.rstrip("af")), a))
     return [*kept, f"-gencode=arch=compute_{arch},code=compute_{arch}", "-lineinfo"]
 
 
@@ -59,7 +61,7 @@ def slim_flags(sources: list[str]) -> list[str] | None:
 given = sys.argv[1:]
 if {"-dlink", "--version", "-dumpversion", "-dumpfullversion", "-v"} & set(given):
     os.execv(REAL, [REAL, *given])
-args = without_architectures(given) if NVCC else given
+args = for_emulator(given) if NVCC else given
 sources = [a for a in args if a.endswith((".cu", ".cpp", ".cc"))] if "-c" in args else []
 slim = slim_flags(sources) if sources else None
 if slim is not None:

@@ -31,6 +31,9 @@ _FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/inclu
             "/include/c++/", "/site-packages/", "/dist-packages/", ".cudafe1.stub.c",
             "/_ctypes/")  # fmt: skip
 
+_INTERPRETERS = ("python", "libpython")
+"""Beginnings of the names of programs whose own source is never the user's."""
+
 
 class Allocated(NamedTuple):
     """What the source says about an allocation: variable, bytes of an element, place."""
@@ -81,7 +84,7 @@ class Places:
         for address in addresses:
             found = self._mapping(address)
             self._known[address] = ()
-            if found is not None:
+            if found is not None and not Path(found.path).name.startswith(_INTERPRETERS):
                 offset = address - 1 - found.start + found.offset
                 by_file.setdefault(found.path, []).append((address, offset))
         for path, items in by_file.items():

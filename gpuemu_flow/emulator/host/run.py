@@ -52,7 +52,8 @@ class Device:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._folder = Path(tempfile.mkdtemp(prefix="gpuemu-"))
+        short = None if len(tempfile.gettempdir()) < 60 else "/tmp"  # noqa: S108 - a socket's name
+        self._folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=short))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(str(self._folder / "device"))
         self._socket.listen(16)
@@ -80,7 +81,18 @@ class Device:
 
     def accept(self) -> None:
         """Serve a process that wants to use the device, in a new process."""
-        connection, _ = self._socket.accept()
+        self._fork_server(self._socket.accept()[0])
+
+    def connect(self) -> socket.socket:
+        """Return a connection for one process that must not open any, such as a sandboxed worker.
+
+        The process inherits it, and finds its number in ``GPUEMU_FD``.
+        """
+        theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._fork_server(ours, theirs)
+        return theirs
+
+    def _fork_server(self, connection: socket.socket, *others: socket.socket) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -91,7 +103,8 @@ class Device:
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self._socket.close()
+            for other in (self._socket, *others):
+                other.close()
             self._serve(connection)
             code = 0
         except BaseException:
@@ -102,6 +115,8 @@ class Device:
 
     def _serve(self, connection: socket.socket) -> None:
         hello, fds, _, _ = socket.recv_fds(connection, 256, 1)
+        if not hello:  # the process ended without a use of the device
+            return
         _, pid, size = hello.decode().split()
         session = Session(connection, fds[0], int(pid), int(size), self.options)
         connection.sendall(b"!")
@@ -115,11 +130,11 @@ class Device:
         for pid in self._servers:
             _, status = os.waitpid(pid, 0)
             file = self._folder / f"{pid}.report"
-            if status or not file.is_file():
+            if status:
                 crash = Problem("exec-crash", "the emulator failed; its traceback is above")
                 report.problems.append(str(crash))
-                continue
-            report.add(msgspec.msgpack.decode(file.read_bytes(), type=HostReport))
+            elif file.is_file():
+                report.add(msgspec.msgpack.decode(file.read_bytes(), type=HostReport))
         self._servers.clear()
         return report
 

@@ -18,7 +18,7 @@ from gpuemu_flow.emulator.decode import decode_program, is_cuda_header
 from gpuemu_flow.emulator.dimensions import check_dimensions
 from gpuemu_flow.emulator.errors import BudgetError, LaunchError
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
-from gpuemu_flow.emulator.host.arena import DeviceArena, DeviceBlock
+from gpuemu_flow.emulator.host.arena import HOST_VISIBLE, DeviceArena, DeviceBlock
 from gpuemu_flow.emulator.host.fatbin import link, read_image
 from gpuemu_flow.emulator.host.places import Places
 from gpuemu_flow.emulator.ir import GlobalVariable
@@ -37,6 +37,9 @@ _WORKSPACE, _WORKSPACE_ROOM = 40960, 4096
 _INVALID_CONFIGURATION, _TIMEOUT, _ASSERT, _FAILED, _NOT_SUPPORTED = 9, 702, 710, 719, 801
 SLOW = 500_000_000
 """Work of a launch, in thread instructions, from which on numpy only describes findings."""
+
+LAUNCH_WORK = LARGE // 150
+"""What a launch by numpy costs beyond its work: after 150 small launches, C pays, too."""
 
 NEAR = 16
 """Blocks before and after the one with a mistake whose findings numpy describes."""
@@ -144,11 +147,12 @@ class Session:
         """Answer requests until the process says goodbye or ends."""
         answers = {
             "module": self._on_module, "bind": self._on_bind, "entry": self._on_entry,
-            "launch": self._on_launch, "bye": self._on_bye,
+            "launch": self._on_launch, "bye": self._on_bye, "sync": lambda *_: b"ok",
         }  # fmt: skip
         notes = {
             "allocate": self._on_allocate, "free": self._on_free, "name": self._on_name,
-            "finding": self._on_finding, "unsupported": self._on_unsupported,
+            "share": self._on_share, "finding": self._on_finding,
+            "unsupported": self._on_unsupported,
         }  # fmt: skip
         for message in self._messages():
             head, _, rest = message.partition(b"\n")
@@ -183,6 +187,11 @@ class Session:
 
     def _on_free(self, words: list[str], _rest: bytes) -> None:
         self._arena.remove(int(words[0]), tuple(map(int, words[1:])))
+
+    def _on_share(self, words: list[str], _rest: bytes) -> None:
+        block = self._arena.at(int(words[0]))
+        if block is not None:
+            block.flags |= HOST_VISIBLE
 
     def _on_name(self, words: list[str], _rest: bytes) -> None:
         block = self._arena.at(int(words[0]))
@@ -359,7 +368,7 @@ class Session:
         launch, native = fresh(), kernel._native
         ids = np.arange(launch.blocks)
         work = launch.threads * launch.blocks * native._weighted_steps()
-        self._work[key] = self._work.get(key, 0) + work
+        self._work[key] = self._work.get(key, 0) + work + LAUNCH_WORK
         wished = self._options.backend
         if wished == "auto":
             worth = self._work[key] >= LARGE and self._vain.get(key, 0) < 3
@@ -473,7 +482,7 @@ def _full_name(block: DeviceBlock) -> str:
 
 
 def _plain(name: str) -> str:
-    from gpuemu_flow.emulator.names import plain_function  # noqa: PLC0415
+    from gpuemu_flow.emulator.findings import plain_function  # noqa: PLC0415
 
     return plain_function(name) or name
 

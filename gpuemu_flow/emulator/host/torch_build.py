@@ -12,12 +12,14 @@ import msgspec
 
 from gpuemu_flow.emulator.host.build import (
     HEADERS,
+    MOST_RUNTIMES,
     NATIVE,
     Toolkit,
     cache_folder,
     cxx_compiler,
     digest,
     find_toolkit,
+    keep_newest,
     problem,
     run_tool,
     runtime_folder,
@@ -61,7 +63,10 @@ def make_home(torch: Path) -> Home:
         sys.executable, *(path.read_bytes() for path in sources),
     )  # fmt: skip
     root = cache_folder() / f"torch-{key}"
-    if not root.is_dir():
+    if root.is_dir():
+        os.utime(root)
+    else:
+        keep_newest(cache_folder(), "torch-", MOST_RUNTIMES - 1)
         with tempfile.TemporaryDirectory(dir=cache_folder()) as name:
             made = Path(name) / "made"
             _build_device(torch, toolkit, runtime, made)

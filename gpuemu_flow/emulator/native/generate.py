@@ -14,14 +14,16 @@ from gpuemu_flow.emulator.blocks import (
 from gpuemu_flow.emulator.ir import KernelProgram, Register, Step
 from gpuemu_flow.emulator.native import runtime
 from gpuemu_flow.emulator.native.barrier_objects import BARRIER_OBJECTS
-from gpuemu_flow.emulator.native.c_types import bits_type
-from gpuemu_flow.emulator.native.collectives import HELPERS, is_collective, write_collective
-from gpuemu_flow.emulator.native.fragments import FRAGMENTS
+from gpuemu_flow.emulator.native.collectives import (
+    FRAGMENTS,
+    HELPERS,
+    is_collective,
+    write_collective,
+)
 from gpuemu_flow.emulator.native.prelude import INTEGERS, MEMORY, OFFSETS, STATE
-from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES
-from gpuemu_flow.emulator.native.prelude_races import RACES
+from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES, RACES
 from gpuemu_flow.emulator.native.steps import write_step
-from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
+from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter, bits_type
 from gpuemu_flow.emulator.polling import is_strong, polling_loads
 from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.stack import stack_region

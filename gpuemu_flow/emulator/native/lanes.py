@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpuemu_flow.artifacts.ptx import Opcode
-from gpuemu_flow.emulator.native.lanes_conversions import conversion
-from gpuemu_flow.emulator.native.lanes_floats import FLOAT_WRITERS
+from gpuemu_flow.emulator.native.lanes_floats import FLOAT_WRITERS, conversion
 from gpuemu_flow.emulator.native.lanes_integers import INTEGER_WRITERS, Arguments
 from gpuemu_flow.emulator.registry import ROUNDINGS
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
-from gpuemu_flow.emulator.effects.checking import constant_of, items_of
+from gpuemu_flow.emulator.effects.checking import UNDEFINED, constant_of, items_of
 from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
-from gpuemu_flow.emulator.effects.watch import UNDEFINED
-from gpuemu_flow.emulator.forms import find_form
+from gpuemu_flow.emulator.forms_arithmetic import find_form
 from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.native.barrier_objects import write_bulk, write_object
-from gpuemu_flow.emulator.native.c_types import bits_type, c_type, from_bits
 from gpuemu_flow.emulator.native.lanes import lane_wise
-from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
+from gpuemu_flow.emulator.native.writer import (
+    LackingError,
+    SegmentWriter,
+    bits_type,
+    c_type,
+    from_bits,
+)
 from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.types import SIZES
 
@@ -399,6 +403,11 @@ def _stackrestore(writer: SegmentWriter, step: Step) -> None:
     writer.do(f"{f'if ({guard}) ' if guard else ''}s->stack[t] = {value};")
 
 
+def _system_call(writer: SegmentWriter, step: Step) -> None:
+    """Leave a launch that prints, or whose assertion fails, to numpy."""
+    writer.do(f"if ({writer.guard(step) or '1'}) s->err |= 2;")
+
+
 def _nothing(writer: SegmentWriter, step: Step) -> None:
     """Write nothing, since the step changes no value in this back end."""
 
@@ -410,6 +419,6 @@ _STEPS: dict[str, StepWriter] = {
     "prefetch": _nothing, "prefetchu": _nothing, "applypriority": _nothing,
     "nanosleep": _nothing, "pmevent": _nothing, "membar": _nothing, "fence": _nothing,
     "mbarrier": write_object, "griddepcontrol": _nothing, "setmaxnreg": _nothing,
-    "discard": _nothing,
+    "discard": _nothing, "call": _system_call,
     "alloca": _alloca, "stacksave": _stacksave, "stackrestore": _stackrestore, UNDEFINED: _watched,
 }  # fmt: skip

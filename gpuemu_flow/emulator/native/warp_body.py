@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Operand, Sink, Step
-from gpuemu_flow.emulator.native.c_types import bits_type, c_type
-from gpuemu_flow.emulator.native.writer import SegmentWriter
+from gpuemu_flow.emulator.native.writer import SegmentWriter, bits_type, c_type
 from gpuemu_flow.emulator.types import SIZES
 
 KINDS = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32, f64_to_bfloat
-from gpuemu_flow.emulator.semantics.rounding import to_odd, two_sum_error
+from gpuemu_flow.emulator.semantics.floats import to_odd, two_sum_error
 from gpuemu_flow.emulator.types import Array
 
 Lanes = Callable[..., Array]

@@ -168,8 +168,20 @@ bool freed(bool bug) {
   return true;
 }
 
+bool host(bool bug) {  // the host's own use of memory ends the program, as with a GPU
+  int *shared, *d;
+  CHECK(cudaMallocManaged(&shared, 64));
+  CHECK(cudaMalloc(&d, 64));
+  CHECK(cudaMemset(d, 0, 64));
+  twice<<<1, 16>>>(shared, 16);
+  CHECK(cudaDeviceSynchronize());
+  result = shared[3] + 1;
+  int* read = bug ? d : shared;
+  return read[3] == 6 && result == 7;  // line: host
+}
+
 int main(int argc, char** argv) {
   const Case cases[] = {{"symbols", symbols}, {"managed", managed}, {"pitched", pitched}, {"streams", streams},
-                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"freed", freed}};
+                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"freed", freed}, {"host", host}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -1,6 +1,7 @@
 // Memory of the device, checks of the host's own calls, and the way to the process that runs kernels.
 #include "gpuemu.h"
 
+#include <csignal>
 #include <execinfo.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,7 +24,8 @@
 #include <vector>
 
 namespace {
-std::recursive_mutex lock_;
+// What is global is never destroyed: programs free memory after the end of main, and we say goodbye later.
+std::recursive_mutex& lock_ = *new std::recursive_mutex;
 #define GUARD std::lock_guard<std::recursive_mutex> guard_(lock_)
 
 constexpr uint8_t kPattern = 0xA5;                // PATTERN of gpuemu_flow/emulator/memory.py
@@ -40,7 +42,7 @@ int memfd_ = -1, socket_ = -1;
 pid_t owner_ = 0;
 bool lost_ = false;
 uint64_t changes_ = 0;                            // of memory, by calls of the host
-std::string notes_;                               // messages without a reply, sent before the next request
+std::string& notes_ = *new std::string;                               // messages without a reply, sent before the next request
 
 void frame(std::string& to, const std::string& text) {
   uint64_t n = text.size();
@@ -66,11 +68,12 @@ bool read_all(char* p, size_t n) {
   return true;
 }
 void note(const std::string& text) {
+  if (lost_ || getpid() != owner_) return;
   frame(notes_, text);
   if (notes_.size() > 1 << 16 && !lost_) { lost_ = !send_all(notes_.data(), notes_.size()); notes_.clear(); }
 }
 std::string ask(const std::string& text) {
-  if (lost_) return "";
+  if (lost_ || getpid() != owner_) return "";
   frame(notes_, text);
   bool sent = send_all(notes_.data(), notes_.size());
   notes_.clear();
@@ -89,7 +92,8 @@ std::string sites() {  // return addresses of the callers, from which the other 
   return text.str();
 }
 
-struct Printed { std::string text; } printed_;
+struct Printed { std::string text; };
+Printed& printed_ = *new Printed;
 void show() {
   if (printed_.text.empty()) return;
   fwrite(printed_.text.data(), 1, printed_.text.size(), stdout);
@@ -105,24 +109,49 @@ __attribute__((destructor)) void farewell() {  // after the program's own destru
   socket_ = -1; lost_ = true;
 }
 
-void* map_at(uint64_t at, uint64_t offset) {
-  void* p = mmap((void*)at, kData, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, memfd_, offset);
-  if (p != (void*)at) die("the addresses of the emulated device are taken, or address space is limited (ulimit -v)");
+char* alias_ = nullptr;  // the same memory again, for us: at its own address only shared memory is the host's
+bool protect_ = true;
+void* map(void* at, uint64_t offset, int rights, int fixed) {
+  void* p = mmap(at, kData, rights, MAP_SHARED | MAP_NORESERVE | fixed, memfd_, offset);
+  if (p == MAP_FAILED || (at && p != at)) die("the addresses of the emulated device are taken, or address space is limited (ulimit -v)");
   return p;
 }
+bool host_uses_device(uint64_t address, bool writes, uint64_t pc);
+void on_fault(int number, siginfo_t* info, void* context) {
+  bool writes = false;
+  uint64_t pc = 0;
+#if defined(__x86_64__)
+  auto& registers = ((ucontext_t*)context)->uc_mcontext.gregs;
+  writes = registers[REG_ERR] & 2;
+  pc = registers[REG_RIP];
+#endif
+  host_uses_device((uint64_t)info->si_addr, writes, pc);
+  signal(number, SIG_DFL);  // it happens again, and ends the program as with a GPU
+}
+bool forked() { return owner_ && getpid() != owner_; }  // a child shares the memory, and must leave it alone
 bool open_device() {
   if (owner_) return getpid() == owner_;  // a forked child has no device, as with CUDA
-  const char* path = getenv("GPUEMU_SOCKET");
-  if (!path) die("this program's libcudart is gpuemu-flow's; start it by: gpuemu-flow exec PROGRAM");
+  const char *path = getenv("GPUEMU_SOCKET"), *given = getenv("GPUEMU_FD");
+  if (!path && !given) die("this program's libcudart is gpuemu-flow's; start it by: gpuemu-flow exec PROGRAM");
   memfd_ = memfd_create("gpuemu-device", MFD_CLOEXEC);
   if (memfd_ < 0 || ftruncate(memfd_, 2 * kData)) die("the device's memory cannot be made");
-  map_at(kBase, 0);
-  map_at(kShadowAt, kData);
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
-  socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(socket_, (sockaddr*)&to, sizeof to)) die("gpuemu-flow exec does not answer");
+  map((void*)kBase, 0, PROT_NONE, MAP_FIXED_NOREPLACE);
+  map((void*)kShadowAt, kData, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE);
+  alias_ = (char*)map(nullptr, 0, PROT_READ | PROT_WRITE, 0);
+  struct sigaction now{}, ours{};
+  ours.sa_sigaction = on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  if (!sigaction(SIGSEGV, nullptr, &now) && now.sa_handler == SIG_DFL) sigaction(SIGSEGV, &ours, nullptr);
+  if (given) {  // a connection that was made before, for a process that may open none
+    socket_ = atoi(given);
+    fcntl(socket_, F_SETFD, FD_CLOEXEC);
+  } else {
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    snprintf(to.sun_path, sizeof to.sun_path, "%s", path);
+    socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(socket_, (sockaddr*)&to, sizeof to)) die("gpuemu-flow exec does not answer");
+  }
   std::string hello = "hello " + std::to_string(getpid()) + " " + std::to_string(kData);
   char space[CMSG_SPACE(sizeof(int))] = {};
   iovec part{&hello[0], hello.size()};
@@ -133,23 +162,34 @@ bool open_device() {
   c->cmsg_level = SOL_SOCKET; c->cmsg_type = SCM_RIGHTS; c->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(c), &memfd_, sizeof(int));
   char ready;
-  if (sendmsg(socket_, &message, MSG_NOSIGNAL) < 0 || !read_all(&ready, 1)) die("gpuemu-flow exec does not answer");
   owner_ = getpid();
+  if (sendmsg(socket_, &message, MSG_NOSIGNAL) < 0 || !read_all(&ready, 1)) die("gpuemu-flow exec does not answer");
   return true;
 }
 
 // ------------------------------------------------------------------ allocations
-std::map<uint64_t, GpuBlock> live_;               // by start
-std::multimap<uint64_t, uint64_t> gaps_;          // freed room between others: size, start
-std::deque<std::pair<uint64_t, uint64_t>> late_;  // freed lately, and not yet used again: an access to it shows
+std::map<uint64_t, GpuBlock>& live_ = *new std::map<uint64_t, GpuBlock>;               // by start
+std::multimap<uint64_t, uint64_t>& gaps_ = *new std::multimap<uint64_t, uint64_t>;          // freed room between others: size, start
+std::deque<std::pair<uint64_t, uint64_t>>& late_ = *new std::deque<std::pair<uint64_t, uint64_t>>;  // freed lately, and not yet used again: an access to it shows
 uint64_t late_room_ = 0;
 constexpr uint64_t kLate = 256ull << 20;
 uint64_t top_ = 1 << 16, used_ = 0;
 
+// Memory of the device costs this machine twice its size, data and shadow.
+uint64_t capacity() {
+  static uint64_t found = std::min<uint64_t>(kData / 2, (uint64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4);
+  return found;
+}
 uint64_t aligned(uint64_t n) { return (n + kAlign - 1) & ~(kAlign - 1); }
 uint64_t guard_of(uint64_t size) { return aligned(std::min<uint64_t>(std::max<uint64_t>(size, 1 << 16), 1 << 20)); }
 uint64_t room_of(uint64_t size) { return aligned(size) + 2 * guard_of(size); }
 bool inside(const void* p) { return (uint64_t)p - kBase < kData; }
+char* in(const void* p) { return inside(p) ? alias_ + ((uint64_t)p - kBase) : (char*)p; }
+void allow(const GpuBlock& b, int rights) {
+  if (!protect_) return;
+  uint64_t from = b.start & ~4095ull, to = (b.start + b.size + 4095) & ~4095ull;  // guard zones keep others' pages away
+  if (mprotect((void*)(kBase + from), to - from, rights)) gpuemu_share_all();     // too many pieces for the system
+}
 uint8_t* shadow(const void* p) { return (uint8_t*)p - kBase + kShadowAt; }
 GpuBlock* find(const void* p) {
   uint64_t at = (uint64_t)p - kBase;
@@ -171,6 +211,14 @@ std::string named(const GpuBlock* b) { return "{" + std::to_string(b->start) + "
 void report(const char* check, const char* rule, const std::string& words) {
   note(std::string("finding ") + check + " " + rule + sites() + "\n" + words);
 }
+bool host_uses_device(uint64_t address, bool writes, uint64_t pc) {
+  if (address - kBase >= kData || getpid() != owner_) return false;
+  GpuBlock* b = find((void*)address);
+  std::string what = b ? named(b) + ", which is memory of the device" : "memory of the device that is not allocated";
+  note("finding mem host-access " + std::to_string(pc + 1) + sites() + "\nthe host " + (writes ? "writes " : "reads ") + what);
+  ask("sync\n");  // the other process reads where our code is, as long as we are there
+  return true;
+}
 std::string format(const char* form, ...) {
   char text[512];
   va_list more;
@@ -186,7 +234,7 @@ void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what) 
   GUARD;
   if (!open_device()) return nullptr;
   uint64_t room = room_of(size), at;
-  if (room < size || used_ + size > kData) return nullptr;
+  if (room < size || used_ + size > capacity()) return nullptr;
   auto gap = gaps_.lower_bound(room);
   if (gap != gaps_.end() && gap->first <= 2 * room) {
     at = gap->second;
@@ -201,14 +249,16 @@ void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what) 
   uint64_t start = at + guard_of(size);
   live_[start] = {start, size, flags};
   used_ += size;
-  if (state == kUnwritten && size < kFilled) memset((void*)(kBase + start), kPattern, size);
+  if (flags & kHostVisible) allow(live_[start], PROT_READ | PROT_WRITE);
+  if (state == kUnwritten && size < kFilled) memset(alias_ + start, kPattern, size);
   memset((void*)(kShadowAt + start), state, size);
-  note("allocate " + std::to_string(start) + " " + std::to_string(size) + " " + std::to_string(flags) + " " + what + sites() + "\n");
+  note("allocate " + std::to_string(start) + " " + std::to_string(size) + " " + std::to_string(flags) + " " + what + (strcmp(what, "tensor") ? sites() : "") + "\n");
   return (void*)(kBase + start);
 }
 int gpuemu_free(void* p, const char* what) {
   GUARD;
   if (!p) return kDone;
+  if (forked()) return kNotInitialised;
   auto it = inside(p) ? live_.find((uint64_t)p - kBase) : live_.end();
   if (it == live_.end() || it->second.flags & kVariable) {
     GpuBlock* b = inside(p) ? find(p) : nullptr;
@@ -222,9 +272,10 @@ int gpuemu_free(void* p, const char* what) {
   memset(shadow(p), kFree, b.size);
   if (b.size >= 1 << 16) {  // give whole pages back
     uint64_t from = (b.start + 4095) & ~4095ull, to = (b.start + b.size) & ~4095ull;
-    madvise((void*)(kBase + from), to - from, MADV_REMOVE);
+    madvise(alias_ + from, to - from, MADV_REMOVE);
     madvise((void*)(kShadowAt + from), to - from, MADV_REMOVE);
   }
+  if (b.flags & kHostVisible) allow(b, PROT_NONE);
   live_.erase(it);
   used_ -= b.size;
   late_.push_back({room_of(b.size), b.start - guard_of(b.size)});
@@ -234,16 +285,30 @@ int gpuemu_free(void* p, const char* what) {
     gaps_.insert(late_.front());
     late_.pop_front();
   }
-  note("free " + std::to_string(b.start) + sites() + "\n");
+  note("free " + std::to_string(b.start) + (strcmp(what, "tensor") ? sites() : "") + "\n");  // tensors: too many to trace
   return kDone;
 }
+void gpuemu_share(void* p) {
+  GUARD;
+  GpuBlock* b = inside(p) ? find(p) : nullptr;
+  if (!b || b->flags & kHostVisible) return;
+  b->flags |= kHostVisible;
+  allow(*b, PROT_READ | PROT_WRITE);
+  note("share " + std::to_string(b->start) + "\n");
+}
+void gpuemu_share_all(void) {
+  GUARD;
+  if (open_device() && protect_) mprotect((void*)kBase, kData, PROT_READ | PROT_WRITE);
+  protect_ = false;
+}
+void* gpuemu_host(const void* p) { return in(p); }
 int gpuemu_find(const void* p, GpuBlock* out) {
   GUARD;
   GpuBlock* b = inside(p) ? find(p) : nullptr;
   if (b && out) *out = *b;
   return b ? 0 : 1;
 }
-void gpuemu_mark(void* p, size_t n, int state) { changes_++; if (inside(p)) memset(shadow(p), state, n); }
+void gpuemu_mark(void* p, size_t n, int state) { changes_++; if (inside(p) && !forked()) memset(shadow(p), state, n); }
 size_t gpuemu_unwritten(const void* p, size_t n, size_t* first) {
   if (!inside(p)) return 0;
   uint8_t* at = shadow(p);
@@ -254,7 +319,7 @@ size_t gpuemu_unwritten(const void* p, size_t n, size_t* first) {
   if (first) *first = from;
   return count;
 }
-void gpuemu_room(size_t* left, size_t* total) { GUARD; *total = kData; *left = kData - used_; }
+void gpuemu_room(size_t* left, size_t* total) { GUARD; *total = capacity(); *left = capacity() - used_; }
 
 int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t to_pitch, size_t from_pitch, int kind, const char* what) {
   GUARD;
@@ -295,7 +360,7 @@ int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t 
       if (n && !bad) where = (uint64_t)f - kBase - b->start + first;
       bad += n;
     }
-    memmove(t, f, width);
+    memmove(in(t), in(f), width);
     if (a && b) memmove(shadow(t), shadow(f), width);
     if (a && (!b || a->flags & kConstant || b->flags & kConstant)) memset(shadow(t), a->flags & kConstant ? kReadOnly : kWritten, width);
   }
@@ -318,8 +383,8 @@ int gpuemu_fill(void* to, const void* item, size_t item_size, size_t width, size
   changes_++;
   for (size_t row = 0; row < height; row++) {
     char* t = (char*)to + row * pitch;
-    if (item_size == 1) memset(t, *(const uint8_t*)item, width);
-    else for (size_t i = 0; i + item_size <= width; i += item_size) memcpy(t + i, item, item_size);
+    if (item_size == 1) memset(in(t), *(const uint8_t*)item, width);
+    else for (size_t i = 0; i + item_size <= width; i += item_size) memcpy(in(t) + i, item, item_size);
     memset(shadow(t), a->flags & kConstant ? kReadOnly : kWritten, width);
   }
   return kDone;
@@ -337,12 +402,12 @@ void gpuemu_finding_at(const char* check, const char* rule, const char* place, c
 }
 void gpuemu_unsupported(const char* name) {
   GUARD;
-  static std::set<std::string> said;
+  static std::set<std::string>& said = *new std::set<std::string>;
   if (said.insert(name).second && open_device()) note(std::string("unsupported ") + name + sites() + "\n");
 }
 int gpuemu_handle(void* handle, int action) {
   GUARD;
-  static std::set<void*> known;
+  static std::set<void*>& known = *new std::set<void*>;
   if (action > 0) return known.insert(handle).second;
   return action ? known.erase(handle) : known.count(handle);
 }
@@ -373,7 +438,7 @@ void bind(GpuModule* m, std::istringstream& lines) {
     lines >> name >> size >> constant;
     void* at = gpuemu_allocate(size, kWritten, kVariable | (constant ? kConstant : 0), "variable");
     if (!at) die("the device has no room for the variable " + name);
-    memset(at, 0, size);
+    memset(in(at), 0, size);
     m->variables.push_back({strdup(name.c_str()), at, (size_t)size, constant});
     told << name << " " << (uint64_t)at << "\n";
     any = true;
@@ -462,7 +527,7 @@ int gpuemu_launch(GpuKernel* k, const uint32_t grid[3], const uint32_t block[3],
   return code;
 }
 GpuVariable* gpuemu_variables(GpuModule* m, size_t* count) {  // the first ones, until another kernel is loaded
-  static std::vector<GpuVariable> copy;
+  static std::vector<GpuVariable>& copy = *new std::vector<GpuVariable>;
   copy.assign(m->variables.begin(), m->variables.end());
   *count = copy.size();
   return copy.data();

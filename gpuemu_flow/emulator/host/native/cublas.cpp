@@ -85,6 +85,7 @@ S gemm(const char* name, bool ta, bool tb, int m, int n, int k, double alpha, co
     reads(name, pb, tb ? k : n, (tb ? n : k) * bytes_of(bt), ldb * bytes_of(bt));
     if (beta != 0) reads(name, pc, n, m * bytes_of(ct), ldc * bytes_of(ct));
     if (!writes(name, pc, n, m * bytes_of(ct), ldc * bytes_of(ct))) return CUBLAS_STATUS_EXECUTION_FAILED;
+    pa = (const char*)gpuemu_host(pa); pb = (const char*)gpuemu_host(pb); pc = (char*)gpuemu_host(pc);
     for (int i = 0; i < m; i++) for (int l = 0; l < k; l++) a[(size_t)i * k + l] = load(pa, at, ta ? (size_t)i * lda + l : (size_t)l * lda + i);
     for (int j = 0; j < n; j++) for (int l = 0; l < k; l++) b[(size_t)j * k + l] = load(pb, bt, tb ? (size_t)l * ldb + j : (size_t)j * ldb + l);
     for (int j = 0; j < n; j++)
@@ -99,9 +100,11 @@ S gemm(const char* name, bool ta, bool tb, int m, int n, int k, double alpha, co
   return kOk;
 }
 double scale(const void* p, cublasComputeType_t c) {
+  p = gpuemu_host(p);
   return c == CUBLAS_COMPUTE_64F ? *(const double*)p : c == CUBLAS_COMPUTE_16F ? (double)__half2float(*(const __half*)p) : (double)*(const float*)p;
 }
 template <class T> constexpr cudaDataType type() { return std::is_same<T, double>::value ? CUDA_R_64F : CUDA_R_32F; }
+template <class T> T* at(T* p) { return (T*)gpuemu_host(p); }
 template <class T> S gemv(const char* name, cublasOperation_t o, int m, int n, double alpha, const T* A, int lda, const T* x, int ix, double beta, T* y, int iy) {
   bool t = o != CUBLAS_OP_N;
   int rows = t ? n : m, columns = t ? m : n;
@@ -109,6 +112,7 @@ template <class T> S gemv(const char* name, cublasOperation_t o, int m, int n, d
   reads(name, x, columns, sizeof(T), ix * sizeof(T));
   if (beta != 0) reads(name, y, rows, sizeof(T), iy * sizeof(T));
   if (!writes(name, y, rows, sizeof(T), iy * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  A = at(A); x = at(x); y = at(y);
   for (int i = 0; i < rows; i++) {
     double sum = 0;
     for (int j = 0; j < columns; j++) sum += (double)A[t ? (size_t)i * lda + j : (size_t)j * lda + i] * x[(size_t)j * ix];
@@ -121,13 +125,15 @@ template <class T> S axpy(const char* name, int n, double a, const T* x, int ix,
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   reads(name, y, n, sizeof(T), iy * sizeof(T));
   if (!writes(name, y, n, sizeof(T), iy * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  x = at(x); y = at(y);
   for (int i = 0; i < n; i++) y[(size_t)i * iy] = (T)(a * x[(size_t)i * ix] + y[(size_t)i * iy]);
   return kOk;
 }
-template <class T> S result(cublasHandle_t, T* to, double v) { *to = (T)v; gpuemu_mark(to, sizeof(T), kWritten); return kOk; }
+template <class T> S result(cublasHandle_t, T* to, double v) { *at(to) = (T)v; gpuemu_mark(to, sizeof(T), kWritten); return kOk; }
 template <class T> S dot(const char* name, cublasHandle_t h, int n, const T* x, int ix, const T* y, int iy, T* to) {
   double sum = 0;
   if (n > 0) { reads(name, x, n, sizeof(T), ix * sizeof(T)); reads(name, y, n, sizeof(T), iy * sizeof(T)); }
+  x = at(x); y = at(y);
   for (int i = 0; i < n; i++) sum += (double)x[(size_t)i * ix] * y[(size_t)i * iy];
   return result(h, to, sum);
 }
@@ -135,6 +141,7 @@ template <class T> S scal(const char* name, int n, double a, T* x, int ix) {
   if (n <= 0) return kOk;
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   if (!writes(name, x, n, sizeof(T), ix * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  x = at(x);
   for (int i = 0; i < n; i++) x[(size_t)i * ix] = (T)(a * x[(size_t)i * ix]);
   return kOk;
 }
@@ -151,15 +158,15 @@ S cublasGetVersion_v2(cublasHandle_t, int* v) { *v = 130000; return kOk; }
 S cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) { return kOk; }
 S cublasSgemm_v2(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const float* al, const float* A, int lda, const float* B, int ldb,
                  const float* be, float* C, int ldc) {
-  return gemm("cublasSgemm", x, y, m, n, k, *al, A, CUDA_R_32F, lda, 0, B, CUDA_R_32F, ldb, 0, *be, C, CUDA_R_32F, ldc, 0, 1);
+  return gemm("cublasSgemm", x, y, m, n, k, *at(al), A, CUDA_R_32F, lda, 0, B, CUDA_R_32F, ldb, 0, *at(be), C, CUDA_R_32F, ldc, 0, 1);
 }
 S cublasDgemm_v2(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const double* al, const double* A, int lda, const double* B, int ldb,
                  const double* be, double* C, int ldc) {
-  return gemm("cublasDgemm", x, y, m, n, k, *al, A, CUDA_R_64F, lda, 0, B, CUDA_R_64F, ldb, 0, *be, C, CUDA_R_64F, ldc, 0, 1);
+  return gemm("cublasDgemm", x, y, m, n, k, *at(al), A, CUDA_R_64F, lda, 0, B, CUDA_R_64F, ldb, 0, *at(be), C, CUDA_R_64F, ldc, 0, 1);
 }
 S cublasHgemm(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const __half* al, const __half* A, int lda, const __half* B, int ldb,
               const __half* be, __half* C, int ldc) {
-  return gemm("cublasHgemm", x, y, m, n, k, __half2float(*al), A, CUDA_R_16F, lda, 0, B, CUDA_R_16F, ldb, 0, __half2float(*be), C, CUDA_R_16F, ldc, 0, 1);
+  return gemm("cublasHgemm", x, y, m, n, k, __half2float(*at(al)), A, CUDA_R_16F, lda, 0, B, CUDA_R_16F, ldb, 0, __half2float(*at(be)), C, CUDA_R_16F, ldc, 0, 1);
 }
 S cublasGemmEx(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const void* al, const void* A, cudaDataType at, int lda, const void* B,
                cudaDataType bt, int ldb, const void* be, void* C, cudaDataType ct, int ldc, cublasComputeType_t c, cublasGemmAlgo_t) {
@@ -167,7 +174,7 @@ S cublasGemmEx(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, 
 }
 S cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const float* al, const float* A, int lda, long long sa,
                             const float* B, int ldb, long long sb, const float* be, float* C, int ldc, long long sc, int count) {
-  return gemm("cublasSgemmStridedBatched", x, y, m, n, k, *al, A, CUDA_R_32F, lda, sa, B, CUDA_R_32F, ldb, sb, *be, C, CUDA_R_32F, ldc, sc, count);
+  return gemm("cublasSgemmStridedBatched", x, y, m, n, k, *at(al), A, CUDA_R_32F, lda, sa, B, CUDA_R_32F, ldb, sb, *at(be), C, CUDA_R_32F, ldc, sc, count);
 }
 S cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const void* al, const void* A, cudaDataType at, int lda,
                              long long sa, const void* B, cudaDataType bt, int ldb, long long sb, const void* be, void* C, cudaDataType ct, int ldc, long long sc,
@@ -175,17 +182,17 @@ S cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t x, cublasOperatio
   return gemm("cublasGemmStridedBatchedEx", x, y, m, n, k, scale(al, c), A, at, lda, sa, B, bt, ldb, sb, scale(be, c), C, ct, ldc, sc, count);
 }
 S cublasSgemv_v2(cublasHandle_t, cublasOperation_t o, int m, int n, const float* al, const float* A, int lda, const float* x, int ix, const float* be, float* y, int iy) {
-  return gemv("cublasSgemv", o, m, n, *al, A, lda, x, ix, *be, y, iy);
+  return gemv("cublasSgemv", o, m, n, *at(al), A, lda, x, ix, *at(be), y, iy);
 }
 S cublasDgemv_v2(cublasHandle_t, cublasOperation_t o, int m, int n, const double* al, const double* A, int lda, const double* x, int ix, const double* be, double* y, int iy) {
-  return gemv("cublasDgemv", o, m, n, *al, A, lda, x, ix, *be, y, iy);
+  return gemv("cublasDgemv", o, m, n, *at(al), A, lda, x, ix, *at(be), y, iy);
 }
-S cublasSaxpy_v2(cublasHandle_t, int n, const float* a, const float* x, int ix, float* y, int iy) { return axpy("cublasSaxpy", n, *a, x, ix, y, iy); }
-S cublasDaxpy_v2(cublasHandle_t, int n, const double* a, const double* x, int ix, double* y, int iy) { return axpy("cublasDaxpy", n, *a, x, ix, y, iy); }
+S cublasSaxpy_v2(cublasHandle_t, int n, const float* a, const float* x, int ix, float* y, int iy) { return axpy("cublasSaxpy", n, *at(a), x, ix, y, iy); }
+S cublasDaxpy_v2(cublasHandle_t, int n, const double* a, const double* x, int ix, double* y, int iy) { return axpy("cublasDaxpy", n, *at(a), x, ix, y, iy); }
 S cublasSdot_v2(cublasHandle_t h, int n, const float* x, int ix, const float* y, int iy, float* to) { return dot("cublasSdot", h, n, x, ix, y, iy, to); }
 S cublasDdot_v2(cublasHandle_t h, int n, const double* x, int ix, const double* y, int iy, double* to) { return dot("cublasDdot", h, n, x, ix, y, iy, to); }
 S cublasSnrm2_v2(cublasHandle_t h, int n, const float* x, int ix, float* to) { float v; dot("cublasSnrm2", h, n, x, ix, x, ix, &v); return result(h, to, std::sqrt((double)v)); }
 S cublasDnrm2_v2(cublasHandle_t h, int n, const double* x, int ix, double* to) { double v; dot("cublasDnrm2", h, n, x, ix, x, ix, &v); return result(h, to, std::sqrt(v)); }
-S cublasSscal_v2(cublasHandle_t, int n, const float* a, float* x, int ix) { return scal("cublasSscal", n, *a, x, ix); }
-S cublasDscal_v2(cublasHandle_t, int n, const double* a, double* x, int ix) { return scal("cublasDscal", n, *a, x, ix); }
+S cublasSscal_v2(cublasHandle_t, int n, const float* a, float* x, int ix) { return scal("cublasSscal", n, *at(a), x, ix); }
+S cublasDscal_v2(cublasHandle_t, int n, const double* a, double* x, int ix) { return scal("cublasDscal", n, *at(a), x, ix); }
 }

@@ -73,7 +73,7 @@ R cuDeviceGet(CUdevice* d, int n) { *d = 0; return n ? CUDA_ERROR_INVALID_DEVICE
 R cuDeviceGetCount(int* n) { *n = 1; return kOk; }
 R cuDeviceGetName(char* text, int n, CUdevice) { snprintf(text, n, "gpuemu-flow sm_%d (emulated)", gpuemu_architecture()); return kOk; }
 R cuDeviceGetUuid(CUuuid* u, CUdevice) { memcpy(u->bytes, "gpuemu-flow-0000", 16); return kOk; }
-R cuDeviceTotalMem(size_t* n, CUdevice) { *n = kData; return kOk; }
+R cuDeviceTotalMem(size_t* n, CUdevice) { size_t left; gpuemu_room(&left, n); return kOk; }
 R cuDeviceGetAttribute(int* v, CUdevice_attribute a, CUdevice) { bool known; *v = attribute(a, &known); return known ? kOk : kBad; }
 R cuDeviceComputeCapability(int* major, int* minor, CUdevice) { *major = gpuemu_architecture() / 10; *minor = gpuemu_architecture() % 10; return kOk; }
 R cuDeviceCanAccessPeer(int* v, CUdevice, CUdevice) { *v = 0; return kOk; }

@@ -34,6 +34,9 @@ extern "C" {
 // Memory. `what` names the call in messages, such as "cudaMalloc". The result is null without room.
 void* gpuemu_allocate(size_t size, int state, uint32_t flags, const char* what);
 int gpuemu_free(void* address, const char* what);
+void gpuemu_share(void* address);                            // lets the host use an allocation directly
+void gpuemu_share_all(void);
+void* gpuemu_host(const void* address);                      // where a library of ours may read and write it
 int gpuemu_find(const void* address, GpuBlock* block);       // 0 if the address lies in an allocation
 int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t to_pitch, size_t from_pitch, int kind, const char* what);
 int gpuemu_fill(void* to, const void* item, size_t item_size, size_t width, size_t height, size_t pitch, const char* what);

@@ -11,12 +11,11 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 namespace {
-std::recursive_mutex lock_;
+std::recursive_mutex& lock_ = *new std::recursive_mutex;  // what is global is never destroyed: see core.cpp
 #define GUARD std::lock_guard<std::recursive_mutex> guard_(lock_)
 typedef cudaError_t Error;
 thread_local Error last_ = cudaSuccess;
@@ -32,9 +31,8 @@ struct Binary {
 };
 struct Variable { Binary* binary; std::string name; size_t size; void** managed; GpuVariable* found; };
 struct Entry { Binary* binary; std::string name; GpuKernel* kernel; bool known; };
-std::map<const void*, Variable> variables_;
-std::map<const void*, Entry> entries_;
-std::set<Binary*> binaries_;
+std::map<const void*, Variable>& variables_ = *new std::map<const void*, Variable>;
+std::map<const void*, Entry>& entries_ = *new std::map<const void*, Entry>;
 
 void add_image(Binary* b, const void* data) {  // a fat binary says how large it is
   b->images.push_back(data);
@@ -47,8 +45,7 @@ void load(Binary* b) {
   for (auto& [_, v] : variables_)
     if (b->module && v.binary == b && (v.found = gpuemu_variable(b->module, v.name.c_str())) && v.managed) {
       *v.managed = v.found->address;
-      GpuBlock block;
-      gpuemu_find(v.found->address, &block);
+      gpuemu_share(v.found->address);
     }
 }
 GpuVariable* variable(const void* host) {
@@ -95,7 +92,9 @@ cudaDeviceProp properties() {
   snprintf(p.name, sizeof p.name, "gpuemu-flow sm_%d (emulated)", cc);
   memcpy(p.uuid.bytes, "gpuemu-flow-0000", 16);
   p.major = cc / 10; p.minor = cc % 10;
-  p.totalGlobalMem = kData; p.sharedMemPerBlock = 48 << 10; p.sharedMemPerBlockOptin = optin();
+  size_t left;
+  gpuemu_room(&left, &p.totalGlobalMem);
+  p.sharedMemPerBlock = 48 << 10; p.sharedMemPerBlockOptin = optin();
   p.sharedMemPerMultiprocessor = optin() + 1024; p.reservedSharedMemPerBlock = 1024;
   p.regsPerBlock = p.regsPerMultiprocessor = 65536; p.warpSize = 32; p.memPitch = 0x7fffffff;
   p.maxThreadsPerBlock = 1024; p.maxThreadsPerMultiProcessor = threads_of_processor(); p.maxBlocksPerMultiProcessor = 32;
@@ -173,7 +172,6 @@ void** __cudaRegisterFatBinary(void* wrapper) {
   if (w->version == 2 && w->linked)  // nvcc -rdc=true: what was linked lies beside the linked machine code
     for (const void* const* one = w->linked; *one; one++) add_image(b, *one);
   else add_image(b, w->data);
-  binaries_.insert(b);
   return (void**)b;
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
@@ -280,6 +278,11 @@ Error cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned) { return c
 Error cudaDeviceGetDefaultMemPool(cudaMemPool_t* p, int) { *p = (cudaMemPool_t)1; return cudaSuccess; }
 Error cudaDeviceGetMemPool(cudaMemPool_t* p, int) { *p = (cudaMemPool_t)1; return cudaSuccess; }
 Error cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+Error cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* v) { *(uint64_t*)v = 0; return cudaSuccess; }
+Error cudaMemPoolCreate(cudaMemPool_t* p, const cudaMemPoolProps*) { *p = (cudaMemPool_t)1; return cudaSuccess; }
+Error cudaMemPoolDestroy(cudaMemPool_t) { return cudaSuccess; }
+Error cudaMemPoolSetAccess(cudaMemPool_t, const cudaMemAccessDesc*, size_t) { return cudaSuccess; }
+Error cudaDeviceSetMemPool(int, cudaMemPool_t) { return cudaSuccess; }
 Error cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 Error cudaMallocFromPoolAsync(void** p, size_t n, cudaMemPool_t, cudaStream_t) { return allocate(p, n, kUnwritten, 0, "cudaMallocFromPoolAsync"); }
 Error cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
@@ -385,6 +388,10 @@ Error cudaStreamDestroy(cudaStream_t s) {
 Error cudaStreamSynchronize(cudaStream_t s) { STREAM(s); gpuemu_synchronise(); return fail(gpuemu_status()); }
 Error cudaStreamQuery(cudaStream_t s) { STREAM(s); return fail(gpuemu_status()); }
 Error cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) { STREAM(s); return gpuemu_handle(e, 0) ? cudaSuccess : fail(cudaErrorInvalidResourceHandle); }
+Error cudaStreamSetAttribute(cudaStream_t s, cudaStreamAttrID, const cudaStreamAttrValue*) { STREAM(s); return cudaSuccess; }
+Error cudaStreamGetAttribute(cudaStream_t s, cudaStreamAttrID, cudaStreamAttrValue* v) { STREAM(s); memset(v, 0, sizeof *v); return cudaSuccess; }
+Error cudaStreamCopyAttributes(cudaStream_t, cudaStream_t) { return cudaSuccess; }
+Error cudaCtxResetPersistingL2Cache(void) { return cudaSuccess; }
 Error cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) { *s = cudaStreamCaptureStatusNone; return cudaSuccess; }
 Error cudaStreamGetPriority(cudaStream_t s, int* p) { STREAM(s); *p = (uint64_t)s <= 2 ? 0 : ((Stream*)s)->priority; return cudaSuccess; }
 Error cudaStreamGetFlags(cudaStream_t s, unsigned* f) { STREAM(s); *f = (uint64_t)s <= 2 ? 0 : ((Stream*)s)->flags; return cudaSuccess; }

@@ -24,12 +24,13 @@ namespace {
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t n) override {
     c10::Device cuda(c10::kCUDA, 0);
-    if (!n) return {nullptr, nullptr, &drop, cuda};
+    static bool shared = (gpuemu_share_all(), true);  // the CPU's kernels use it
+    if (!n || !shared) return {nullptr, nullptr, &drop, cuda};
     void* p = gpuemu_allocate(n, kUnwritten, 0, "tensor");
     TORCH_CHECK_WITH(OutOfMemoryError, p, "CUDA out of memory: the emulated device has no room for ", n, " bytes");
     return {p, p, &drop, cuda};
   }
-  static void drop(void* p) { if (p) gpuemu_free(p, "a tensor"); }
+  static void drop(void* p) { if (p) gpuemu_free(p, "tensor"); }
   c10::DeleterFnPtr raw_deleter() const override { return &drop; }
   void copy_data(void* to, const void* from, size_t n) const override { memcpy(to, from, n); gpuemu_mark(to, n, kWritten); }
 } allocator_;
@@ -37,9 +38,9 @@ struct DeviceAllocator final : c10::Allocator {
 Tensor named(Tensor t) {
   if (t.numel()) {
     std::ostringstream s;
-    s << "the tensor " << t.scalar_type() << "[";
-    for (int64_t i = 0; i < t.dim(); i++) s << (i ? "," : "") << t.size(i);
-    s << "]";
+    s << "the " << t.scalar_type() << " tensor (";
+    for (int64_t i = 0; i < t.dim(); i++) s << (i ? ", " : "") << t.size(i);
+    s << ")";
     gpuemu_rename(t.storage().mutable_data(), t.element_size(), s.str().c_str());
   }
   return t;

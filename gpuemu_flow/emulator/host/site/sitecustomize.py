@@ -43,7 +43,7 @@ class _TorchFinder:
         return spec
 
 
-if "GPUEMU_SOCKET" in os.environ:
+if {"GPUEMU_SOCKET", "GPUEMU_FD"} & set(os.environ):
     sys.meta_path.insert(0, _TorchFinder())
 sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
 _found = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
