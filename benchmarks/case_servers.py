@@ -28,12 +28,9 @@ from processes import plain_environment, tree_cpu_s
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases, sample_cases
-from gpuemu_flow.fuzz.verdict_cache import checks_for
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.judging.checks import PLAIN
-from gpuemu_flow.judging.evaluated import input_bytes
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.fuzz.case_queue import checks_for
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, input_bytes, open_evaluator
+from gpuemu_flow.judging.subject import PLAIN, CompareParams, Subject
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners import limits

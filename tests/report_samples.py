@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.diff import ChangeJudgement, KernelDiff, MetricChange
 from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord, Violation

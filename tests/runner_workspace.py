@@ -7,11 +7,11 @@ import os
 import textwrap
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request

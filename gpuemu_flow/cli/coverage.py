@@ -17,7 +17,7 @@ from gpuemu_flow.cli.say import say
 def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> None:
     """Show which op × dtype × shape class × layout × strategy were judged, and the gaps."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.coverage import measure_coverage  # noqa: PLC0415
+    from gpuemu_flow.fuzz.session import measure_coverage  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer  # noqa: PLC0415
     from gpuemu_flow.store.private_files import write_atomic  # noqa: PLC0415
 

@@ -33,8 +33,8 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
     if context.invoked_subcommand is not None:
         return
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.code_state import fixed_ids  # noqa: PLC0415
     from gpuemu_flow.fuzz.failures import inputs_dropped, list_failures  # noqa: PLC0415
-    from gpuemu_flow.fuzz.fixed_failures import fixed_ids  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
 
     workspace = Workspace()

@@ -19,7 +19,7 @@ from gpuemu_flow.types import Verdict
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gpuemu_flow.fuzz.judged import Judged
+    from gpuemu_flow.fuzz.outcome import Judged
 
 
 def waiting_for(holder: str) -> str:

@@ -29,8 +29,7 @@ from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, Problem, RunnerError, UsageError
 from gpuemu_flow.fuzz.case_queue import QueuedCase
-from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
-from gpuemu_flow.fuzz.remote_run import differs
+from gpuemu_flow.fuzz.remote_run import BatchReply, CaseBatch, Farm, differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.let_through import let_through
 from gpuemu_flow.plain_text import printable
@@ -150,7 +149,7 @@ class DaskCluster:
 
 
 class DaskFarm:
-    """The workers of a cluster, for the cases of one op; see `fuzz.farm.Farm`."""
+    """The workers of a cluster, for the cases of one op; see `fuzz.remote_run.Farm`."""
 
     def __init__(self, tasks: ClusterTasks[CaseBatch], setup: RunSetup) -> None:
         self._tasks = tasks

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.fuzz.case_queue import QueuedCase
-from gpuemu_flow.fuzz.farm import RemoteVerdict
+from gpuemu_flow.fuzz.remote_run import RemoteVerdict
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.store.discovered import Discovered
 
@@ -89,7 +89,7 @@ class BatchAnswer(Message, frozen=True):
     # The worker's name; see `worker.own_name`.
     worker: str
     verdicts: tuple[RemoteVerdict, ...] = ()
-    # See `fuzz.farm.BatchReply`.
+    # See `fuzz.remote_run.BatchReply`.
     key: str = ""
     names: Discovered = field(default_factory=Discovered)
     parts: Mapping[str, str] = field(default_factory=dict)

@@ -20,10 +20,9 @@ from pathlib import Path
 from gpuemu_flow.cluster.messages import BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem, RunnerError
-from gpuemu_flow.fuzz.case_queue import CaseQueue
-from gpuemu_flow.fuzz.farm import RemoteVerdict
+from gpuemu_flow.fuzz.case_queue import CaseQueue, VerdictCache, expected_key, verdict_key
+from gpuemu_flow.fuzz.remote_run import RemoteVerdict
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
-from gpuemu_flow.fuzz.verdict_cache import VerdictCache, expected_key, verdict_key
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.let_through import let_through

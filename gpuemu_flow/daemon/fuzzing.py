@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Configured, Service
 from gpuemu_flow.daemon.validating import record_failure
-from gpuemu_flow.fuzz.verdict_cache import checks_for
+from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json

@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import wire_strides
 from gpuemu_flow.daemon.service import Issued, Service, digest_of
 from gpuemu_flow.errors import FlowError, UsageError
-from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
+from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import Query
 from gpuemu_flow.numerics.dtypes import to_float32
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT

@@ -23,7 +23,7 @@ from gpuemu_flow.daemon.jobs import CancelledJobError, Job, WorkerPool
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError, UsageError
-from gpuemu_flow.fuzz.planned import PlannedCases
+from gpuemu_flow.fuzz.case_source import PlannedCases
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzz.wire_ops import Subjects, WireSubject
 from gpuemu_flow.inputs.files import stamp_of

@@ -21,7 +21,7 @@ from gpuemu_flow.daemon.service import Configured, Issued, Service, digest_of, s
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
-from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.judging.judge_requests import GivenCase
 from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import bytes_of, dtype_name, numpy_dtype
 from gpuemu_flow.types import (

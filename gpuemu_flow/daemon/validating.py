@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.submissions import CommonFields, Reader, Submission, see
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.code_state import CODE, code_key
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, WireSubject
-from gpuemu_flow.judging.judge_given import GivenCase
+from gpuemu_flow.judging.judge_requests import GivenCase
 from gpuemu_flow.judging.verdicts import with_violations
 from gpuemu_flow.numerics.checked_output import note_of_tolerance, note_of_zeros
 from gpuemu_flow.runners import blobs

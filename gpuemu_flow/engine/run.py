@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from doit.action import BaseAction
 from doit.control import TaskControl
 from doit.dependency import Dependency, DependencyStatus
@@ -404,7 +405,7 @@ class Executor:
             begun = self._context.inputs.now()
             parts = self._states.static_parts(spec)
             unchanged = functools.partial(self._unchanged, spec, parts, begun)
-            context = replace(
+            context = msgspec.structs.replace(
                 self._context,
                 unchanged=unchanged,
                 packages=self._states.packages(spec),
@@ -413,7 +414,7 @@ class Executor:
             task = spec
             if spec.judge:
                 settings = without_hidden(spec.stage, spec.settings, parts, context.root)
-                task = replace(spec, settings=settings)
+                task = msgspec.structs.replace(spec, settings=settings)
             result = act(task, context, parts)
             if not unchanged():
                 continue
@@ -422,7 +423,9 @@ class Executor:
                 self._wait_until_after(begun)
                 continue
             if moved:  # the program itself probably wrote them, since the sources are unchanged
-                result = replace(result, discovered=_written_meanwhile(result.discovered, moved))
+                result = msgspec.structs.replace(
+                    result, discovered=_written_meanwhile(result.discovered, moved)
+                )
             self._dependency.parts[spec.name] = replace(
                 parts, observed=self._context.inputs.parts(result.discovered)
             )

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 
-from gpuemu_flow.fuzz.subjects import OpSubject
-from gpuemu_flow.fuzz.verdict_cache import checks_for
-from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
-from gpuemu_flow.judging.checks import PLAIN
-from gpuemu_flow.judging.evaluated import EvaluatedCase, input_bytes
+from msgspec import Struct
+
+from gpuemu_flow.fuzz.subjects import OpSubject, outputs_key
+from gpuemu_flow.judging.case_evaluator import (
+    CaseEvaluator,
+    EvaluatedCase,
+    input_bytes,
+    open_evaluator,
+)
 from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.discovered import SeenInputs
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.store.discovered import Lookup, SeenInputs
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.compare import cached_verdict
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 
-@dataclass(frozen=True)
-class QueuedCase:
+class QueuedCase(Struct, frozen=True):
     """A case that has to be judged."""
 
     number: int
@@ -97,3 +105,126 @@ class CaseQueue:
         if self._expected_cache.inputs is not None:
             self.inputs.join(self._expected_cache.inputs.used)
         return evaluated
+
+
+# Find a fuzz run's verdicts in the action cache, and store new ones there.
+
+
+VERSION = 3
+FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
+FEWEST_WRITTEN, MOST_WRITTEN = 50, 1000
+"""Minimum and maximum number of verdicts per transaction of the action cache."""
+
+WRITE_SECONDS = 0.25
+"""Minimum time in seconds between transactions with fewer than `MOST_WRITTEN` verdicts."""
+
+
+def checks_for(number: int) -> Checks:
+    """Return the checks for the case with a given number in a run: all of them, or only a few.
+
+    The first `FULLY_CHECKED_FIRST` cases get all checks, and so does every further case whose
+    number is a multiple of `FULLY_CHECKED_EVERY`.
+    """
+    full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
+    return FULL_CHECKS if full else PLAIN
+
+
+def expected_key(subject: OpSubject) -> str:
+    """Return a digest of everything, except the case, that decides the reference's outputs."""
+    asked = subject.subject
+    return outputs_key(subject.reference_key, asked.dtype, asked.reference_dtype)
+
+
+def verdict_key(subject: OpSubject) -> str:
+    """Return a digest of all facts, except the cases, that decide verdicts.
+
+    Facts that become known only by a run are not part of it.
+    """
+    keys = [subject.op_key, subject.reference_key, subject.judge_key]
+    return digest_json(["fuzz", VERSION, *keys])
+
+
+def case_key(number: int, case: Case) -> list[Json]:
+    """Return the part of a verdict's key that depends on the case and on its number in the run."""
+    return [checks_for(number) is FULL_CHECKS, case.identity()]
+
+
+class VerdictCache:
+    """Finds and keeps the verdicts on one op. Thread-safe."""
+
+    def __init__(
+        self,
+        cache: WorkspaceCache,
+        subjects: Sequence[OpSubject],
+        lookup: Lookup,
+        *,
+        force: bool,
+    ) -> None:
+        self._cache = cache
+        self.inputs = [
+            SeenInputs(
+                cache.actions,
+                verdict_key(subject),
+                lookup,
+                subject.op_sources | subject.reference_sources,
+                force=force,
+            )
+            for subject in subjects
+        ]
+        self._lock = threading.Lock()
+        self._unwritten: list[tuple[SeenInputs, list[Json], Json]] = []
+        self._written = time.monotonic()
+
+    def find(self, which: int, key: list[Json]) -> CheckResult | None:
+        """Return the cached verdict on a case, if it holds for the present inputs; else None.
+
+        `which` is the index of the op's dtype, and `key` is the result of `case_key`.
+        """
+        return self.inputs[which].find(
+            lambda b: cached_verdict(self._cache, digest_json([b, *key]))
+        )
+
+    def put(self, which: int, key: list[Json], result: CheckResult) -> None:
+        """Cache a verdict on a case, unless it is ``error`` or ``skipped``.
+
+        An error might not occur the next time. `which` and `key` are those of `find`.
+        """
+        if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
+            self._write((self.inputs[which], key, result.to_json()))
+
+    def flush(self) -> None:
+        """Store the verdicts that are still in memory."""
+        self._write(force=True)
+
+    def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
+        """Add verdicts to those that wait in memory, and store all waiting verdicts if it is time.
+
+        Verdicts are stored in groups, since a transaction costs more than a tiny case. With
+        `force`, all are stored at once. A verdict is dropped instead if a program, or a file that
+        the program reads, was edited meanwhile.
+        """
+        with self._lock:
+            self._unwritten += records
+            if not self._is_due(force=force):
+                return
+            self._written = time.monotonic()
+            unwritten, self._unwritten = self._unwritten, []
+            seen = {id(inputs): inputs for inputs, _, _ in unwritten}
+            bases = {which: inputs.key() for which, inputs in seen.items()}
+            self._cache.actions.put_many(
+                (digest_json([base, *key]), result)
+                for inputs, key, result in unwritten
+                if (base := bases[id(inputs)]) is not None
+            )
+
+    def _is_due(self, *, force: bool) -> bool:
+        """Tell whether to store the waiting verdicts now.
+
+        With `force`, one verdict suffices. Otherwise, `MOST_WRITTEN` verdicts must wait, or only
+        `FEWEST_WRITTEN` if the last transaction was at least `WRITE_SECONDS` ago.
+        """
+        count = len(self._unwritten)
+        if force or count >= MOST_WRITTEN:
+            return count > 0
+        late = time.monotonic() >= self._written + WRITE_SECONDS
+        return count >= FEWEST_WRITTEN and late

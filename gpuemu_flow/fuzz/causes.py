@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from functools import cached_property
 from threading import Event
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
+from gpuemu_flow.cases.cause import Cause, Counts, case_id
+from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
+from gpuemu_flow.cases.generated_values import unmade
+from gpuemu_flow.cases.op_schema import allows_size
+from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_cases
 from gpuemu_flow.engine.signals import unwrapped_interrupts
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
+from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.judging.verdicts import UNSTEADY, reason
+from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.api import TIMEOUT
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
-from gpuemu_flow.value_rules import GENERATOR_SLUGS
+from gpuemu_flow.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
+from gpuemu_flow.value_rules import ABSENT, GENERATOR_SLUGS
 
 if TYPE_CHECKING:
-    from gpuemu_flow.cases.cause import Cause
-    from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.runners.pool import Pool
+
 
 VERSION = 8
 MOST_KNOWN = 100
@@ -106,7 +116,6 @@ def causes_of(
     cases at hand of that dtype agree with it, too. Parameters are those of `with_causes`.
     """
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
-    from gpuemu_flow.fuzz.cause_search import CauseSearch  # noqa: PLC0415 - brings numpy
     from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
 
     if budget <= 0 or op not in op_names(workspace):
@@ -216,7 +225,7 @@ def _judge(
 ) -> Iterator[Callable[[Case], bool | None]]:
     """Open a function that tells whether a case fails in the same way; None if in another way."""
     from gpuemu_flow.judging.case_evaluator import open_evaluator  # noqa: PLC0415
-    from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN  # noqa: PLC0415
+    from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN  # noqa: PLC0415
 
     checks = PLAIN if kind == "values" else FULL_CHECKS
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
@@ -228,3 +237,242 @@ def _judge(
             return True if result.verdict in BAD and _kind(result) == kind else None
 
         yield fails
+
+
+# Confirm one condition of an op's failures by new cases, each of which could refute it.
+
+
+ENOUGH = 4
+"""Number of new cases that meet a condition, and of new cases that do not, which confirm it."""
+
+MOST_NARROWING = 4
+"""Maximum number of new cases with a size between those that fail and those that pass."""
+
+MOST_SECONDS = 20.0
+"""Time after which no further new case of an op is run, and nothing is stated."""
+
+DRAWN = 150
+"""Number of planned cases, of all values and of ordinary ones, from which new cases are chosen."""
+
+MOST_ELEMENTS = 1 << 15
+"""Maximum number of elements of a new case, unless all failing cases are larger."""
+
+SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 20, 24, 31, 32, 33, 40, 48, 63, 64, 65, 80, 96,
+         127, 128, 129, 160, 192, 255, 256, 257, 320, 384, 512, 768, 1024)  # fmt: skip
+"""Sizes that distinguish conditions on sizes; new cases have them in one dim."""
+
+
+class CauseSearch:
+    """The search for the condition of one op's failures in one dtype.
+
+    Each new case is the one on which the conditions that are still possible disagree most.
+    """
+
+    def __init__(
+        self, subject: OpSubject, failing: Sequence[Case], passing: Sequence[Case], budget: int
+    ) -> None:
+        self._subject = subject
+        self._budget = budget
+        self._failing = failing
+        self._strategies = expand_strategies(subject.strategies) or STRATEGIES
+        companion = companion_strategy(self._strategies)
+        self._ordinary = [s for s in ORDINARY if s in self._strategies] or [companion]
+        self._limit = max(MOST_ELEMENTS, 2 * min(case.numel for case in failing))
+        self._known = [
+            (self._facts(case), failed)
+            for cases, failed in ((failing, True), (passing, False))
+            for case in cases
+        ]
+        self._right: Counter[object] = Counter()
+        """New cases that a rule predicted rightly, by its key and whether they failed."""
+
+    def _facts(self, case: Case) -> Facts:
+        return Facts(case, self._ordinary)
+
+    @property
+    def is_worthwhile(self) -> bool:
+        """Tell whether there is a condition that the budget may confirm."""
+        if self._budget < 2 * ENOUGH:
+            return False
+        return any(rule.may_be_stated for rule in separating(self._known))
+
+    def cause(
+        self,
+        fails: Callable[[Case], bool | None],
+        failing: Sequence[Case],
+        passing: Sequence[Case],
+    ) -> Cause | None:
+        """Return the confirmed cause; None if there is none.
+
+        `fails` runs a new case. The cause's members are among `failing`, cases of all dtypes: those
+        of another dtype than the search's are members if the dtype's cases at hand agree, too.
+        """
+        rule = self._confirmed(fails)
+        if rule is None:
+            return None
+        members = []
+        for dtype in dict.fromkeys(case.dtype for case in failing):
+            bad = [case for case in failing if case.dtype == dtype]
+            good = [case for case in passing if case.dtype == dtype]
+            if dtype == self._subject.subject.dtype or self._agree(rule, bad, good):
+                members += [case_id(case) for case in bad]
+        condition = rule.condition(whole=self._is_whole(rule.subject))
+        inside, outside = self._right[rule.key, True], self._right[rule.key, False]
+        return Cause(
+            condition.sentence,
+            f"fails when {condition.sentence}, confirmed by {inside} of {inside} new cases inside, "
+            f"0 of {outside} outside",
+            (condition,),
+            Counts(inside, inside, 0, outside),
+            tuple(members),
+        )
+
+    def _agree(self, rule: Rule, failing: Sequence[Case], passing: Sequence[Case]) -> bool:
+        return not any(
+            rule.predicts(self._facts(case)) is (not failed)
+            for cases, failed in ((failing, True), (passing, False))
+            for case in cases
+        )
+
+    def _is_whole(self, subject: str) -> bool:
+        """Tell whether a condition's numbers are whole: sizes, or the values of a whole scalar."""
+        dtypes = {spec.name: spec.dtype for spec in self._failing[0].inputs}
+        return "int" in dtypes.get(subject, "int")
+
+    def _confirmed(self, fails: Callable[[Case], bool | None]) -> Rule | None:
+        """Run new cases until they confirm one condition and refute all that differ from it."""
+        until = time.monotonic() + MOST_SECONDS
+        unused = [self._facts(case) for case in self._new_cases()]
+        narrowed = 0
+        for left in range(self._budget, -1, -1):
+            rules = separating(self._known)
+            rule = next((rule for rule in rules if rule.may_be_stated), None)
+            if rule is None:
+                return None
+            facts = self._between(rule)
+            if facts is not None and narrowed == MOST_NARROWING:
+                return None  # chance, which makes no sharp border, or a border that takes long
+            narrowed += facts is not None
+            facts = facts or self._most_telling(rule, rules, unused)
+            if facts is None:
+                return rule if min(self._counts(rule)) >= ENOUGH else None
+            if not left or time.monotonic() > until:
+                return None
+            failed = fails(facts.case)
+            if failed is None:
+                continue
+            for each in rules:
+                if each.predicts(facts) is failed:
+                    self._right[each.key, failed] += 1
+            self._known.append((facts, failed))
+        return None
+
+    def _counts(self, rule: Rule) -> tuple[int, int]:
+        return self._right[rule.key, True], self._right[rule.key, False]
+
+    def _most_telling(self, rule: Rule, rules: Sequence[Rule], unused: list[Facts]) -> Facts | None:
+        """Take the next case out of `unused`; None if `rule` is settled or no case is left.
+
+        It is one that `rule` predicts, and that as few of the other rules as possible predict in
+        the same way. One that should fail lacks what else all failing cases have in common. Of
+        numbers, the second half of the cases is near the border and large, where chance shows. Once
+        enough cases were run, only one counts that another rule predicts otherwise.
+        """
+        inside, outside = self._counts(rule)
+        enough = min(inside, outside) >= ENOUGH
+        wanted = inside <= outside
+        near = not enough and min(inside, outside) >= ENOUGH // 2
+        common = necessary(self._known)
+        most, chosen = 0.0 if enough else -math.inf, None
+        for facts in unused:
+            told = rule.predicts(facts)
+            if told is None or (not enough and told is not wanted):
+                continue
+            others = [each.predicts(facts) for each in rules]
+            score = 2.0 * others.count(not told)
+            if not enough:
+                score += others.count(None)
+            if told and not enough:
+                score += sum(each.predicts(facts) is False for each in common)
+            if near and rule.is_border:
+                score = facts.case.numel / (2.0 * self._limit) - rule.distance(facts)
+            if score > most:
+                most, chosen = score, facts
+        if chosen is not None:
+            unused.remove(chosen)
+        return chosen
+
+    # New cases
+
+    def _new_cases(self) -> Iterator[Case]:
+        """Yield cases with chosen sizes, planned ones of ordinary values, and of all values."""
+        yield from self._planned("ordinary", self._ordinary)
+        for dim in self._subject.schema.dims:
+            for n, size in enumerate(SIZES):
+                for base in (*self._bases[n % 3 :], *self._bases)[:3]:
+                    case = self._resized(base, dim.name, size)
+                    if case is not None:
+                        yield case
+                        break
+        yield from self._planned("all", self._strategies)
+
+    @cached_property
+    def _bases(self) -> list[Case]:
+        """Cases that may be changed: those of ordinary values with sizes above 1, if there are."""
+        planned = self._planned("ordinary", self._ordinary)
+        facts = [self._facts(case) for case in planned]
+        plain = [f for f in facts if f.ordinary and not f.repeats]
+        large = [f.case for f in plain if min(f.sizes.values(), default=2) > 1]
+        return large or [f.case for f in plain] or planned
+
+    def _planned(self, name: str, strategies: Sequence[str]) -> list[Case]:
+        about = self._subject
+        cases = plan_cases(
+            about.schema,
+            seed=derive_seed(about.seed, f"causes_{name}"),
+            dtype=about.subject.dtype,
+            count=DRAWN,
+            strategies=strategies,
+            layouts=about.layouts,
+        )
+        return [replace(case, index=0) for case in cases if case.numel <= self._limit]
+
+    def _between(self, rule: Rule) -> Facts | None:
+        """Make a case whose size lies between those that fail and those that pass; None if none.
+
+        Borders are mostly whole tiles: the size tried is the one with the largest power of two as a
+        factor, or the size after it if that one is known to be on the other side.
+        """
+        if rule.kind not in ("above", "at_most"):
+            return None
+        low, high = sorted((int(rule.value), int(rule.other)))
+        tile = 1
+        while 2 * tile < high and (high - 1) // (2 * tile) * (2 * tile) >= low:
+            tile *= 2
+        border = (high - 1) // tile * tile
+        size = border if border > low else low + 1
+        if not low < size < high:
+            return None
+        cases = (self._resized(base, rule.subject, size) for base in self._bases)
+        return next((self._facts(case) for case in cases if case is not None), None)
+
+    def _resized(self, case: Case, name: str, size: int) -> Case | None:
+        """Return a case with another size of one dim; None where this is not allowed."""
+        schema = self._subject.schema
+        known = dict(case.dims)
+        dim = next((dim for dim in schema.dims if dim.name == name), None)
+        sizes = {dim.name: known[dim.name] for dim in schema.dims if dim.name in known} | {
+            name: size
+        }
+        if dim is None or name not in known or not allows_size(dim, size):
+            return None
+        if not schema.allows(sizes):
+            return None
+        named = schema.all_sizes(sizes)
+        specs = tuple(
+            spec if spec.strategy == ABSENT else replace(spec, shape=shape)
+            for spec, shape in zip(unmade(case).inputs, schema.shapes(named), strict=True)
+        )
+        seed = derive_seed(case.seed, f"{name}_{size}")
+        found = replace(case, inputs=specs, dims=tuple(named.items()), seed=seed)
+        return found if found.numel <= self._limit else None

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.fuzz.failures import stored_inputs, subject_for
-from gpuemu_flow.fuzz.rejudging import recorded_reason
+from gpuemu_flow.fuzz.failures import recorded_reason, stored_inputs, subject_for
 from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR

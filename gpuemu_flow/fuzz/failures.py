@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Event
 from typing import Any
 
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.cause import case_id
@@ -17,14 +18,6 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.code_state import CODE, code_key, has_changed
 from gpuemu_flow.fuzz.named_case import disallowed_sizes, records_from_words
-from gpuemu_flow.fuzz.rejudging import (
-    CONFIRMED_BY,
-    DIFFERS,
-    FailureSetting,
-    judge_in,
-    shows_all,
-    told_by_setting,
-)
 from gpuemu_flow.fuzz.subjects import (
     dtypes_of,
     op_names,
@@ -33,12 +26,14 @@ from gpuemu_flow.fuzz.subjects import (
     select_ops,
 )
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
+from gpuemu_flow.judging.subject import FULL_CHECKS, Subject
+from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.results.fuzz_model import Reproduction
 from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failures import (
     GENERATED,
@@ -58,6 +53,88 @@ from gpuemu_flow.types import (
     Verdict,
     canonical_dtype,
 )
+
+# Judge recorded inputs again, in a setting in which the failure may occur.
+
+
+_WATCHED = (
+    "OutOfBoundsRead",
+    "InputModified",
+    "NonDeterministic",
+    "OutputNotWritten",
+    "OutOfBoundsWrite",
+    "MisalignedAccess",
+    "UninitializedRead",
+    "DataRace",
+    "BarrierMisuse",
+    "KernelTrap",
+)
+
+
+CONFIRMED_BY = 5
+"""Number of runs in a setting that must agree to confirm it."""
+
+DIFFERS = "results differ between equal calls: it fails in some of them only"
+
+
+class FailureSetting(enum.Enum):
+    """A setting in which a failure occurs; the member's value is a sentence to show to the user."""
+
+    ALONE = ""
+    AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"
+    GUARDED = "shows only between guard zones: the op reads or writes beyond its inputs"
+    AS_RUN = "shows only with all the checks that `run` makes"
+
+
+def judge_in(
+    setting: FailureSetting,
+    evaluator: CaseEvaluator,
+    case: Case,
+    inputs: Arrays,
+    record: FailureRecord,
+) -> EvaluatedCase:
+    """Judge inputs once, in a given setting."""
+    watched = record.kind in _WATCHED
+    checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
+    if setting is FailureSetting.AS_RUN:
+        checks = FULL_CHECKS
+    else:
+        decoy, guards = setting is FailureSetting.AFTER_DECOY, setting is FailureSetting.GUARDED
+        checks = replace(checks, decoy=decoy, guards=guards)
+    return evaluator.judge_arrays(case, inputs, checks)
+
+
+def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], bool]) -> str:
+    """Confirm by new runs the setting in which a failure occurs, and return a sentence about it."""
+    if setting is FailureSetting.ALONE:
+        return ""
+    for _ in range(CONFIRMED_BY - 1):
+        if fails(FailureSetting.ALONE) or not fails(setting):
+            return DIFFERS
+    return str(setting.value)
+
+
+def recorded_reason(record: FailureRecord) -> str:
+    """Return the reason why the recorded case did not pass; see `judging.verdicts.reason`."""
+    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    return reason(first) if first is not None else record.kind
+
+
+def shows_all(record: FailureRecord, result: CheckResult) -> bool:
+    """Tell whether a result has the recorded verdict, and every reason that was recorded for it."""
+    recorded = CheckResult.from_json(record.result)
+    reasons = {reason(failure) for failure in result.failures}
+    wanted = {reason(failure) for failure in recorded.failures}
+    if not wanted:  # the record does not tell how it failed
+        return result.verdict in BAD
+    return result.verdict is recorded.verdict and wanted <= reasons
+
+
+def fails_alike(record: FailureRecord, result: CheckResult) -> bool:
+    """Tell whether a result has the recorded verdict, and the main recorded reason for it."""
+    reasons = {reason(failure) for failure in result.failures}
+    return result.verdict.value == record.verdict and recorded_reason(record) in reasons
+
 
 Arrays = Mapping[str, NDArray[Any]]
 MOST_DIGITS = 40
@@ -351,7 +428,10 @@ class _Rerun:
             again = next((r for r in self._more_runs() if r.still_fails), None)
             if again is not None:
                 notes = (DIFFERS, *again.result.notes)
-                shown, differs = replace(again, result=replace(again.result, notes=notes)), True
+                shown, differs = (
+                    replace(again, result=replace(again.result, notes=notes)),
+                    True,
+                )
         known = self._record.id in {record.id for record in self._store.find(self._record.seed)}
         passed = shown.result.verdict is Verdict.PASSED
         unseen = known and passed and not self._changed

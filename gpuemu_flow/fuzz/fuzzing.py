@@ -7,22 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from msgspec import Struct
+
 from gpuemu_flow.engine.revealed import revealed
 from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase
+from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase, VerdictCache, case_key, expected_key
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
-from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES
-from gpuemu_flow.fuzz.farm import Cluster
-from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
+from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
+from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key, expected_key
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners import limits
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import Discovered, SeenInputs
@@ -30,8 +27,7 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.types import BAD, Case
 
 
-@dataclass(frozen=True)
-class FuzzOptions:
+class FuzzOptions(Struct, frozen=True):
     """Options of a fuzz command."""
 
     iterations: int | None = 100

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
@@ -20,17 +19,18 @@ from gpuemu_flow.cases.minimize import (
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.fuzz.failures import FailureLog, stored_inputs, subject_for
-from gpuemu_flow.fuzz.rejudging import (
+from gpuemu_flow.fuzz.failures import (
+    FailureLog,
     FailureSetting,
     fails_alike,
     judge_in,
     recorded_reason,
+    stored_inputs,
+    subject_for,
     told_by_setting,
 )
 from gpuemu_flow.fuzz.subjects import open_ordered
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.results.fuzz_model import Minimization
 from gpuemu_flow.runners.api import TIMEOUT
@@ -137,9 +137,7 @@ class _Shrinker:
         self._pool = pool
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
-            quick = msgspec.structs.replace(
-                subject.op, timeout=min(subject.op.timeout, HANG_SECONDS)
-            )
+            quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
             self._subject = replace(subject, op=quick)
         self._record = record
         self._cancel = cancel

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, allows_size, takes_any_rank
 from gpuemu_flow.cases.plan import iterate_cases

@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.failures import FailureLog
-from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
 from gpuemu_flow.in_place import with_changed_inputs
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
@@ -162,7 +161,7 @@ class OwnOutputs:
         with self._lock:
             self.workspace.cache.create()
             subject = self._subject(op, case.dtype, tolerance)
-            programs = replace(
+            programs = msgspec.structs.replace(
                 subject,
                 op=Program(
                     SUBMITTED, root=subject.op.root, input_names=subject.reference.input_names
@@ -186,7 +185,9 @@ class OwnOutputs:
                 layouts=op.layouts,
             )
         made = self._subjects.make(Query(name, dtype, {}, tolerance), samples[0])
-        return replace(made, subject=replace(made.subject, samples=samples))
+        return msgspec.structs.replace(
+            made, subject=msgspec.structs.replace(made.subject, samples=samples)
+        )
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
         """Return the evaluator for a subject, whose programs keep running between cases.

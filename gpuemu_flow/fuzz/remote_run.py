@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.engine.signals import WAKE_SECONDS
+from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.fuzz.case_queue import QueuedCase
+from gpuemu_flow.fuzz.case_queue import QueuedCase, VerdictCache, case_key
 from gpuemu_flow.fuzz.case_source import CaseSource
-from gpuemu_flow.fuzz.farm import BatchReply, CaseBatch, Farm
-from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.verdict_cache import VerdictCache, case_key
-from gpuemu_flow.judging.evaluated import EvaluatedCase
-from gpuemu_flow.judging.input_errors import input_error
-from gpuemu_flow.judging.verdicts import run_error_result
+from gpuemu_flow.fuzz.outcome import Judged
+from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.judging.case_evaluator import EvaluatedCase
+from gpuemu_flow.judging.verdicts import input_error, run_error_result
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.store.discovered import Lookup
+from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind
 
 TARGET_SECONDS = 0.5
@@ -179,3 +180,74 @@ def _killer() -> CheckResult:
     hint = "a worker's log says why; often it is short of memory"
     error = RunError("cluster-worker-died", message, hint)
     return run_error_result(FailureKind.EXECUTION, error)
+
+
+# Interface between a fuzz run and the machines that judge its cases, in batches.
+
+
+class CaseBatch(Struct, frozen=True):
+    """Cases of one op and dtype that a worker judges one after the other."""
+
+    which: int
+    cases: tuple[QueuedCase, ...]
+
+    def halves(self) -> tuple[CaseBatch, CaseBatch] | None:
+        """Divide the cases into two batches; return None if there is only one case."""
+        middle = len(self.cases) // 2
+        if not middle:
+            return None
+        return CaseBatch(self.which, self.cases[:middle]), CaseBatch(
+            self.which, self.cases[middle:]
+        )
+
+
+class RemoteVerdict(Struct, frozen=True):
+    """A worker's verdict on one case."""
+
+    result: CheckResult
+    made: Case | None = None
+
+
+class BatchReply(Struct, frozen=True):
+    """A worker's reply to a batch."""
+
+    worker: str
+    verdicts: tuple[RemoteVerdict, ...]
+    key: str
+    names: Discovered = field(default_factory=Discovered)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Farm(Protocol):
+    """Workers that judge the cases of one op. Not thread-safe."""
+
+    @property
+    def capacity(self) -> int:
+        """Return the number of batches that keep all workers busy."""
+
+    @property
+    def outstanding(self) -> int:
+        """Return the number of batches without a reply."""
+
+    def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
+        """Send a batch of cases."""
+
+    def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
+        """Wait at most `timeout` seconds for replies, and return those that have arrived.
+
+        A batch whose worker died is divided and sent again. The reply is None for a batch of one
+        case that killed every worker that received it.
+
+        Raises FlowError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and
+        other errors that end the run.
+        """
+
+
+class Cluster(Protocol):
+    """Machines that judge cases."""
+
+    def open_farm(
+        self, workspace: Workspace, op: str, subjects: Sequence[OpSubject], *, alone: bool
+    ) -> AbstractContextManager[Farm]:
+        """Return a context in which workers judge the cases of one op."""

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import Event
 
-from msgspec import convert
+from msgspec import Struct, convert
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import op_samples
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.revealed import as_inputs, revealed, without
 from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.fuzz.prepare import build_code
+from gpuemu_flow.errors import Problem, RunnerError, UsageError, did_you_mean
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.subject import CompareParams, Subject
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, program_of
+from gpuemu_flow.tasks.base import StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.generate import generators_of
 from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
 from gpuemu_flow.types import Case, Json
 
 
-@dataclass(frozen=True)
-class OpTasks:
+class OpTasks(Struct, frozen=True):
     """The tasks of one op in one dtype; the op's subject is made from them."""
 
     generate: TaskSpec
@@ -82,8 +80,7 @@ def make_subject(tasks: OpTasks, samples: Sequence[Case]) -> Subject:
     )
 
 
-@dataclass(frozen=True)
-class OpSubject:
+class OpSubject(Struct, frozen=True):
     """An op in one dtype, with the settings from which its cases are made."""
 
     subject: Subject
@@ -225,3 +222,52 @@ def open_ordered(
 def outputs_key(reference_key: str, dtype: str, reference_dtype: str | None) -> str:
     """Return a digest of everything, except the case, that decides a reference's outputs."""
     return digest_json([reference_key, dtype, reference_dtype])
+
+
+# Build outdated compiled code before an op is executed outside of a task, such as by fuzzing.
+
+
+_one_at_a_time = threading.Lock()
+
+
+def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
+    """Build the files that a task's program needs: compiled code, and outputs of build rules.
+
+    Nothing is built if the task needs no such files, or if they are up to date.
+
+    Raises RunnerError: The compiler's errors; ``kernel-not-built`` if the compiler reported none.
+    """
+    wanted = [source.task for source in spec.inputs if stages.is_needed(source.role)]
+    if not wanted:
+        return
+    graph = graph or workspace.graph
+    with _one_at_a_time:
+        names = graph.upstream(wanted)
+        states = workspace.states()
+        tasks = [task for name, task in graph.tasks.items() if name in names]
+        if any(states.reasons(task, states.parts(task)) for task in tasks):
+            _execute(workspace, graph, names)
+            if any(states.record(name) is None for name in wanted):
+                message = f"the code that {spec.name} runs could not be built"
+                raise RunnerError(
+                    Problem("kernel-not-built", message, "`gpuemu-flow run` says why")
+                )
+
+
+def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
+    from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
+    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+
+    require_trust(workspace)
+    workspace.cache.create()
+    with Pool(1, staging=workspace.cache.staging) as pool:
+        context = StageContext(
+            root=workspace.root,
+            cache=workspace.cache,
+            pool=pool,
+            environment=workspace.environment,
+            inputs=workspace.inputs,
+        )
+        execution = Executor(graph, context, workspace.states(), Listener(), jobs=1).run(names)
+    if execution.problems:
+        raise RunnerError(*execution.problems)

@@ -6,31 +6,29 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, field, structs
 
+from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.engine.unordered import RuleOutputs
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.prepare import build_code
-from gpuemu_flow.fuzz.sampling import planned_samples, stand_for
-from gpuemu_flow.fuzz.subjects import make_subject, tasks_of
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.fuzz.subjects import OpTasks, build_code, make_subject, tasks_of
 from gpuemu_flow.graph.compile import Compiler
 from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.graph.overrides import Overrides
 from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.script import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.types import IN_PROCESS, PRECISIONS, Case, Json, Tolerance
+from gpuemu_flow.types import IN_PROCESS, PRECISIONS, Case, InputSpec, Json, Tolerance
 
 SUBMITTED = "submitted"
 """Kind of program for ops whose outputs clients send; no runner can run it."""
@@ -43,8 +41,7 @@ MOST_REMEMBERED = 64
 """Number of remembered observations of a program, since each of its warm workers has its own."""
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(Struct, frozen=True):
     """The op that a request asks for, and the changes that the request makes to it."""
 
     op: str
@@ -132,8 +129,7 @@ class WireInputs:
             return not self._moved and self._lookup.parts(self.names) == self.parts
 
 
-@dataclass(frozen=True)
-class WireSubject:
+class WireSubject(Struct, frozen=True):
     """A subject with the digests of everything that it was made from."""
 
     subject: Subject
@@ -167,8 +163,7 @@ class WireSubject:
         return names[0] if names else DEFAULT_OUTPUT
 
 
-@dataclass(frozen=True)
-class _Compiled:
+class _Compiled(Struct, frozen=True):
     """One op in one dtype, as compiled from the configuration at one time.
 
     `stamps` and `digests` hold the states that the op's files had at that time.
@@ -257,21 +252,21 @@ class Subjects:
             atol, rtol = query.tolerance
             reference_dtype = op.reference_dtype
             explicit = {query.dtype: {"atol": atol, "rtol": rtol}}
-            compare = replace(
+            compare = msgspec.structs.replace(
                 compare,
                 tolerances=explicit,
                 tolerances_from="call",
                 reference_dtype=reference_dtype,
             )
         if query.precision:
-            compare = replace(compare, precision=query.precision)
+            compare = msgspec.structs.replace(compare, precision=query.precision)
 
         def changed(program: Program) -> Program:
             return msgspec.structs.replace(
                 program, kwargs={**op.kwargs, **kwargs}, input_names=names
             )
 
-        return replace(
+        return msgspec.structs.replace(
             subject,
             op=changed(subject.op),
             reference=changed(subject.reference),
@@ -291,7 +286,8 @@ class Subjects:
         # The time is part of the key: programs that were loaded before an edit are not used again,
         # even if the edit is undone.
         loaded = digest_json([repr(key), base, compiled.seen.begun])
-        return WireSubject(replace(subject, samples=samples), loaded, base, compiled.seen)
+        subject = msgspec.structs.replace(subject, samples=samples)
+        return WireSubject(subject, loaded, base, compiled.seen)
 
     def _current(self, name: str, dtype: str) -> _Compiled:
         with self._lock:
@@ -315,7 +311,7 @@ class Subjects:
         if op.op is None:
             made = subject.op
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
-            subject = replace(subject, op=made)
+            subject = msgspec.structs.replace(subject, op=made)
         code = self._compiled_code(graph, (tasks.op, tasks.reference))
         sources = (*tasks.generate.sources, *tasks.op.sources, *tasks.reference.sources)
         files = sorted({*sources, *code})
@@ -428,3 +424,54 @@ def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[st
         return "", rest
     precision = str(rest.pop("precision"))
     return ("" if precision == op.precision else precision), rest
+
+
+# Choose the cases on which an op's traits are found if a client sends inputs of its own.
+
+
+TINY = 64
+"""Number of elements below which a case shows no traits: softmax of one element is exact."""
+
+
+def planned_samples(tasks: OpTasks) -> list[Case]:
+    """Plan the cases on which ``run`` decides an op's traits, such as exactness.
+
+    Return an empty list if the op's schema allows no such cases.
+    """
+    try:
+        return tasks.samples()
+    except FlowError:
+        return []
+
+
+def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
+    """Tell whether traits that were found on sample cases also hold for another case.
+
+    The traits hold if the case's inputs fit the op's schema, or are too small to have other traits.
+    If there are no sample cases (`own` is empty), the result is False.
+    """
+    return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
+
+
+def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
+    """Tell whether inputs match a schema's names, ranks and dims, each dim having only one size."""
+    if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
+        return False
+    shapes = {spec.shape for spec in inputs}
+    if len(shapes) == 1 and shapes <= set(schema.fixed_shapes):
+        return True
+    sizes: dict[str, int] = {}
+    derived = {dim.name for dim in schema.derived}
+    for spec, tensor in zip(inputs, schema.inputs, strict=True):
+        if tensor.rule is not None and tensor.rule.optional and not any(spec.shape):
+            continue  # the optional input is None
+        if len(spec.shape) != len(tensor.dims):
+            return False
+        for size, dim in zip(spec.shape, tensor.dims, strict=True):
+            wanted = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
+            if size != wanted:
+                return False
+    free = {name: size for name, size in sizes.items() if name not in derived}
+    if schema.derived and free.keys() == {dim.name for dim in schema.dims}:
+        return schema.allows(free) and sizes.items() <= schema.all_sizes(free).items()
+    return True

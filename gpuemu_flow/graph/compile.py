@@ -25,7 +25,7 @@ from gpuemu_flow.inputs.globs import glob_files
 from gpuemu_flow.inputs.interpreter_files import interpreter_files
 from gpuemu_flow.inputs.links import links_of
 from gpuemu_flow.inputs.sources import Closure, SourceIndex
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.runners.api import EMULATED
 from gpuemu_flow.runners.sandbox.fence import NOTHING, Fence
 from gpuemu_flow.runners.sandbox.spec import OFF

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct, field, json, structs, to_builtins
-from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.kernel import VIEW_VERSION
 from gpuemu_flow.artifacts.lint import LINT_VERSION
@@ -277,7 +276,7 @@ class KernelCompiler:
         )
         if kind == COMMAND:
             globs = kernel.build.inputs
-            params = replace(
+            params = msgspec.structs.replace(
                 params,
                 command=list(kernel.build.command),
                 inputs=None if globs is None else sorted(globs),
@@ -293,20 +292,20 @@ class KernelCompiler:
                 "num_stages": triton.num_stages,
             }
             version = triton_version(self._python)
-            params = replace(params, triton=compiled, triton_version=version)
+            params = msgspec.structs.replace(params, triton=compiled, triton_version=version)
         own = map(str, _own(kernel))
         wall = self._fence.around(self._off_limits(kernel), "", emulated=False, own=own)
         maker = wall
         if wall is not None and kind == COMMAND:
             maker = self._with_outputs(wall, kernel)
         if kind in (COMMAND, CUDA, TRITON):
-            params = replace(params, sandbox=self._fence.key())
+            params = msgspec.structs.replace(params, sandbox=self._fence.key())
         if kind == CUDA and kernel.source is not None:
             start = relative(kernel.source, self._root)
             self._includes.append([start, list(kernel.build.flags), includes.to_json()])
             headers = [name for name in includes.headers if name not in files]
             host = host_compilers(kernel.build.flags, self._root)
-            params = replace(
+            params = msgspec.structs.replace(
                 params,
                 headers=digest_json(headers) if headers else None,
                 host_compilers=sorted(host.values()),

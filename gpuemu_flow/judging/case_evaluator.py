@@ -8,24 +8,26 @@ as in ``run``.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from msgspec import Struct, field
+
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made
-from gpuemu_flow.judging.checks import PLAIN
-from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import fit_together
-from gpuemu_flow.judging.input_errors import input_error
 from gpuemu_flow.judging.judge_requests import JudgeRequest, PreparedBatch
 from gpuemu_flow.judging.reference_evaluator import Arrays, ReferenceEvaluator, only_result
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.subject import PLAIN, Subject
 from gpuemu_flow.judging.verdicts import (
+    input_error,
     run_error_result,
     with_printed,
     with_violations,
@@ -35,7 +37,58 @@ from gpuemu_flow.runners.api import Checks, Outcome
 from gpuemu_flow.runners.checked import watches
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.work import CallMany, ProgramSession, SharedInputs
-from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Failure, FailureKind
+
+
+class EvaluatedCase(Struct, frozen=True, dict=True):
+    """A judged case with its tensors."""
+
+    case: Case
+    result: CheckResult
+    actual: Arrays = field(default_factory=dict)
+    given: Arrays | None = None
+    bring_expected: Callable[[], Arrays] = dict
+
+    @cached_property
+    def inputs(self) -> Arrays:
+        """Return the inputs as the op got them, in their layouts."""
+        return materialise(self.case) if self.given is None else self.given
+
+    @cached_property
+    def expected(self) -> Arrays:
+        """Fetch the reference's outputs, which is possible only while `actual` is valid."""
+        return self.bring_expected()
+
+
+class BatchSize:
+    """Chooses how many cases one message to the programs has: as many as run in a short time.
+
+    A message costs as much as a small case, so few messages are better. But the processing of a
+    message cannot be interrupted and shows no progress, and the tensors of too many cases do not
+    fit into the processor's cache.
+    """
+
+    MAX_CASES = 128
+    MAX_BYTES = 16 << 20
+    MAX_SECONDS = 0.25
+
+    def __init__(self) -> None:
+        self._allowed = 1
+
+    def admits(self, count: int, nbytes: int) -> bool:
+        """Tell whether a batch may have `count` cases with inputs of `nbytes` bytes in total."""
+        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
+
+    def took(self, count: int, seconds: float) -> None:
+        """Record how long a batch of `count` cases took."""
+        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
+        self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
+
+
+def input_bytes(case: Case) -> int:
+    """Return the size of a case's inputs in bytes, without gaps."""
+    return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
+
 
 SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inputs
 
@@ -66,7 +119,7 @@ class CaseEvaluator(ReferenceEvaluator):
 
     def observed(self) -> dict[str, Observation]:
         """Return everything that ``op``, ``reference`` and ``generator`` have used so far."""
-        found = {"reference": self._reference.observed()}
+        found = super().observed()
         if self._opened_op is not None:
             found["op"] = self._opened_op.observed()
         if self.subject.generators:

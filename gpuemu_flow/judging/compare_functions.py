@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.contract import CompareRef
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arguments import given_values
 from gpuemu_flow.runners.imports import load_function
@@ -38,8 +38,7 @@ class CompareError(Exception):
         self.failure = Failure(FailureKind.REFERENCE, message, why=why, place=place)
 
 
-@dataclass(frozen=True)
-class FunctionAnswer:
+class FunctionAnswer(Struct, frozen=True):
     """The failures that a compare function returned, and the number of elements compared."""
 
     failures: tuple[Failure, ...]

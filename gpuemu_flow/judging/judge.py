@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Protocol
 
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging import gradients
 from gpuemu_flow.judging.compare_functions import CompareFunctions
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.reference_overflow import overflow_notes
-from gpuemu_flow.judging.remedies import precision_note, range_notes, wider_precisions
-from gpuemu_flow.judging.traits import OpTraits, find_traits
-from gpuemu_flow.judging.unsteady_reference import blamed, unsteady_output
+from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judging.traits import (
+    OpTraits,
+    blamed,
+    find_traits,
+    overflow_notes,
+    unsteady_output,
+)
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract, default_tolerance
@@ -28,12 +33,11 @@ from gpuemu_flow.numerics.contracts import (
     declared_dtypes,
 )
 from gpuemu_flow.numerics.diagnose import diagnose
-from gpuemu_flow.numerics.dtypes import dtype_name, element_name
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, element_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
-from gpuemu_flow.numerics.operand import Rounding, rounding_for
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -52,8 +56,7 @@ class Reference(Protocol):
         """Evaluate the reference and return its outputs."""
 
 
-@dataclass(frozen=True)
-class Criteria:
+class Criteria(Struct, frozen=True):
     """The criteria of the verdict on one case's outputs; see `numerics.compare.check_outputs`."""
 
     tolerance: Mapping[str, Tolerance] | Envelope
@@ -71,8 +74,7 @@ class Criteria:
         return self.tolerance.get(dtype) or default_tolerance(dtype)
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(Struct, frozen=True):
     """The tensors of the case judged last, with facts that were derived from them."""
 
     inputs: Arrays
@@ -457,3 +459,71 @@ def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult
         or failure.output not in (named | (criteria.contracts.of_any_shape & actual.keys()))
     ]
     return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
+
+
+# Suggest settings under which a failed case would pass.
+
+
+FEW = 0.25
+"""Maximum share of wrong elements for which another precision is tried. Each try takes a separate
+measurement, and an op that is wrong nearly everywhere does not merely round too early."""
+
+FAR = 1e18
+"""Magnitude beyond which a product of two inputs is near the limit of float32."""
+
+DRAWING_FAR = ("extremes", "special", "large")
+"""Strategies that draw values beyond `FAR`; inputs of a request are not drawn."""
+
+
+def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
+    """Return the wider precisions, narrowest first, under which a failed case might pass."""
+    stats = result.stats
+    values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
+    if not values_only or stats.num_exceeding > FEW * stats.count:
+        return []
+    order = (FLOAT32, TENSOR_CORE, INPUT)
+    wider = order[order.index(precision) + 1 :]
+    return [name for name in wider if rounding_for(name, case.dtype) is not None]
+
+
+def precision_note(precision: str, dtype: str) -> str:
+    """Return a note that a failed case passes under a wider precision, and what this allows."""
+    what = "the result of every step" if precision == INPUT else "operands of matrix products"
+    return (
+        f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '
+        "if the op is meant to, set it for this op"
+    )
+
+
+def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
+    """Suggest a smaller range of inputs, if large inputs may explain elements without verdict."""
+    unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
+    if not unjudged or case.dtype == "float64":
+        return []
+    largest = {
+        spec.name: _largest(inputs[spec.name])
+        for spec in case.inputs
+        if spec.strategy in DRAWING_FAR and not spec.is_generated and spec.name in inputs
+    }
+    far = [name for name, size in largest.items() if size > FAR]
+    if not far:
+        return []
+    verb = "reaches" if len(far) == 1 else "reach"
+    top = max(largest[name] for name in far)
+    return [
+        f"{_listed(far)} {verb} {top:.3g}, and sums of products of such values may overflow in "
+        "float32; a `range` of these inputs, such as [-1e4, 1e4], draws none (`nonfinite = false` "
+        "takes out NaN and Inf alone)"
+    ]
+
+
+def _largest(values: NDArray[Any]) -> float:
+    if dtype_name(values.dtype) not in FLOAT_LIMITS:
+        return 0.0
+    sizes = np.abs(to_float64(values))
+    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

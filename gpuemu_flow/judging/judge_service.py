@@ -6,35 +6,38 @@ worker. It runs the reference while the op runs, and judges the op's outputs in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
 from gpuemu_flow.judging import gradients
-from gpuemu_flow.judging.compare_functions import CompareFunctions
+from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judging.expected_store import Effort, load, stage
-from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.judge_cases import Ran, Verdicts, judge_case
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.reference_dtypes import expected_dtypes, own_dtypes, probe_case
+from gpuemu_flow.judging.judge import Judge, refused
+from gpuemu_flow.judging.subject import CompareParams, expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judging.traits import OpTraits
+from gpuemu_flow.judging.verdicts import comparison_failed
+from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import single, staying_single
-from gpuemu_flow.quick_dataclass import dataclass
+from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError, Slot, end_of
 from gpuemu_flow.runners.arena import Arena, changed_inputs
 from gpuemu_flow.runners.arguments import begin_call
 from gpuemu_flow.runners.blobs import BlobError
 from gpuemu_flow.runners.execute import converted
 from gpuemu_flow.runners.jobs import ServiceContext
+from gpuemu_flow.runners.limits import lift_memory_limit
 from gpuemu_flow.runners.tensors import element_type
-from gpuemu_flow.types import Case, CheckResult, Json, dtypes_to_try, failure_to_json
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, dtypes_to_try, failure_to_json
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -44,8 +47,7 @@ again. There is a limit since shared memory never shrinks, and counts towards th
 limit."""
 
 
-@dataclass
-class _Item:
+class _Item(Struct):
     """One prepared case, with the reference's outputs or exception; see `PreparedBatch`."""
 
     case: Case
@@ -73,7 +75,8 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given`` or ``evaluate``.
+        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given``, ``stored`` or
+        ``evaluate``.
 
         ``judge`` and ``expected`` concern the cases of the last ``prepare``.
 
@@ -85,6 +88,8 @@ class JudgeService:
             return self._evaluate(payload, context)
         if method == "given":
             return self._judge_given(payload, context)
+        if method == "stored":
+            return self._judge_stored(payload, context)
         if method == "expected":
             return self._give_expected(context, bring=bool(payload["bring"]))
         return self._judge_all(payload, context)
@@ -230,7 +235,7 @@ class JudgeService:
         """Return the facts about the reference that are known by now."""
         traits = self._judge.traits if self._judge is not None else None
         if traits is not None:
-            self._facts = {**self._facts, "traits": vars(traits)}
+            self._facts = {**self._facts, "traits": asdict(traits)}
         return self._facts
 
     def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
@@ -264,6 +269,22 @@ class JudgeService:
             found.append(verdicts.finish())
         self._items = []
         return {"groups": found, "facts": self._found_out()}
+
+    def _judge_stored(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Judge cases whose outputs, those of the op and of the reference, are blob files.
+
+        The reference only serves the comparison, so its memory limit does not apply.
+        """
+        lift_memory_limit()
+        np.random.seed(0)  # so that a verdict does not depend on the cases before
+        cases = [Case.from_json(case) for case in payload["cases"]]
+        verdicts = self._verdicts(context, explain=True)
+        for case, inputs, files in zip(
+            cases, materialise_each(cases), payload["files"], strict=True
+        ):
+            actual, expected = (blobs.read(Path(file)) for file in files)
+            verdicts.add(Ran(case, actual, expected, inputs))
+        return {"results": verdicts.finish(), "facts": self._found_out()}
 
     def _judge_gradients(self, ran: Ran, context: ServiceContext) -> CheckResult:
         """Judge outputs that a client sent, which may lack gradients."""
@@ -375,3 +396,151 @@ def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, S
 def _at(stacked: Arrays, number: int) -> Arrays:
     """Return the tensors of case `number` from tensors in which several cases are stacked."""
     return {name: array[number, ...] for name, array in stacked.items()}
+
+
+# Judge one case, or many together, by comparing the op's outputs with the reference's.
+
+
+ArraysJudgeCases = Mapping[str, NDArray[Any]]
+
+FEWEST = 3
+"""Minimum number of cases for which comparing them together is faster than one by one."""
+
+
+class Ran(Struct, frozen=True):
+    """A case on which both op and reference have run."""
+
+    case: Case
+    actual: ArraysJudgeCases
+    expected: ArraysJudgeCases
+    inputs: ArraysJudgeCases
+
+
+def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> list[CheckResult]:
+    """Return the verdicts on several cases, equal to those of `judge_case`."""
+    results = _passed_together(judge, ran)
+    return [
+        judge_case(judge, one.case, one.actual, one.expected, one.inputs, explain=explain)
+        if result is None
+        else result
+        for one, result in zip(ran, results, strict=True)
+    ]
+
+
+def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
+    """Compare cases of equal structure together, and return one item for each case.
+
+    The item is the case's result if the case passed. It is None if the case must be judged alone.
+    """
+    results: list[CheckResult | None] = [None] * len(ran)
+    forms: dict[Form, list[int]] = {}
+    for number, one in enumerate(ran):
+        policy = judge.shared_policy(one.case.dtype)
+        if policy is None:
+            continue
+        form = form_of(one.case, one.actual, one.expected, one.inputs, policy)
+        if form is not None:
+            forms.setdefault(form, []).append(number)
+    for form, numbers in forms.items():
+        for start in range(0, len(numbers), MOST_CASES):
+            some = numbers[start : start + MOST_CASES]
+            if len(some) < FEWEST:
+                continue
+            for number, result in zip(
+                some, _checked(judge, form, [ran[n] for n in some]), strict=True
+            ):
+                results[number] = result
+    return results
+
+
+def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult | None]:
+    first, name = ran[0], form.name
+    criteria = judge.criteria(first.case, first.expected, first.inputs, first.actual)
+    contracts = criteria.contracts
+    if contracts and not (
+        contracts.of_form and refused(first.actual, first.expected, criteria) is None
+    ):
+        return [None] * len(ran)
+    return check_batch(
+        form,
+        [one.actual[name] for one in ran],
+        [one.expected[name] for one in ran],
+        [one.inputs for one in ran],
+        dtype=criteria.dtypes[name],
+        tolerance=criteria.tolerance,
+    )
+
+
+class Verdicts:
+    """Collects verdicts in the order of the cases; small cases wait until they are judged
+    together.
+    """
+
+    def __init__(self, made_judge: Callable[[ArraysJudgeCases], Judge], *, explain: bool) -> None:
+        self._made_judge = made_judge
+        self._explain = explain
+        self._results: list[CheckResult | None] = []
+        self._waiting: list[tuple[int, Ran]] = []
+
+    def skip(self) -> None:
+        """Add a case that gets no verdict."""
+        self._results.append(None)
+
+    def put(self, result: CheckResult) -> None:
+        """Add a verdict that is already known."""
+        self._results.append(result)
+
+    def add(self, ran: Ran) -> None:
+        """Add a case to be judged."""
+        small = _is_small(ran)
+        if small:  # copy: the reference's next call may overwrite its results
+            kept = {name: array.copy() for name, array in ran.expected.items()}
+            ran = Ran(ran.case, ran.actual, kept, ran.inputs)
+        self._waiting.append((len(self._results), ran))
+        self._results.append(None)
+        if not small or len(self._waiting) == MOST_CASES:
+            self._judge()
+
+    def finish(self) -> list[Json]:
+        """Judge the waiting cases, and return all verdicts as JSON; None for skipped cases."""
+        self._judge()
+        return [None if result is None else result.to_json() for result in self._results]
+
+    def _judge(self) -> None:
+        if not self._waiting:
+            return
+        judge = self._made_judge(self._waiting[0][1].expected)
+        found = judge_cases(judge, [ran for _, ran in self._waiting], explain=self._explain)
+        for (number, _), result in zip(self._waiting, found, strict=True):
+            self._results[number] = result
+        self._waiting.clear()
+
+
+def _is_small(ran: Ran) -> bool:
+    """Tell whether a case's tensors are small enough to stay in the processor's cache."""
+    size = 0
+    for arrays in (ran.expected, ran.inputs):
+        for array in arrays.values():
+            size += array.size
+    return size <= 2 * MOST_ELEMENTS
+
+
+def judge_case(
+    judge: Judge,
+    case: Case,
+    actual: ArraysJudgeCases,
+    expected: ArraysJudgeCases,
+    inputs: ArraysJudgeCases | None = None,
+    *,
+    explain: bool = True,
+) -> CheckResult:
+    """Return the verdict on one case's outputs; if `Judge.check` raises, return an error result."""
+    try:
+        return judge.check(case, actual, expected, inputs, explain=explain)
+    except CompareError as error:
+        return CheckResult(Verdict.ERROR, (error.failure,))
+    except Exception as error:
+        return comparison_failed(RunError("reference-failed", str(error)))
+    except BaseException as error:  # the reference may raise anything
+        text = f"{type(error).__name__}: {error}"
+        return comparison_failed(RunError("reference-failed", text))

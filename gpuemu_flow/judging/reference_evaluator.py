@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made, unmade
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.judging.evaluated import Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import usable, with_generated
-from gpuemu_flow.judging.input_errors import input_error
-from gpuemu_flow.judging.judge_given import GivenBatch, GivenCase
-from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
-from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
-from gpuemu_flow.judging.reference_dtypes import widens
-from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import with_violations, without_outputs
+from gpuemu_flow.judging.judge_requests import (
+    Evaluation,
+    GivenBatch,
+    GivenCase,
+    JudgeRequest,
+    PreparedBatch,
+    Setup,
+    StoredRequest,
+)
+from gpuemu_flow.judging.subject import Subject, widens
+from gpuemu_flow.judging.verdicts import (
+    StoredCase,
+    comparison_failed,
+    input_error,
+    with_violations,
+    without_outputs,
+)
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import OpError, Program, RunError
@@ -35,7 +46,23 @@ from gpuemu_flow.types import Case, CheckResult, Failure
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
 
+
 Arrays = Mapping[str, NDArray[Any]]
+
+
+class Prepared(Struct, frozen=True):
+    """A case with its expected outputs."""
+
+    case: Case
+    inputs: Arrays
+    expected: Arrays
+    allowed: Mapping[str, list[str]]
+    check: Callable[[Arrays], CheckResult]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Return the likeliest dtype of each output."""
+        return {name: names[0] for name, names in self.allowed.items()}
 
 
 class ReferenceEvaluator:
@@ -49,7 +76,9 @@ class ReferenceEvaluator:
         cancel: Event | None,
         *,
         expected_cache: ExpectedStore | None = None,
+        allowed: Mapping[str, list[str]] | None = None,
     ) -> None:
+        """Start no worker yet; `allowed` are the outputs' dtypes, if they are known."""
         self.subject = subject
         self._pool = pool
         self._stack = stack
@@ -62,9 +91,14 @@ class ReferenceEvaluator:
             compare=subject.compare,
             samples=[case.to_json() for case in self._samples()],
         )
+        self._setup.facts["allowed"] = allowed
         self._expected_cache = expected_cache
         if expected_cache is not None:
             self._setup.facts.update(expected_cache.fact("facts") or {})
+
+    def observed(self) -> dict[str, Observation]:
+        """Return everything that each program was seen to use so far."""
+        return {"reference": self._reference.observed()}
 
     @property
     def has_source(self) -> bool:
@@ -211,6 +245,23 @@ class ReferenceEvaluator:
             return early
         return with_violations(only_result(again.results), one.violations)
 
+    def judge_stored(
+        self, stored: Sequence[StoredCase], locate: Callable[[str], Path]
+    ) -> list[CheckResult]:
+        """Judge cases with the stored outputs of both programs; `locate` finds the files of blobs.
+
+        If the worker fails on a batch, each of its cases is judged separately.
+        """
+        request = StoredRequest(self._setup, stored, locate)
+        error = self._reference.ask(request).outcome.error
+        if error is None:
+            self._setup.facts = request.facts
+            pairs = zip(stored, request.results, strict=True)
+            return [one.verdict(result) for one, result in pairs]
+        if len(stored) > 1:
+            return [result for one in stored for result in self.judge_stored([one], locate)]
+        return [stored[0].verdict(comparison_failed(error))]
+
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which the op, run elsewhere, gave no outputs."""
         return self._without_op(PreparedBatch([case]), error)
@@ -283,3 +334,63 @@ def only_result(results: Sequence[CheckResult | None]) -> CheckResult:
     if result is None:
         raise RuntimeError("the judge has to have a verdict on an only case")
     return result
+
+
+# Judge a case step by step, after judging it in one request ended the reference's process.
+
+
+def ask_expected(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    """Run the reference on a case in float64, or in the case's dtype if float64 ends the process.
+
+    If the reference only raises an exception in float64, the judge service itself runs it again in
+    the case's dtype.
+    """
+    attempt, request = _ask(reference, setup, about, bring=bring)
+    if not attempt.ended:
+        return attempt, request
+    attempt, request = _ask(reference, setup, about, bring=False)
+    if attempt.ended and setup.widens and about.widens:
+        about.widens = False
+        attempt, request = _ask(reference, setup, about, bring=False)
+    if not bring or not attempt.outcome.ok:
+        return attempt, request
+    request.bring = True
+    return _with_probe_or_without(reference, setup, request), request
+
+
+def _ask(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    request = JudgeRequest(setup, about, method="expected")
+    request.bring = bring
+    return reference.ask(request), request
+
+
+def _with_probe_or_without(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest
+) -> Attempt:
+    """Make a request; if the process ends, repeat the request without probing output dtypes."""
+    attempt = reference.ask(request)
+    if attempt.ended and setup.probes:
+        setup.probes = False
+        attempt = reference.ask(request)
+        setup.probes = attempt.ended  # if so, the probe was not the reason
+    return attempt
+
+
+def judge_in_steps(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
+) -> CheckResult | None:
+    """Judge a case step by step; the reference's process may end in any of the steps."""
+    attempt, _ = ask_expected(reference, setup, request.about, bring=False)
+    early = without_outputs(attempt.outcome.error, op)
+    if early is not None:
+        return early
+    attempt = _with_probe_or_without(reference, setup, request)
+    error = attempt.outcome.error
+    if error is not None:
+        request.results, request.facts = [comparison_failed(error)], setup.facts
+        request.changed = request.find_changes()
+    return None

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
+from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.runners.api import NOT_RUN_SLUG, RunError
-from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Json,
+    Verdict,
+    failure_from_json,
+    number_to_json,
+)
 from gpuemu_flow.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
+from gpuemu_flow.verdicts import Tally
 
 EXCEPTION = "op-exception"
 UNSTEADY = "reference-unsteady"
@@ -63,7 +75,7 @@ def comparison_failed(error: RunError) -> CheckResult:
     A comparison evaluates the reference on further inputs, on which the reference may raise an
     exception, crash or hang.
     """
-    told = msgspec.structs.replace(error, message=f"while comparing: {error.message}")
+    told = replace(error, message=f"while comparing: {error.message}")
     return run_error_result(FailureKind.REFERENCE, told)
 
 
@@ -91,3 +103,82 @@ def with_printed(result: CheckResult, printed: str) -> CheckResult:
     if not printed or result.verdict is Verdict.PASSED:
         return result
     return replace(result, printed=printed)
+
+
+# Sum up the verdicts of many cases, as ``run`` prints them per op and dtype.
+
+
+WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
+
+
+def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
+    """Return, as JSON, the overall verdict, the counts per verdict, and the worst error figures."""
+    tally = Tally()
+    worst = dict.fromkeys(WORST, 0.0)
+    for _, result in results:
+        tally.add(result)
+        for name in WORST:
+            value = getattr(result.stats, name)
+            # NaN compares false with everything: a figure that is NaN is the worst there is.
+            if not value <= worst[name]:
+                worst[name] = value
+    summary = tallied(tally)
+    if tally.counts.get(Verdict.SKIPPED):
+        hung = f"{summary['skipped']} of {tally.cases} cases were not run"
+        summary["reason"] = summary["reason"] or f"{hung}, since those before them hung"
+    return {**summary, **{name: number_to_json(value) for name, value in worst.items()}}
+
+
+def tallied(tally: Tally) -> dict[str, Json]:
+    """Return the verdict of a tally, its reason and the counts as JSON.
+
+    The keys are those of `summarise`, except for its error figures.
+    """
+    verdict, reason = tally.verdict()
+    counts = tally.counts
+    return {
+        "verdict": verdict.value,
+        "reason": reason,
+        "cases": tally.cases,
+        "passed": counts.get(Verdict.PASSED, 0),
+        "failed": counts.get(Verdict.FAILED, 0),
+        "inconclusive": counts.get(Verdict.INCONCLUSIVE, 0),
+        "errors": counts.get(Verdict.ERROR, 0),
+        "skipped": counts.get(Verdict.SKIPPED, 0),
+        "unjudged": tally.unjudged,
+        "loose": list(tally.passed_by_zeros),
+        "constant": tally.always_the_same,
+    }
+
+
+# The error of a case whose inputs cannot be made because the user's function failed.
+
+
+def input_error(case: Case) -> RunError | None:
+    """Return the error of the case's input that could not be made; None if all inputs were made."""
+    fault = case_fault(case)
+    if fault is None:
+        return None
+    return RunError(fault.slug, fault.message, fault.hint, file=fault.file, line=fault.line)
+
+
+class StoredCase(Struct, frozen=True):
+    """One case, and the recorded outcomes of op and reference, whose outputs are blobs."""
+
+    case: Case
+    op: Mapping[str, Json]
+    reference: Mapping[str, Json]
+
+    def without_outputs(self) -> CheckResult | None:
+        """Return the verdict if a program gave no outputs; see `without_outputs`."""
+        reference, op = (
+            None if record["ok"] else msgspec.convert(record["error"], RunError)
+            for record in (self.reference, self.op)
+        )
+        return without_outputs(reference, op)
+
+    def verdict(self, compared: CheckResult) -> CheckResult:
+        """Return the result of the comparison, completed by the runner's findings about the op."""
+        violations = [failure_from_json(violation) for violation in self.op["violations"]]
+        result = with_violations(compared, violations)
+        return with_printed(result, str(self.op.get("printed", "")))

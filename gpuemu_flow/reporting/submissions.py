@@ -14,7 +14,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.graph.graph import Skip
 from gpuemu_flow.inputs.files import stamp_of
-from gpuemu_flow.judging.summary import WORST, tallied
+from gpuemu_flow.judging.verdicts import WORST, tallied
 from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import Absence, CaseVerdict, OpResult
 from gpuemu_flow.store.failures import FailureStore
@@ -276,7 +276,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
     """Return the counts per verdict and the worst errors of the valid submissions in `one`.
 
     `one` holds the submissions for one op and dtype. The keys of the result are those of
-    `judging.summary.summarise`.
+    `judging.verdicts.summarise`.
     """
     tally = Tally()
     for stored in one.valid:

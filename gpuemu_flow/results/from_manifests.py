@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct, convert, field
 
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.judging.summary import WORST
+from gpuemu_flow.judging.verdicts import WORST
 from gpuemu_flow.results.model import (
     CaseVerdict,
     KernelChange,

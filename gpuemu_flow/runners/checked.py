@@ -8,7 +8,6 @@ wrote. For these checks, it trusts no statement of the op's process.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -67,7 +66,7 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 def told(failures: Sequence[Failure]) -> list[Failure]:
     """Return the failures, each with a note that it was found in the decoy calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
-    return [dataclasses.replace(failure, message=place + failure.message) for failure in failures]
+    return [replace(failure, message=place + failure.message) for failure in failures]
 
 
 _REPEAT_SEED = 0x5DEECE66D

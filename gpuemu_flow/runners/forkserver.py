@@ -38,7 +38,6 @@ PRELOADED = (base64, json, ml_dtypes)
 _FOR_JOBS = (
     "gpuemu_flow.judging.judge",
     "gpuemu_flow.judging.judge_service",
-    "gpuemu_flow.judging.stored_batch",
     "gpuemu_flow.numerics.rng_arrays",
     "gpuemu_flow.numerics.shadow",
 )

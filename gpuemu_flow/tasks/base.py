@@ -6,30 +6,30 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.quick_dataclass import dataclass
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import canonical, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import StageParams, params_from_json
 from gpuemu_flow.tasks.stages import OBSERVED
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Case, Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.runners.pool import Pool
     from gpuemu_flow.store.remote.shared import SharedCache
 
 
-@dataclass(frozen=True)
-class TaskInput:
+class TaskInput(Struct, frozen=True):
     """A manifest that a task reads."""
 
     role: str
@@ -37,8 +37,7 @@ class TaskInput:
     path: str
 
 
-@dataclass(frozen=True)
-class TaskSpec:
+class TaskSpec(Struct, frozen=True):
     """One task of the graph, as plain data for a snapshot."""
 
     name: str
@@ -72,9 +71,9 @@ class TaskSpec:
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
         return {
-            **vars(self),
+            **asdict(self),
             "sources": list(self.sources),
-            "inputs": [dict(vars(source)) for source in self.inputs],
+            "inputs": [asdict(source) for source in self.inputs],
             "params": self.params.to_json(),
             "packages": list(self.packages),
             "outputs": list(self.outputs),
@@ -97,8 +96,7 @@ class TaskSpec:
         )
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Progress of a task: `done` of `total` cases have ended; `fresh` of these were executed."""
 
     task: str
@@ -107,8 +105,7 @@ class Progress:
     fresh: int
 
 
-@dataclass
-class StageContext:
+class StageContext(Struct):
     """The tools and settings that an action gets."""
 
     root: Path
@@ -131,8 +128,7 @@ class StageContext:
             raise NotCached
 
 
-@dataclass(frozen=True)
-class StageResult:
+class StageResult(Struct, frozen=True):
     """The result that an action returns to the engine."""
 
     digest: str
@@ -202,3 +198,13 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
             file=str(path),
         )
     )
+
+
+def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], list[Case]]:
+    """Read the cases of an op and dtype."""
+    source = next(i for i in spec.inputs if i.role == stages.GENERATE)
+    manifest = read_manifest(context.cache.folder / source.path, stages.GENERATE)
+    cases, samples = (
+        [Case.from_json(case) for case in manifest[which]] for which in ("cases", "samples")
+    )
+    return cases, samples

@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.cubin import Cubin, read_cubin, without_line_table
 from gpuemu_flow.artifacts.tool_output import MachineCode, parse_ptxas_output

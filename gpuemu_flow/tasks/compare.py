@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.stored import StoredCase, StoredJudge
-from gpuemu_flow.judging.summary import summarise
+from gpuemu_flow.judging.subject import CompareParams, Subject
+from gpuemu_flow.judging.verdicts import StoredCase, summarise
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.discovered import SeenInputs
@@ -30,11 +30,11 @@ from gpuemu_flow.tasks.base import (
     TaskSpec,
     program_of,
     read_manifest,
+    read_planned,
     write_manifest,
 )
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
-from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -103,19 +103,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     context.on_progress(Progress(spec.name, len(results), len(cases), 0))
     if todo:
         context.about_to_run()
-    judge = StoredJudge(
-        context.pool,
-        program,
-        params_of(CompareParams, spec.params),
-        expected_dtypes,
-        samples,
-        context.cache.blobs.path,
-        context.cancel,
-        lambda seen: inputs.learn("reference", seen, program.given),
-    )
-    _judge(
-        spec, context, judge, todo, total=len(cases), parts=parts, inputs=inputs, results=results
-    )
+        _judge(spec, context, todo, samples, manifests, parts=parts, inputs=inputs, results=results)
     if context.shared is not None and context.shared.writes and not is_shared:
         _share(context, context.shared, inputs, program, parts, results)
     verdicts = [(case, results[case.index]) for case in cases]
@@ -216,29 +204,50 @@ def _share(
 def _judge(
     spec: TaskSpec,
     context: StageContext,
-    judge: StoredJudge,
     todo: Sequence[StoredCase],
+    samples: Sequence[Case],
+    manifests: Mapping[str, Json],
     *,
-    total: int,
     parts: Mapping[int, list[Json]],
     inputs: SeenInputs,
     results: dict[int, CheckResult],
 ) -> None:
     """Judge the cases in batches; store the verdicts of each batch before the next one begins."""
-    fresh = 0
-    for start in range(0, len(todo), BATCH):
-        if context.cancel.is_set():
-            raise Interrupted
-        batch = heal_missing(spec, context, todo[start : start + BATCH])
-        try:
-            judged = judge.judge(batch)
-        except CancelledRunError:
-            raise Interrupted from None
-        shared = inputs.key() if context.unchanged() else None
-        for stored, result in zip(batch, judged, strict=True):
-            index = stored.case.index
-            if result.verdict is not Verdict.ERROR and shared is not None:
-                context.cache.actions.put(digest_json([shared, *parts[index]]), result.to_json())
-            results[index] = result
-        fresh += len(batch)
-        context.on_progress(Progress(spec.name, len(results), total, fresh))
+    # Brings numpy, which the stages before have loaded while their workers started.
+    from gpuemu_flow.judging.reference_evaluator import ReferenceEvaluator  # noqa: PLC0415
+
+    op, reference = (program_of(spec.settings[role]) for role in (stages.OP, stages.REFERENCE))
+    compare = params_of(CompareParams, spec.params)
+    subject = Subject(spec.subject, spec.dtype, op, reference, compare, samples)
+    allowed = manifests[stages.REFERENCE]["expected_dtypes"]
+    total, fresh = len(results) + len(todo), 0
+    there = []
+    for stored in heal_missing(spec, context, todo):
+        early = stored.without_outputs()  # if a program that ran again gave no outputs this time
+        if early is None:
+            there.append(stored)
+        else:
+            results[stored.case.index] = early
+            fresh += 1
+    try:
+        with ExitStack() as stack:
+            judge = ReferenceEvaluator(
+                context.pool, subject, stack, context.cancel, allowed=allowed
+            )
+            for start in range(0, len(there), BATCH):
+                if context.cancel.is_set():
+                    raise Interrupted
+                batch = there[start : start + BATCH]
+                judged = judge.judge_stored(batch, context.cache.blobs.path)
+                inputs.learn("reference", judge.observed()["reference"], reference.given)
+                shared = inputs.key() if context.unchanged() else None
+                for stored, result in zip(batch, judged, strict=True):
+                    index = stored.case.index
+                    if result.verdict is not Verdict.ERROR and shared is not None:
+                        key = digest_json([shared, *parts[index]])
+                        context.cache.actions.put(key, result.to_json())
+                    results[index] = result
+                fresh += len(batch)
+                context.on_progress(Progress(spec.name, len(results), total, fresh))
+    except CancelledRunError:
+        raise Interrupted from None

@@ -99,15 +99,7 @@ def compare_summaries(
 def _kind_of_change(
     old: Mapping[str, Json], new: Mapping[str, Json], threshold: float
 ) -> tuple[str, str]:
-    """Compare two results on the same cases.
-
-    Returns
-    -------
-    kind : str
-        ``regression``, ``improvement``, ``change`` or ``growth``; empty if there is no change.
-    figure : str
-        The changed figure, ``verdict`` or ``max_abs``; empty if there is no change.
-    """
+    """Compare two results on the same cases."""
     passed = Verdict.PASSED.value
     if old["verdict"] != new["verdict"]:
         kind = "improvement" if new["verdict"] == passed else "change"
@@ -124,19 +116,7 @@ def _kind_of_change(
 def _case_changes(
     old: Mapping[str, Json], new: Mapping[str, Json]
 ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Compare the verdicts on the cases that two summaries have in common.
-
-    Returns
-    -------
-    broken : tuple of str
-        Old and new verdict of a case that passed, and that now fails or ends in an error. If there
-        are several such cases, one that fails is preferred. Empty if there is none.
-    mended : tuple of str
-        Old and new verdict of a case that failed or ended in an error, and that passes now. If
-        there are several such cases, one that failed is preferred. Empty if there is none.
-    wrong : bool
-        True if a common case fails or ends in an error now.
-    """
+    """Compare the verdicts on the cases that two summaries have in common."""
     before, after = _by_case(old), _by_case(new)
     pairs = {(before[case], after[case]) for case in before.keys() & after.keys()}
     bad = [verdict.value for verdict in BAD]

@@ -7,7 +7,8 @@ information. Thus an edited comment does not change this manifest, and no op run
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx.source import plain_ptx
 from gpuemu_flow.errors import Problem, RunnerError

@@ -6,11 +6,12 @@ All fields contain plain JSON, from which action keys and snapshots are made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.quick_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json, listed
 
@@ -22,19 +23,17 @@ class StageParams(Protocol):
         """Return plain JSON for action keys; `params_from_json` is its inverse."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Plain:
+class _Plain(Struct, frozen=True, kw_only=True):
     """Base class of parameters whose fields contain plain JSON."""
 
     STAGE: ClassVar[str]
 
     def to_json(self) -> dict[str, Json]:
         """Return the fields that are not None; see `StageParams`."""
-        return {name: listed(value) for name, value in vars(self).items() if value is not None}
+        return {name: listed(value) for name, value in asdict(self).items() if value is not None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerateParams(_Plain):
+class GenerateParams(_Plain, frozen=True, kw_only=True):
     """Settings from which the cases are planned."""
 
     STAGE = stages.GENERATE
@@ -47,8 +46,7 @@ class GenerateParams(_Plain):
     dtype: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramParams(_Plain):
+class ProgramParams(_Plain, frozen=True, kw_only=True):
     """A program, and its arguments."""
 
     ref: Json
@@ -62,8 +60,7 @@ class ProgramParams(_Plain):
     gradients: Json = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpParams(ProgramParams):
+class OpParams(ProgramParams, frozen=True, kw_only=True):
     """An op under test."""
 
     STAGE = stages.OP
@@ -75,8 +72,7 @@ class OpParams(ProgramParams):
     masks: Mapping[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReferenceParams(ProgramParams):
+class ReferenceParams(ProgramParams, frozen=True, kw_only=True):
     """A reference, and the `dtype` in which to run it.
 
     If `dtype` is None, the reference is run in float64. Cases for which this fails are run in their
@@ -87,16 +83,14 @@ class ReferenceParams(ProgramParams):
     dtype: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DiffParams(_Plain):
+class DiffParams(_Plain, frozen=True, kw_only=True):
     """The fraction by which an error may grow without being reported."""
 
     STAGE = stages.DIFF
     regression_threshold: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildParams(_Plain):
+class BuildParams(_Plain, frozen=True, kw_only=True):
     """The source and the options of a kernel's build."""
 
     STAGE = stages.BUILD
@@ -117,8 +111,7 @@ class BuildParams(_Plain):
     sandbox: Mapping[str, Json] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleParams(_Plain):
+class RuleParams(_Plain, frozen=True, kw_only=True):
     """A rule's command and its outputs."""
 
     STAGE = stages.RULE
@@ -129,16 +122,14 @@ class RuleParams(_Plain):
     sandbox: Mapping[str, Json]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CodeParams(_Plain):
+class CodeParams(_Plain, frozen=True, kw_only=True):
     """The architecture of the code to take from a build."""
 
     STAGE = stages.CODE
     arch: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LintParams(_Plain):
+class LintParams(_Plain, frozen=True, kw_only=True):
     """The policy of a kernel's lint."""
 
     STAGE = stages.LINT
@@ -150,8 +141,7 @@ class LintParams(_Plain):
     dynamic_shared_bytes: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelDiffParams(_Plain):
+class KernelDiffParams(_Plain, frozen=True, kw_only=True):
     """Instructions whose first appearance is a regression."""
 
     STAGE = stages.KERNEL_DIFF

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.judging.checks import FULL_CHECKS
+from gpuemu_flow.judging.subject import FULL_CHECKS
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    program_of,
+    read_planned,
+    write_manifest,
+)
 from gpuemu_flow.tasks.parts.execute import execute
-from gpuemu_flow.tasks.parts.planned import read_planned
 
 STAGE = stages.OP
 VERSION = stages.VERSIONS[STAGE]

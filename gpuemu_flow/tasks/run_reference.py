@@ -4,7 +4,7 @@ Reads the cases, and the reference's script with all its imports. Float inputs a
 float64, so that a low-precision op is compared with an accurate result. If the reference fails on a
 case in float64, it is run again in the dtype of the case. If this fails, too, its error is
 recorded. One more run shows the dtypes that outputs should have: it takes the smallest of the
-sample cases, and does not convert its inputs to float64. `judging.reference_dtypes` implements
+sample cases, and does not convert its inputs to float64. `judging.subject` implements
 these rules; this stage stores the results.
 """
 
@@ -14,8 +14,8 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.judging.checks import PLAIN
-from gpuemu_flow.judging.reference_dtypes import (
+from gpuemu_flow.judging.subject import (
+    PLAIN,
     expected_dtypes,
     own_dtypes,
     probe_case,
@@ -24,10 +24,16 @@ from gpuemu_flow.judging.reference_dtypes import (
 from gpuemu_flow.runners.api import Request, was_given_up
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    program_of,
+    read_planned,
+    write_manifest,
+)
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
-from gpuemu_flow.tasks.parts.planned import read_planned
 from gpuemu_flow.types import WIDE, Json, dtypes_to_try
 
 STAGE = stages.REFERENCE

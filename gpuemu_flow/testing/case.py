@@ -10,7 +10,6 @@ import pytest
 
 from gpuemu_flow.client.errors import ClientError, ValidationError
 from gpuemu_flow.errors import FlowError, Problem, UsageError
-from gpuemu_flow.fuzz.planned import CaseSequence
 from gpuemu_flow.plain_text import printable
 from gpuemu_flow.runners.api import OpError
 from gpuemu_flow.shown_values import shown_values
@@ -55,6 +54,8 @@ class GpuemuCase(Mapping[str, Any]):
 
     def turn_to(self, index: int) -> None:
         """Switch to another case of the same op."""
+        from gpuemu_flow.fuzz.case_source import CaseSequence  # noqa: PLC0415
+
         marked = self._item.marked
         sequence = CaseSequence(self.dtype, self.master_seed, marked.strategies, marked.layouts)
         self._case = self._session.outputs.case(self.op, sequence, index)

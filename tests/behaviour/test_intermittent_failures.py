@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mini_workspace import DOUBLES, Mini, make_doubling
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.fuzz.code_state import CODE, code_key
-from gpuemu_flow.fuzz.fixed_failures import fixed_ids
-from gpuemu_flow.fuzz.rejudging import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
+from gpuemu_flow.fuzz.code_state import CODE, code_key, fixed_ids
+from gpuemu_flow.fuzz.failures import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
 from gpuemu_flow.store.failures import FailureStore
 
 pytestmark = pytest.mark.ci

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
-from gpuemu_flow.fuzz.judged import Judged
+from gpuemu_flow.fuzz.outcome import Judged
 
 
 def held() -> int:

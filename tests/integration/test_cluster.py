@@ -17,8 +17,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
-from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.fuzz.outcome import Judged
+from gpuemu_flow.judging.case_evaluator import EvaluatedCase
 from gpuemu_flow.store.failures import FailureStore
 
 pytest.importorskip("distributed", reason="the extra `cluster` is not installed")

@@ -9,18 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
+from msgspec.structs import replace
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.failures import subject_for
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
-from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import OpFuzzOutcome
+from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.session import fuzz_ops
 from gpuemu_flow.reports.fuzz_text import render
 from gpuemu_flow.reports.text import Style

@@ -79,8 +79,8 @@ ONLY_FOR_WORK = HEAVY | {
 }  # fmt: skip
 PARTS_FOR_WORK = (
     "artifacts", "cases.generate", "daemon.control", "emulator", "engine.run", "fuzz.failures",
-    "fuzz.subjects", "fuzz.wire_ops", "judging.case_evaluator", "judging.stored", "runners.attempt",
-    "runners.pool", "runners.worker", "tasks.compare", "tasks.parts.execute",
+    "fuzz.subjects", "fuzz.wire_ops", "judging.case_evaluator", "judging.judge_requests",
+    "runners.attempt", "runners.pool", "runners.worker", "tasks.compare", "tasks.parts.execute",
 )  # fmt: skip
 COMPILING = ("config.load", "config.model", "config.tables", "graph.compile")
 
@@ -98,7 +98,7 @@ def test_commands_with_nothing_to_do_load_nothing_that_works(mini: Mini) -> None
     `ci` asks for ``[ci]`` of the configuration, so it is parsed.
     """
     worked = imported(mini, "run")
-    assert loaded(worked, ("engine.run", "judging.stored", "config.load", "config.tables"))
+    assert loaded(worked, ("engine.run", "judging.judge_requests", "config.load", "config.tables"))
     for arguments in QUERIES:
         found = imported(mini, *arguments)
         heavy = {name for name in ONLY_FOR_WORK if name in found or name in tops(found)}

@@ -8,8 +8,7 @@ import pytest
 from runner_workspace import Workspace, make_case
 
 from gpuemu_flow.judging.case_evaluator import open_evaluator
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.subject import CompareParams, Subject
 from gpuemu_flow.types import CheckResult, Verdict
 
 pytestmark = pytest.mark.ci

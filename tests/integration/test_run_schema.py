@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from mini_workspace import Mini
+from msgspec.structs import replace
 
 import gpuemu_flow.schemas
 from gpuemu_flow.reports.json_writer import dumps, run_report

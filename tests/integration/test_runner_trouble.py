@@ -4,11 +4,11 @@ one."""
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from runner_workspace import Workspace, make_case, marked_case, slugs, workspace
 
 from gpuemu_flow.errors import RunnerError

@@ -37,8 +37,13 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
 from gpuemu_flow.inputs import own_code
 from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, input_bytes
+from gpuemu_flow.judging.case_evaluator import (
+    SESSIONS_PER_EVALUATOR,
+    BatchSize,
+    EvaluatedCase,
+    input_bytes,
+    open_evaluator,
+)
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Case, Verdict
 

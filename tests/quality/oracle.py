@@ -6,18 +6,19 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
-from gpuemu_flow.fuzz.verdict_cache import checks_for
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.judging.checks import FULL_CHECKS
-from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase, open_evaluator
+from gpuemu_flow.judging.subject import FULL_CHECKS
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Verdict
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import (

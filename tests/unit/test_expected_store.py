@@ -8,11 +8,11 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.judging.expected_store import (
     Effort,

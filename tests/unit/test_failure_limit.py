@@ -4,10 +4,10 @@ loss is reported."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.store.failures import (
     GIVEN,

@@ -6,10 +6,10 @@ import json
 import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord, FailureStore

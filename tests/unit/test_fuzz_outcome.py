@@ -6,15 +6,19 @@ import random
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.fuzz.failure_sample import MOST_FAILURES, FailureSample
-from gpuemu_flow.fuzz.judged import Judged
-from gpuemu_flow.fuzz.outcome import MOST_PASSING, OpFuzzOutcome
+from gpuemu_flow.fuzz.outcome import (
+    MOST_FAILURES,
+    MOST_PASSING,
+    FailureSample,
+    Judged,
+    OpFuzzOutcome,
+)
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(

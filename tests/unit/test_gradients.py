@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.gradients import as_submitted, half_judged
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, cotangent, unit_of
 from gpuemu_flow.runners.api import Gradients, Program
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict

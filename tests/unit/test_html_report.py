@@ -7,11 +7,11 @@ import hashlib
 import json
 import random
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, sample
 
 from gpuemu_flow.cases.cause import Cause, Counts

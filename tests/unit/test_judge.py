@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.types import Case, InputSpec, Verdict
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.judge_cases import Ran, judge_case, judge_cases
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.judge_service import Ran, judge_case, judge_cases
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.types import Case, Verdict
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.ptx.source import plain_ptx
 from gpuemu_flow.kernel_findings import THERE, CodePlace, KernelFinding

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef, untried_sizes
 from gpuemu_flow.cases.plan import plan_cases

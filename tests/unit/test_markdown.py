@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from report_samples import HOSTILE, failed, hostile, huge, passed, report_of, sample
 
 from gpuemu_flow.cli.report import FORMATS, render

@@ -6,11 +6,11 @@ import html
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from report_samples import KERNEL, failed, report_of
 
 from gpuemu_flow.cli.report import FORMATS, render

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.judging.reference_overflow import overflow_notes
+from gpuemu_flow.judging.traits import overflow_notes
 
 Array = NDArray[Any]
 X = np.array([-3.0, 2.0, 750.0, 1e5], np.float32)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from envelope_ops import Function
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import CompareParams
 from gpuemu_flow.numerics.operand import Rounding, rounded, rounding_to
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.types import Case, CheckResult, InputSpec, Verdict

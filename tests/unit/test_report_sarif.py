@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import gzip
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 from published_schemas import check_sarif, sarif_validator
 from report_samples import KERNEL, failed, hostile, huge, report_of, sample
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord
 from gpuemu_flow.reports.text import Style, render_kernels, render_results, wrapped

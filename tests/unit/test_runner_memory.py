@@ -6,11 +6,11 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import numpy_dtype

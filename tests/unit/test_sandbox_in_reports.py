@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 from report_samples import passed, report_of
 
 from gpuemu_flow.cli.report import FORMATS, render

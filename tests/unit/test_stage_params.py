@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
 
 import pytest
 
-from gpuemu_flow.graph.graph import STAGES
-from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.tasks import params, stages
+from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import (
     BuildParams,
     GenerateParams,
@@ -18,18 +16,8 @@ from gpuemu_flow.tasks.params import (
     params_of,
 )
 
-KINDS = {
-    kind.STAGE: kind
-    for kind in vars(params).values()
-    if is_dataclass(kind) and isinstance(kind, type) and hasattr(kind, "STAGE")
-}
 BUILD = BuildParams(kind="cuda", arch="sm_80", tools=[["nvcc", "12"]], unusable=[], flags=["-O3"])
 COMPARE = CompareParams("auto", {"float32": {"atol": 1.0, "rtol": 0.0}}, invariants=("finite",))
-
-
-def test_each_stage_has_parameters() -> None:
-    assert {*KINDS, stages.COMPARE} == set(stages.VERSIONS)
-    assert set(STAGES) <= set(stages.VERSIONS)
 
 
 @pytest.mark.parametrize(("stage", "given"), [("build", BUILD), ("compare", COMPARE)])
@@ -54,4 +42,4 @@ def test_parameters_of_another_stage_are_refused() -> None:
 
 def test_an_unknown_stage_is_refused() -> None:
     with pytest.raises(KeyError):
-        params_from_json("bake", {field.name: None for field in fields(BUILD)})
+        params_from_json("bake", BUILD.to_json())

@@ -10,10 +10,10 @@ import stat
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.artifacts.cubin import read_cubin
 from gpuemu_flow.artifacts.tool_output import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field, to_builtins
 
-from gpuemu_flow.judging.input_errors import input_error
+from gpuemu_flow.judging.verdicts import input_error
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.store.discovered import Discovered, KnownInputs

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
-from gpuemu_flow.judging.stored import StoredCase
+from msgspec.structs import replace
+
+from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
+from gpuemu_flow.judging.verdicts import StoredCase
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.parts.execute import outcome_record
