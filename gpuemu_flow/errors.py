@@ -19,12 +19,7 @@ class AddKey(Struct, frozen=True):
 
 
 class Hint(str):
-    """A hint that an editor can apply: the text, and the edit that it proposes.
-
-    Attributes
-    ----------
-    edit : Rename or AddKey
-    """
+    """A hint that an editor can apply: the text, and the edit that it proposes."""
 
     edit: Rename | AddKey
 
@@ -37,23 +32,7 @@ class Hint(str):
 
 
 class Problem(Struct, frozen=True):
-    """One diagnosis: a description of the mistake, its place, and a way to fix it.
-
-    Attributes
-    ----------
-    slug : str
-        Stable name, kebab-case (``config-unknown-key``); ``docs/errors.md`` lists each one.
-    message : str
-        The mistake in one sentence, with the offending value.
-    hint : str
-        A way to fix the mistake; empty if the message already describes one.
-    file : str
-        Path as the user wrote it or relative to the workspace; empty when there is none.
-    line : int
-        1-based line in `file`; 0 when unknown.
-    warning : bool
-        True if the run continues despite the problem.
-    """
+    """One diagnosis: a description of the mistake, its place, and a way to fix it."""
 
     slug: str
     message: str
@@ -70,15 +49,7 @@ class Problem(Struct, frozen=True):
 
 
 class FlowError(Exception):
-    """Base of all errors that are reported to a user without a traceback.
-
-    Attributes
-    ----------
-    problems : tuple of Problem
-        At least one; a configuration file reports all of its errors at once.
-    exit_code : int
-        Exit status of the command: 2 usage or configuration, 3 crash or missing tool.
-    """
+    """Base of all errors that are reported to a user without a traceback."""
 
     exit_code = 3
 

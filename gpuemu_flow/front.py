@@ -29,11 +29,6 @@ def leave(code: int) -> None:
 
     That cleanup takes as long as a short command. Exit functions still run, and running threads are
     waited for as usual.
-
-    Parameters
-    ----------
-    code : int
-        The exit code.
     """
     threading = sys.modules.get("threading")
     if threading is not None and any(

@@ -14,22 +14,6 @@ def with_changed_inputs(
     If a declared output has the name of an input that the op may change, and is not returned, its
     value is this input after the call. If the op returns nothing, its outputs are the inputs that
     it may change.
-
-    Parameters
-    ----------
-    returned
-        The value that the op returned.
-    given : mapping of str to tensor
-        The op's inputs after the call.
-    names : sequence of str
-        Names of the declared outputs; empty for a single output without a name.
-    changed : sequence of str
-        Names of the inputs that the op may change.
-
-    Returns
-    -------
-    object
-        All outputs by name; `returned` itself if no output is taken from an input.
     """
     if not changed or any(name not in given for name in changed):
         return returned

@@ -13,13 +13,8 @@ _MOST_ATTEMPTS = 100
 def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
     """Return the syntax tree of a Python source.
 
-    Raises
-    ------
-    SyntaxError, ValueError, RecursionError, MemoryError
-        The source does not parse.
+    Raises SyntaxError, ValueError, RecursionError, MemoryError: The source does not parse.
 
-    Notes
-    -----
     CPython keeps the recursion depth of the tree's construction per interpreter, not per thread,
     up to and including some 3.11 and 3.12 releases (python/cpython issue 106905): two threads that
     parse at once can get a SystemError for a correct source. The daemon parses in many threads,

@@ -65,14 +65,7 @@ class Accesses(SharedMemory):
             self._mark(self.local_written, lanes, size, good, 1)
 
     def windows(self, address: Array, mask: Array | None) -> list[tuple[str, int, Array | None]]:
-        """List the state spaces in which the generic addresses of lanes lie.
-
-        Returns
-        -------
-        list of tuple of str, int and array or None
-            Name of the space, its first generic address, and the mask of the active lanes whose
-            addresses lie in the space; None if these are all lanes.
-        """
+        """List the state spaces in which the generic addresses of lanes lie."""
         found: list[tuple[str, int, Array | None]] = []
         rest = mask
         for space, base in (("shared", SHARED_BASE), ("local", LOCAL_BASE)):

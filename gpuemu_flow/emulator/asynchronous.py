@@ -46,23 +46,7 @@ class Asynchronous(Warps):
         mask: Array | None,
         step: int,
     ) -> None:
-        """Start ``cp.async``: a copy of `size` bytes per thread from global to shared memory.
-
-        Parameters
-        ----------
-        target : array
-            Offset in shared memory to which each thread copies.
-        source : array
-            Address in global memory from which each thread copies.
-        size : int
-        taken : array or None
-            Number of bytes that each thread reads from `source`; the rest of its `size` bytes are
-            set to zero. None to read all.
-        mask : array or None
-            The threads that copy; None for all live threads.
-        step : int
-            Index of the instruction.
-        """
+        """Start ``cp.async``: a copy of `size` bytes per thread from global to shared memory."""
         active = self.spread(self.live if mask is None else mask)
         self._copies.append(
             _Copy(
@@ -81,16 +65,7 @@ class Asynchronous(Warps):
         self._group += self.spread(self.full if mask is None else mask)
 
     def wait_copies(self, pending: int, mask: Array | None, *, everything: bool) -> None:
-        """Deliver each thread's copies, except those of the latest `pending` groups.
-
-        Parameters
-        ----------
-        pending : int
-            Number of closed groups that may stay under way.
-        mask : array or None
-        everything : bool
-            True to deliver all copies, whether their group is closed or not.
-        """
+        """Deliver each thread's copies, except those of the latest `pending` groups."""
         pending = min(pending, MANY)
         left = []
         for copy in self._copies:

@@ -63,14 +63,7 @@ _INTEGERS: dict[str, Combine] = {
 
 
 def combiner(operation: str, type_name: str) -> Combine | None:
-    """Return the function that computes the new value that an atomic stores.
-
-    Returns
-    -------
-    callable or None
-        Called with the old value, the operand, and the second operand (which only ``cas`` uses).
-        None if the operation does not exist for the type.
-    """
+    """Return the function that computes the new value that an atomic stores."""
     if operation in MBARRIER_TURNS:
         return MBARRIER_TURNS[operation]
     if type_name in _HALVES:
@@ -109,13 +102,7 @@ class Atomics(Accesses):
         mask: Array | None,
         step: int,
     ) -> Array:
-        """Execute ``atom`` or ``red``.
-
-        Returns
-        -------
-        array
-            The old values.
-        """
+        """Execute ``atom`` or ``red``."""
         out = np.zeros(self.full.shape, DTYPES[form.type_name])
         spaces: list[tuple[str, int, Array | None]] = [(space, 0, mask)]
         if space == "generic":
@@ -157,14 +144,7 @@ class Atomics(Accesses):
     def _atomic_lanes(
         self, space: str, address: Array, active: Array, size: int, step: int, releases: bool
     ) -> tuple[ActiveLanes, Array | None, Array]:
-        """Check an atomic's access, as a read and as a write.
-
-        Returns
-        -------
-        tuple of ActiveLanes, array or None, and array
-            The active lanes, the mask of those active lanes that may access the memory (None for
-            all), and the bytes of the whole state space.
-        """
+        """Check an atomic's access, as a read and as a write."""
         if space == "shared":
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
             if self.check_init:

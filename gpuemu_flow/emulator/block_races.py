@@ -22,15 +22,7 @@ MOST_PENDING = 1 << 20
 
 
 class _Store(Struct):
-    """A store to memory cells that no other block had written before.
-
-    Attributes
-    ----------
-    cells : list of slice or int array
-        Numbers of the cells.
-    time, step : int
-        Time in the launch, and number of the storing step.
-    """
+    """A store to memory cells that no other block had written before."""
 
     cells: list[Array | slice]
     time: int
@@ -71,9 +63,7 @@ class QuickGlobalRaces(GlobalRaces):
 
         Parameters and result are those of `GlobalRaces.access`.
 
-        Raises
-        ------
-        EveryLoadCountsError
+        Raises EveryLoadCountsError.
         """
         offsets = lanes.offsets if good is None else lanes.offsets[good]
         if not offsets.size:

@@ -22,15 +22,7 @@ ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 
 
 class Blocks(Struct):
-    """Basic blocks in program order; block ``b`` holds steps ``starts[b]`` to ``ends[b] - 1``.
-
-    Attributes
-    ----------
-    live_out : list of frozenset of int
-        For each block, the registers that a later block may read.
-    entry_live : frozenset of int
-        Registers that may be read before anything wrote them.
-    """
+    """Basic blocks in program order; block ``b`` holds steps ``starts[b]`` to ``ends[b] - 1``."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -95,18 +87,7 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def split_blocks(program: KernelProgram, also: Iterable[int] = ()) -> Blocks:
-    """Cut a program into basic blocks, and compute the registers that are live at their ends.
-
-    Parameters
-    ----------
-    program : KernelProgram
-    also : iterable of int
-        Additional steps at which a block begins.
-
-    Returns
-    -------
-    Blocks
-    """
+    """Cut a program into basic blocks, and compute the registers that are live at their ends."""
     steps = program.steps
     leaders = {0, *also}
     for index, step in enumerate(steps):

@@ -26,36 +26,7 @@ _ALIGNMENT = 16
 
 
 class BulkCopy(Struct, frozen=True):
-    """One thread's copy.
-
-    Attributes
-    ----------
-    lane : int
-        Flat number of the thread.
-    near : int array
-        Offset of each byte in the batch's shared memory.
-    far : int array
-        Offset of each byte in the arena (the emulator's global memory), or -1 for a byte outside of
-        it. If `inner`, the offset of each byte in the batch's shared memory.
-    into_shared : bool
-    barrier : int
-        The barrier object that the copy signals, as an offset in the batch's shared memory; -1 if
-        the copy belongs to a bulk group.
-    group : int
-        Number of the thread's bulk group.
-    step : int
-        Number of the step that started the copy.
-    row : int
-        The block whose shared memory holds the bytes of `near`, as a number within the batch.
-    tensor : TensorMap or None
-        The tensor map, for a copy of a box of a tensor.
-    combine : AtomicForm or None
-        Operation that combines the bytes with the old content of the target; None for a copy.
-    inner : bool
-        True for a copy from the block's shared memory to another block of its cluster.
-    given : array or None
-        Bytes of a value that a thread stores in its cluster's shared memory (``st.async``).
-    """
+    """One thread's copy."""
 
     lane: int
     near: Array
@@ -95,23 +66,7 @@ class Bulk(Mbarriers):
         into_shared: bool, combine: AtomicForm | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies between shared and global memory.
-
-        Parameters
-        ----------
-        shared, other : array
-            Addresses of shared and of global memory.
-        size : array
-        barrier : array or None
-            Address of the barrier object; None for a copy in a group.
-        into_shared : bool
-        combine : AtomicForm or None
-        blocks : array or None
-            Bit mask of the ranks of the blocks that receive the bytes; None for the block that
-            `shared` addresses.
-        mask : array or None
-        step : int
-        """
+        """Start bulk copies between shared and global memory."""
         rows = [self.spread(x).reshape(-1) for x in (other, size)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
             far, count = (int(row[copy.lane]) for row in rows)
@@ -170,14 +125,7 @@ class Bulk(Mbarriers):
         self, shared: Array, into_shared: bool, barrier: Array | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> Iterator[tuple[BulkCopy, int]]:  # fmt: skip
-        """Yield one `BulkCopy` for each active thread and each block that the copy accesses.
-
-        Yields
-        ------
-        tuple of BulkCopy and int
-            The copy, whose `near` and `far` are still empty, and the offset of its bytes in the
-            block's shared memory.
-        """
+        """Yield one `BulkCopy` for each active thread and each block that the copy accesses."""
         active = self.spread(self.live if mask is None else mask)
         places = self._split(shared)
         barriers = None if barrier is None else self._split(barrier)
@@ -194,14 +142,7 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses of shared memory, one for each lane.
-
-        Returns
-        -------
-        tuple of array
-            Offsets in the shared memory of a block, limited to a size that Python slices accept,
-            and the blocks' numbers in the batch.
-        """
+        """Split addresses of shared memory, one for each lane."""
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
@@ -346,13 +287,6 @@ class Bulk(Mbarriers):
 
         Elements outside of the tensor get the fill value of the tensor map. Subnormals are flushed
         if the map asks for it.
-
-        Parameters
-        ----------
-        copy : BulkCopy
-        tensor : TensorMap
-        there : bool array
-            For each byte of the copy, True if it lies inside the tensor.
         """
         outside = copy.near[~there].reshape(-1, tensor.item)
         self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)

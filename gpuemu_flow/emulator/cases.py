@@ -41,14 +41,6 @@ def launch_cases(
     """Run a kernel on many lists of arguments of the same shapes, in as few launches as possible.
 
     Each list is a case.
-
-    Returns
-    -------
-    list of tuple or None
-        For each case, the contents of its buffers afterwards, with the same bits as after a launch
-        of its own. None if the cases must be launched one by one, for one of these reasons: they
-        are too large to share a batch; they can influence each other; one of them fails, prints or
-        has a finding, which must be reported for this case alone.
     """
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)

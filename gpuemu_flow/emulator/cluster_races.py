@@ -47,13 +47,7 @@ class ClusterRaces(LoggedRaces):
         return x.reshape(self._clusters * self._members, self._own_warps, *x.shape[2:])
 
     def _count(self, chosen: Array | None) -> Array:
-        """Advance the clocks of the chosen warps, or of all warps if `chosen` is None.
-
-        Returns
-        -------
-        array
-            Mask of the advanced warps, by cluster and warp.
-        """
+        """Advance the clocks of the chosen warps, or of all warps if `chosen` is None."""
         index = np.arange(self._warps)
         warps = np.ones((self._clusters, self._warps), bool)
         if chosen is not None:
@@ -68,16 +62,7 @@ class ClusterRaces(LoggedRaces):
         return np.asarray(self._by_block(known).max(axis=1))
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps that a barrier releases, for each block separately.
-
-        Parameters
-        ----------
-        chosen : array or None
-            Mask of the released threads; None for all threads.
-        arrived : array or None
-            Clocks of the warps that arrived without waiting, as returned by `arrive`; None if there
-            are none.
-        """
+        """Join the clocks of the warps that a barrier releases, for each block separately."""
         warps = self._by_block(self._count(chosen))
         clock = self._by_block(self._clock)
         joined = np.where(warps[:, :, None], clock, 0).max(axis=1, keepdims=True)
@@ -150,25 +135,7 @@ class ClusterRaces(LoggedRaces):
         self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
         offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that are not ordered with an earlier access by another thread.
-
-        Parameters
-        ----------
-        bad : array of bool
-            Marks the accesses to report.
-        me, who : array of int
-            For each access, its thread and the thread of the earlier access.
-        steps : array of int
-            For each access, the index of the instruction that made the earlier access.
-        step : int
-            Index of the instruction that makes all the present accesses.
-        verb : str
-            The kind of the earlier accesses: ``read`` or ``written``.
-        write : bool
-            True if the present accesses write.
-        offsets : array of int
-            For each access, its offset in bytes in the batch's shared memory.
-        """
+        """Report accesses that are not ordered with an earlier access by another thread."""
         first = int(np.flatnonzero(bad)[0])
         mine, other, at = int(me[first]), int(who[first]), int(offsets[first])
         width, row = self._s.width, at // max(1, self._bytes)

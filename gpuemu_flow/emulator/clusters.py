@@ -96,15 +96,7 @@ class WaitResult(Struct, frozen=True):
 
 
 class ClusterBarriers:
-    """Phases of the barriers of all clusters of one batch.
-
-    Attributes
-    ----------
-    waiting : bool array
-        Threads that wait, by block and lane.
-    block, step : int arrays
-        For each waiting thread, the basic block in which it goes on, and the step where it waits.
-    """
+    """Phases of the barriers of all clusters of one batch."""
 
     def __init__(self, shape: tuple[int, ...], size: int) -> None:
         self._size = size
@@ -126,13 +118,6 @@ class ClusterBarriers:
 
         The result has masks of two kinds of threads that are not made to wait: those whose phase
         has already ended, and those that have not arrived at the barrier.
-
-        Parameters
-        ----------
-        group : bool array
-            The threads, by block and lane.
-        block, step : int
-            The basic block in which the threads will go on, and the step where they wait.
         """
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
@@ -144,13 +129,7 @@ class ClusterBarriers:
         return WaitResult(passed, absent)
 
     def complete(self, live: Array) -> tuple[Array, Array]:
-        """End the phases at which all running threads have arrived.
-
-        Returns
-        -------
-        tuple of array
-            Clusters whose phase has ended, and the threads that no longer have to wait.
-        """
+        """End the phases at which all running threads have arrived."""
         missing = (live & ~self._arrived).reshape(-1, self._size * live.shape[1]).any(axis=1)
         begun = self._arrived.reshape(missing.size, -1).any(axis=1)
         ended = begun & ~missing

@@ -113,13 +113,7 @@ def _write_form(emitter: Emitter, form: OpcodeForm, step: Step) -> None:
 
 
 def check_program(program: KernelProgram) -> None:
-    """Raise an error if a step of a program cannot be run.
-
-    Raises
-    ------
-    UnsupportedError
-        Names the first such instruction, its line and what to do.
-    """
+    """Raise an error if a step of a program cannot be run."""
     source = program.module.source
     for step in program.steps:
         reason = why_not(step)

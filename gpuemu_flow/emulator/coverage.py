@@ -22,19 +22,7 @@ class MissingOpcode(Struct, frozen=True):
 
 
 class KernelCoverage(Struct, frozen=True):
-    """Coverage of one kernel's instructions.
-
-    Attributes
-    ----------
-    name : str
-    steps : int
-        Number of instructions, including the instructions of device functions.
-    opcodes : dict of str to int
-        Number of occurrences of each opcode.
-    missing : tuple of MissingOpcode
-    problem : str
-        Reason why the kernel could not be read at all; empty when it could.
-    """
+    """Coverage of one kernel's instructions."""
 
     name: str
     steps: int
@@ -51,14 +39,7 @@ class KernelCoverage(Struct, frozen=True):
 def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
     """Examine every kernel of a PTX file.
 
-    Returns
-    -------
-    list of KernelCoverage
-
-    Raises
-    ------
-    UnsupportedError
-        When the file is not PTX or holds no kernel.
+    Raises UnsupportedError when the file is not PTX or holds no kernel.
     """
     found = []
     for entry in read_entries(data, file):

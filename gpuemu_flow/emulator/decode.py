@@ -62,20 +62,8 @@ STACK_BYTES = 8192
 def decode_program(function: Function) -> KernelProgram:
     """Decode a kernel.
 
-    Parameters
-    ----------
-    function : Function
-        An ``.entry``.
-
-    Returns
-    -------
-    KernelProgram
-
-    Raises
-    ------
-    UnsupportedError
-        For text that is not PTX, and for a kernel that cannot be decoded. Instructions that the
-        emulator lacks are found later, by `check_program`.
+    Raises UnsupportedError for text that is not PTX, and for a kernel that cannot be decoded.
+    Instructions that the emulator lacks are found later, by `check_program`.
     """
     return _Decoder(function).decode()
 
@@ -107,14 +95,7 @@ class _Frame:
             )
 
     def declared(self, name: str, scope: int) -> tuple[int, str] | None:
-        """Find the declaration of the register that an instruction in `scope` calls `name`.
-
-        Returns
-        -------
-        tuple of int and str, or None
-            The scope with the declaration (`scope` or one around it), and the register's type. None
-            if no register of this name is declared.
-        """
+        """Find the declaration of the register that an instruction in `scope` calls `name`."""
         stem = name.rstrip("0123456789")
         while scope >= 0:
             if name in self.single[scope]:
@@ -517,20 +498,7 @@ _SUM = re.compile(r"([\w$%.]+)\s*\+\s*(-?\w+)\Z", re.ASCII)
 
 
 def decode_operand(text: str, lookup: Lookup) -> Operand | None:
-    """Decode one operand.
-
-    Parameters
-    ----------
-    text : str
-        As written, without the comma.
-    lookup : callable
-        Returns the register or variable that a name refers to, or None.
-
-    Returns
-    -------
-    Operand or None
-        None for an operand that the emulator does not know.
-    """
+    """Decode one operand."""
     text = text.strip()
     if text.startswith("{"):
         return _group(split_operands(text[1:].rstrip().removesuffix("}")), lookup)

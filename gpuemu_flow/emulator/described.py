@@ -73,21 +73,7 @@ def canonical_text(table: Mapping[str, Json]) -> str:
 
 
 def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
-    """Read and check a description of launches.
-
-    Parameters
-    ----------
-    table : mapping
-        ``entry``, ``grid``, ``block``, ``cluster``, ``args`` and ``shared`` of one launch, or a
-        list of ``launches``; further ``outputs``, ``scratch``, ``checks`` and ``backend``.
-    fault : callable
-        Called with each problem.
-
-    Returns
-    -------
-    DescribedLaunches or None
-        None if there is a problem.
-    """
+    """Read and check a description of launches."""
     reader = _Reader(fault)
     given = table.get("launches")
     tables: list[tuple[tuple[str, ...], Json]] = [((), table)]

@@ -29,23 +29,7 @@ def check_dimensions(
 ) -> LaunchShape:  # fmt: skip
     """Check a launch's dimensions, and complete each of them to three numbers.
 
-    Parameters
-    ----------
-    program : KernelProgram
-    grid, block : sequence of int
-        One to three numbers each.
-    shared : int
-        Bytes of dynamic shared memory.
-    cluster : sequence of int
-        If empty, the size that the kernel was compiled for is used or, if there is none, one block.
-
-    Returns
-    -------
-    LaunchShape
-
-    Raises
-    ------
-    LaunchError
+    Raises LaunchError.
     """
     full = _full("grid", grid)
     threads_of = _full("block", block)

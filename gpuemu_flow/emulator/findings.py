@@ -21,26 +21,7 @@ DOUBTS = ("contract", "approx")
 
 
 class CheckFinding(Struct, frozen=True):
-    """One mistake that a check found.
-
-    Attributes
-    ----------
-    check : str
-        One of `CHECKS`, or ``trap``.
-    rule : str
-        Kind of mistake in kebab-case, such as ``out-of-bounds``.
-    words : str
-        Message with block, thread and address but without source locations; `THERE` stands for the
-        second location.
-    kernel : str
-    place : StepLocation
-    block, thread : tuple of int
-        The first block and thread that made the mistake, each as (x, y, z).
-    count : int
-        Number of occurrences, over all threads.
-    there : StepLocation or None
-        The second location: for a race, the other access; for a barrier, the other barrier.
-    """
+    """One mistake that a check found."""
 
     check: str
     rule: str
@@ -58,14 +39,7 @@ class CheckFinding(Struct, frozen=True):
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
-        """Return the finding as plain data, which does not refer to the kernel.
-
-        Parameters
-        ----------
-        code_line : callable
-            Converts a line number of the PTX to the number of the same line in the PTX without line
-            information.
-        """
+        """Return the finding as plain data, which does not refer to the kernel."""
 
         def place(found: StepLocation) -> CodePlace:
             return CodePlace(found.file, found.line, code_line(found.ptx_line))

@@ -310,13 +310,7 @@ FAMILIES = (forms_bits,)
 
 
 def find_form(opcode: Opcode) -> OpcodeForm | None:
-    """Return the `OpcodeForm` of a lane-wise opcode: its function and the types of its operands.
-
-    Returns
-    -------
-    OpcodeForm or None
-        None for an opcode that is not lane-wise, or that the emulator does not know.
-    """
+    """Return the `OpcodeForm` of a lane-wise opcode: its function and the types of its operands."""
     return _find(opcode.text)
 
 

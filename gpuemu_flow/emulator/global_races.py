@@ -21,14 +21,6 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 
     The mask has one entry for each lane that may access the memory. Values are compared only if at
     least one entry is set, which is rare.
-
-    Parameters
-    ----------
-    same : callable or None
-        Returns a mask, with one entry for each active lane, of the lanes whose store does not
-        change the value. If `same` is None, no lane is removed.
-    good : array or None
-        Mask of the active lanes that may access the memory; None for all.
     """
     found: list[Array] = []
 
@@ -53,19 +45,7 @@ class BlockTrace:
         self.step: Array = np.zeros(cells, np.int32)
 
     def record(self, cells: Array, me: Array, now: int, step: int) -> None:
-        """Record accesses to some cells; each replaces the recorded access to its cell.
-
-        Parameters
-        ----------
-        cells : array
-            Indices of the cells.
-        me : array
-            The block that accessed each cell, counted from 1.
-        now : int
-            Time of the accesses.
-        step : int
-            Index of the kernel's step that made the accesses.
-        """
+        """Record accesses to some cells; each replaces the recorded access to its cell."""
         self.block[cells] = me
         self.when[cells] = now
         self.step[cells] = step
@@ -160,31 +140,7 @@ class GlobalRaces:
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access; report it if it races with an access by another block.
-
-        Parameters
-        ----------
-        state : State
-        lanes : ActiveLanes
-        good : array or None
-            Mask of the active lanes that may access the memory; None for all.
-        size : int
-            Bytes per lane.
-        step : int
-            Index of the kernel's step that makes the access.
-        write : bool
-            True if the access writes.
-        strong : bool
-            True for a strong access, such as an atomic. It is not checked against other strong
-            accesses.
-        same : callable or None
-            Returns a mask of the active lanes whose store does not change the value.
-
-        Returns
-        -------
-        bool
-            True if lanes of several blocks wrote to the same address.
-        """
+        """Record one access; report it if it races with an access by another block."""
         if strong:
             words = self._launch.program.steps[step].opcode.segments
             self.signal(state, lanes.mask, releases=not RELEASES.isdisjoint(words))
@@ -232,13 +188,6 @@ class GlobalRaces:
         """List the traces of earlier accesses that can conflict with a new access.
 
         Each trace is paired with the kind of its accesses: ``written`` or ``read``.
-
-        Parameters
-        ----------
-        write : bool
-            True if the new access writes.
-        strong : bool
-            True if the new access is strong. Then the traces of strong accesses are left out.
         """
         found = [(self._written, "written")]
         alike = not strong and self._met_strong
@@ -261,17 +210,7 @@ class GlobalRaces:
         second.record(cells[beaten], me[beaten], self._time, step)
 
     def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
-        """Report blocks that wrote different values to the same address in one instruction.
-
-        Parameters
-        ----------
-        state : State
-        lanes : ActiveLanes
-        lost : array
-            Active lanes whose value was overwritten by another lane.
-        step : int
-            Index of the kernel's step that wrote the values.
-        """
+        """Report blocks that wrote different values to the same address in one instruction."""
         if not lost.any():
             return
         cells = lanes.offsets.astype(np.int64)[lost] // self._grain

@@ -100,24 +100,7 @@ class StepLocation(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """One instruction after decoding.
-
-    Attributes
-    ----------
-    opcode : Opcode
-    operands : tuple of Operand
-    guard : Register or None
-    negated : bool
-        True if the guard is read negated.
-    targets : tuple of int
-        Numbers of the steps that a branch may go to; for ``brx.idx``, one for each index.
-    offset : int
-        Offset of the instruction in the file's `SourceText.text`.
-    location : tuple of int or None
-        File index and line of the ``.loc`` in force.
-    note : str
-        Message of a step that the emulator itself has added.
-    """
+    """One instruction after decoding."""
 
     opcode: Opcode
     operands: tuple[Operand, ...]
@@ -162,27 +145,7 @@ class GlobalVariable(Struct, frozen=True):
 
 
 class KernelProgram(Struct):
-    """A kernel ready for code generation.
-
-    Attributes
-    ----------
-    name : str
-    module : Module
-    steps : list of Step
-        Device functions are inlined.
-    register_types, register_names : list of str
-        Declared type and name by register number.
-    parameters : list of KernelParameter
-    shared, local : list of MemoryRegion
-    globals : list of GlobalVariable
-        ``Symbol("global", n)`` means the n-th of these variables, counted from 0.
-    dynamic_offset : int
-        Offset of the shared memory whose size the launch gives; -1 if the kernel declares none.
-    required_cluster : tuple of int or None
-        Blocks per cluster that the kernel was compiled for; None if the launch sets them.
-    largest_cluster : int
-        Largest number of blocks per cluster.
-    """
+    """A kernel ready for code generation."""
 
     name: str
     module: Module

@@ -43,23 +43,7 @@ DEFAULT_BUDGET = 20_000_000_000
 
 
 class BufferArgument(Struct, frozen=True):
-    """A buffer in global memory.
-
-    Attributes
-    ----------
-    data : array
-        Content before the launch; it also gives shape and type.
-    initialised : bool
-        False if the content before the launch counts as undefined, as for an output.
-    name : str
-        Name of the buffer in messages; if it is empty, they use the parameter's name.
-    kept : bool
-        True to copy `data` to the buffer even if the content counts as undefined.
-    offset : int
-        Bytes from the start of the buffer to the address that is passed.
-    tensor : TensorMap or None
-        Tensor map that is passed by value instead of a pointer; its address is set at launch.
-    """
+    """A buffer in global memory."""
 
     data: Array
     initialised: bool = True
@@ -76,17 +60,7 @@ class ScalarArgument(Struct, frozen=True):
 
 
 class PointerArgument(Struct, frozen=True):
-    """A pointer into the buffer of an earlier argument.
-
-    Attributes
-    ----------
-    argument : int
-        Index of the earlier argument.
-    offset : int
-        Bytes from the start of its buffer.
-    tensor : TensorMap or None
-        As in `BufferArgument`.
-    """
+    """A pointer into the buffer of an earlier argument."""
 
     argument: int
     offset: int
@@ -97,24 +71,7 @@ Argument = BufferArgument | ScalarArgument | PointerArgument
 
 
 class LaunchResult(Struct, frozen=True):
-    """The outcome of a launch.
-
-    Attributes
-    ----------
-    buffers : tuple of array or None
-        For each argument, the content of its buffer afterwards; None for an argument of another
-        kind.
-    findings : tuple of CheckFinding
-    printed : str
-        Output of the kernel's ``printf``.
-    instructions : int
-        Thread instructions that were executed.
-    backend : str
-        Back end that ran the launch: ``numpy`` or ``c``.
-    note : str
-        Reason why numpy ran the launch, although C was requested or the launch is large; empty if
-        there is nothing to explain.
-    """
+    """The outcome of a launch."""
 
     buffers: tuple[Array | None, ...]
     findings: tuple[CheckFinding, ...]
@@ -162,40 +119,8 @@ class Kernel(Struct, dict=True):
     ) -> LaunchResult:
         """Run the kernel once.
 
-        Parameters
-        ----------
-        grid, block : sequence of int
-            One to three numbers each.
-        arguments : sequence of Argument
-            One for each parameter.
-        shared : int
-            Bytes of dynamic shared memory.
-        checks : iterable of str
-        budget : int
-            Largest number of thread instructions.
-        order : sequence of int or None
-            Linear block numbers in the order in which they run; None for ascending.
-        warps_reversed : bool
-            True to let the last warp of a block act before the others; such a launch always runs
-            with numpy.
-        backend : str
-            ``numpy``; ``c``, with numpy where C cannot run (the result's note gives the reason);
-            or ``auto``: C for large launches if there is a compiler and both back ends give the
-            same bits.
-        cluster : sequence of int
-            Blocks per cluster. If empty: the size that the kernel was compiled for or, if there is
-            none, one block.
-
-        Returns
-        -------
-        LaunchResult
-
-        Raises
-        ------
-        LaunchError
-            For a grid, block or arguments that make no sense.
-        BudgetError
-            When the budget is spent, for example by a kernel that never ends.
+        Raises LaunchError for a grid, block or arguments that make no sense. Raises BudgetError
+        when the budget is spent, for example by a kernel that never ends.
         """
         wanted = frozenset(checks)
         kernel = self.for_checks(wanted)
@@ -244,10 +169,7 @@ class Kernel(Struct, dict=True):
     def run(self, launch: KernelLaunch, ids: Array, *, every_load: bool = False) -> None:
         """Run blocks with numpy, batch by batch.
 
-        Raises
-        ------
-        EveryLoadCountsError
-            When the launch must be made again with every load recorded.
+        Raises EveryLoadCountsError when the launch must be made again with every load recorded.
         """
         races: GlobalRaces | None = None
         if "race" in launch.checks and launch.blocks > 1:
@@ -277,12 +199,6 @@ class Kernel(Struct, dict=True):
         """Lay out the memory of a launch for one case, or for several cases side by side.
 
         `lists` has one list of arguments for each case.
-
-        Returns
-        -------
-        tuple of KernelLaunch and list
-            The launch, and a list for each case: the number in the arena of each argument's
-            buffer, or -1 for an argument without a buffer.
         """
         program = self.program
         sizes = []
@@ -317,13 +233,7 @@ class Kernel(Struct, dict=True):
 def _place(
     program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[CaseMemory, list[int]]:
-    """Allocate the memory of one case: module variables, buffers and parameters.
-
-    Returns
-    -------
-    tuple of CaseMemory and list of int
-        The memory, and for each argument the number of its buffer; -1 if it has none.
-    """
+    """Allocate the memory of one case: module variables, buffers and parameters."""
     symbols = []
     for variable in program.globals:
         data = variable.initial.ljust(variable.size, b"\0")
@@ -344,13 +254,7 @@ def _place(
 def _pack(
     program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[bytearray, list[int]]:
-    """Allocate the buffers, and write the arguments to a parameter block.
-
-    Returns
-    -------
-    tuple of bytearray and list of int
-        The parameter block, and for each argument the number of its buffer; -1 if it has none.
-    """
+    """Allocate the buffers, and write the arguments to a parameter block."""
     block = bytearray(program.parameter_bytes + 16)
     buffers = []
     for parameter, argument in zip(program.parameters, arguments, strict=True):
@@ -450,10 +354,8 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
 
     An empty name chooses the only kernel.
 
-    Raises
-    ------
-    LaunchError
-        If not exactly one kernel has the name, or the name is empty and there are several kernels.
+    Raises LaunchError if not exactly one kernel has the name, or the name is empty and there are
+    several kernels.
     """
     names = [entry.name for entry in entries]
     chosen = [e for e in entries if e.name == name]
@@ -472,24 +374,8 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
 def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
     """Read a PTX file and make one of its kernels ready.
 
-    Parameters
-    ----------
-    data : bytes
-        PTX.
-    file : str
-        Name for messages.
-    entry : str
-        Name of the kernel; may be empty if there is only one kernel.
-
-    Returns
-    -------
-    Kernel
-
-    Raises
-    ------
-    UnsupportedError
-        For a kernel that cannot be run; raised before anything runs.
-    LaunchError
-        If not exactly one kernel has the name, or the name is empty and there are several kernels.
+    Raises UnsupportedError for a kernel that cannot be run; raised before anything runs. Raises
+    LaunchError if not exactly one kernel has the name, or the name is empty and there are several
+    kernels.
     """
     return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))

@@ -29,12 +29,7 @@ def align_up(offset: int, alignment: int) -> int:
 
 
 def header_lists(function: Function) -> tuple[list[Variable], list[Variable]]:
-    """Parse a function header into its return parameters and its parameters.
-
-    Returns
-    -------
-    tuple of two lists of Variable
-    """
+    """Parse a function header into its return parameters and its parameters."""
     header = function.header
     position = header.find(function.name, header.find("." + function.kind))
     before, after = header[:position], header[position + len(function.name) :]
@@ -61,13 +56,7 @@ def _declared(text: str, function: Function) -> list[Variable]:
 
 
 def lay_out_parameters(function: Function) -> tuple[list[KernelParameter], int]:
-    """Place a kernel's parameters as the ABI does: in order, each at its alignment.
-
-    Returns
-    -------
-    tuple of list of KernelParameter and int
-        The parameters, and the size of the parameter block.
-    """
+    """Place a kernel's parameters as the ABI does: in order, each at its alignment."""
     offset = 0
     found = []
     for variable in header_lists(function)[1]:
@@ -108,15 +97,7 @@ def taken_addresses(module: Module) -> set[str]:
 
 
 def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -> GlobalVariable:
-    """Make a module variable with its initial bytes.
-
-    Parameters
-    ----------
-    variable : Variable
-    module : Module
-    numbers : dict of str to int
-        Numbers of the module's variables by name, for initial values that are addresses.
-    """
+    """Make a module variable with its initial bytes."""
     size = check_size(variable, module)
     text = module.source.text
     end = text.find(";", variable.offset)

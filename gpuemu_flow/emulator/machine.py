@@ -48,13 +48,7 @@ class BlockMachine(Printing):
         self.barrier_request = BarrierRequest(np.zeros((1, 1), np.int32))
 
     def run(self, block_ids: Array) -> None:
-        """Run some blocks to their end.
-
-        Parameters
-        ----------
-        block_ids : int array
-            Linear numbers of the blocks.
-        """
+        """Run some blocks to their end."""
         self.begin(block_ids)
         registers: list[Array] = [
             np.zeros((1, 1), BITS.get(t, "u4")) for t in self.launch.program.register_types
@@ -80,26 +74,12 @@ class BlockMachine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier.
-
-        Parameters
-        ----------
-        released : array or None
-            Mask of these threads; None for all threads.
-        arrived : array or None
-            Vector clocks of the threads that arrived without waiting; None if there are none.
-        """
+        """Record that threads passed a barrier."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
-        """Record that threads arrived at a barrier without waiting.
-
-        Returns
-        -------
-        array or None
-            Vector clocks of the arriving threads; None if races are not checked.
-        """
+        """Record that threads arrived at a barrier without waiting."""
         return None if self.shared_races is None else self.shared_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
@@ -465,23 +445,7 @@ def _collective_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
 
 
 class BarrierRequest(Struct):
-    """The operands of the barrier instruction that ends a basic block.
-
-    Attributes
-    ----------
-    name : array
-        Number of the barrier, 0 to 15.
-    wanted : array or None
-        Number of threads for which the barrier waits; None for all threads of the block.
-    arrive_only : bool
-        True if the threads go on without waiting.
-    predicate : array or None
-        The predicate of each thread that ``bar.red`` combines.
-    operation : str
-        The operation of ``bar.red``: ``popc``, ``and`` or ``or``.
-    result : int
-        Number of the register that takes the result of ``bar.red``.
-    """
+    """The operands of the barrier instruction that ends a basic block."""
 
     name: Array
     wanted: Array | None = None
@@ -517,18 +481,7 @@ class BarrierWaits:
         self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Record that a group of threads has reached a barrier.
-
-        Parameters
-        ----------
-        request : BarrierRequest
-        group : ndarray of bool
-            Mask of the threads.
-        block : int
-            Number of the basic block in which the threads go on after the barrier.
-        step : int
-            Number of the barrier instruction.
-        """
+        """Record that a group of threads has reached a barrier."""
         if request.arrive_only:
             for name, arrived in request.by_name(group):
                 here = arrived.sum(axis=1)
@@ -557,14 +510,7 @@ class BarrierWaits:
             self._known[name] = known if before is None else np.maximum(before, known)
 
     def released(self, live: Array) -> list[tuple[Array, Array | None]]:
-        """Return the warps that barriers release, and reset the arrivals at these barriers.
-
-        Returns
-        -------
-        list of tuple of array, and array or None
-            For each barrier, the released warps, and the vector clocks of the threads that arrived
-            without waiting (None if there are none).
-        """
+        """Return the warps that barriers release, and reset the arrivals at these barriers."""
         found: list[tuple[Array, Array | None]] = []
         waits = self.block >= 0
         for name in np.unique(self.name[waits]).tolist():

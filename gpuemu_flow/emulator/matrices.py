@@ -32,20 +32,7 @@ ELEMENT_BITS: dict[str, int] = {
 
 
 class MatrixForm(Struct, frozen=True):
-    """One ``mma``: shape and types.
-
-    Attributes
-    ----------
-    m, n, k : int
-    a, b : str
-        Element types.
-    c, d : str
-        ``f16``, ``f32``, ``f64`` or ``s32``.
-    saturate : bool
-        True if ``.satfinite`` limits sums of integers.
-    bit_operation : str
-        ``and`` or ``xor`` for single-bit matrices; empty for others.
-    """
+    """One ``mma``: shape and types."""
 
     m: int
     n: int
@@ -139,13 +126,7 @@ def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
-    """Round the matrix D to its type, and split it into registers.
-
-    Returns
-    -------
-    list of array
-        For each register of the fragment, its bits in each lane.
-    """
+    """Round the matrix D to its type, and split it into registers."""
     values = [matrix[..., rows, columns] for rows, columns in _accumulator_places(form)]
     if form.d == "s32":
         if form.saturate:

@@ -77,23 +77,7 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.arrive`` or a variant of it.
-
-        Parameters
-        ----------
-        form : AtomicForm
-            Tells whether the threads arrive, or arrive and drop out of later phases.
-        count : array
-            Number of arrivals of each thread; 0 for ``expect_tx`` and ``complete_tx``.
-        awaited : array
-            Number of bytes that the phase shall await in addition; negative for bytes that have
-            arrived.
-
-        Returns
-        -------
-        array
-            The previous state of the barrier object, by lane.
-        """
+        """Execute ``mbarrier.arrive`` or a variant of it."""
         self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)
@@ -182,18 +166,7 @@ class Mbarriers(Asynchronous):
         self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
         step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.test_wait`` or ``mbarrier.try_wait``.
-
-        Parameters
-        ----------
-        awaited : array
-            State that an arrival returned; if `parity` is True, the parity of a phase.
-
-        Returns
-        -------
-        array
-            True where the phase has ended, by lane.
-        """
+        """Execute ``mbarrier.test_wait`` or ``mbarrier.try_wait``."""
         active = self.spread(self.live if mask is None else mask)
         done = self._ended(space, address, awaited, parity, mask, step)
         late = active & ~done

@@ -28,20 +28,7 @@ PATTERN = 0xA5
 
 
 class Buffer(Struct, frozen=True):
-    """One allocation of the arena.
-
-    Attributes
-    ----------
-    name : str
-    start, size : int
-        Offset into the arena, and number of bytes.
-    item : int
-        Bytes of one element, for messages.
-    initialised : bool
-        True if all bytes counted as written when the buffer was allocated.
-    writable : bool
-        True if the kernel may write to the buffer.
-    """
+    """One allocation of the arena."""
 
     name: str
     start: int
@@ -57,16 +44,7 @@ class Buffer(Struct, frozen=True):
 
 
 class LaunchArena:
-    """Global memory of one launch.
-
-    Attributes
-    ----------
-    data, shadow : uint8 arrays
-        Content of each byte, and its state, such as `WRITTEN`. Both arrays cover the whole arena;
-        the system provides memory only for the parts in use.
-    buffers : list of Buffer
-        In order of their addresses.
-    """
+    """Global memory of one launch."""
 
     def __init__(self, sizes: list[int]) -> None:
         total = 2 * ALIGNMENT + sum(size + 2 * guard_bytes(size) + ALIGNMENT for size in sizes)
@@ -94,26 +72,7 @@ class LaunchArena:
         self, name: str, size: int, data: bytes | None, item: int, *, writable: bool = True,
         initialised: bool = True,
     ) -> int:  # fmt: skip
-        """Place a buffer between guard zones.
-
-        Parameters
-        ----------
-        name : str
-        size : int
-        data : bytes or None
-            Initial content; None leaves it uninitialised.
-        item : int
-            Bytes of one element.
-        writable : bool
-            False if the kernel must not write to the buffer.
-        initialised : bool
-            False if the buffer counts as unwritten although it holds `data`.
-
-        Returns
-        -------
-        int
-            The emulated address of the buffer.
-        """
+        """Place a buffer between guard zones."""
         guard = guard_bytes(size)
         start = -(-(self._top + guard) // ALIGNMENT) * ALIGNMENT
         self._top = start + size + guard
@@ -162,12 +121,6 @@ class SideBySide:
     """An arena shared by several cases: their n-th allocations lie side by side.
 
     An access by one instruction then touches neighbouring buffers, for all cases at once.
-
-    Parameters
-    ----------
-    arena : LaunchArena
-    count : int
-        Number of cases; each case allocates the same sizes in the same order.
     """
 
     def __init__(self, arena: LaunchArena, count: int) -> None:

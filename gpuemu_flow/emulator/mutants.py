@@ -26,22 +26,7 @@ does not apply."""
 
 
 class MutantKind(Struct, frozen=True):
-    """One kind of bug.
-
-    Attributes
-    ----------
-    name : str
-        A unique name.
-    kind : str
-        The family of bugs that this one belongs to.
-    why : str
-        The real bug that this one imitates.
-    change : callable
-        Puts the bug into an instruction; see `Change`.
-    partner : callable or None
-        Recognises an instruction that makes no sense without the changed instruction. The first
-        such instruction after the changed instruction is removed, too.
-    """
+    """One kind of bug."""
 
     name: str
     kind: str
@@ -51,14 +36,7 @@ class MutantKind(Struct, frozen=True):
 
 
 class PtxMutant(Struct, frozen=True):
-    """One bug, planted at one location of a PTX file.
-
-    Attributes
-    ----------
-    name, kind, why : str
-    data : bytes
-        The whole file with the bug in it.
-    """
+    """One bug, planted at one location of a PTX file."""
 
     name: str
     kind: str
@@ -167,23 +145,7 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
 def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
     """Plant each kind of bug at some locations of a kernel; each mutant has a single bug.
 
-    Parameters
-    ----------
-    data : bytes
-        A PTX file.
-    entry : str
-        Name of the kernel; may be empty if there is only one kernel.
-    file : str
-        Name for messages.
-
-    Yields
-    ------
-    PtxMutant
-
-    Raises
-    ------
-    UnsupportedError, LaunchError
-        The file is not PTX, or it has no kernel with this name.
+    Raises UnsupportedError, LaunchError: The file is not PTX, or it has no kernel with this name.
     """
     function = choose_entry(read_entries(data, file), entry, file)
     text = function.module.source.text

@@ -44,16 +44,6 @@ def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
     A volatile or relaxed load counts as polling if its value decides whether to load again, or
     whether an atomic update takes place. The kernel is then expected to be correct whether the load
     comes before or after another thread's store. The module's docstring has examples.
-
-    Parameters
-    ----------
-    program : KernelProgram
-    blocks : Blocks
-        Any division of the program into blocks.
-
-    Returns
-    -------
-    frozenset of int
     """
     steps = program.steps
     strong = [n for n, step in enumerate(steps) if step.opcode.base == "ld" and is_strong(step)]

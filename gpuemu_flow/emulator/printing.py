@@ -26,13 +26,7 @@ class Printing(WarpGroups):
     """Executes ``vprintf`` and reports failed assertions, for one batch of blocks."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
-        """Execute ``vprintf`` for the active lanes, in ascending order of the lanes.
-
-        Returns
-        -------
-        array
-            Number of arguments that each lane printed.
-        """
+        """Execute ``vprintf`` for the active lanes, in ascending order of the lanes."""
         active = self.spread(self.live if mask is None else mask)
         words, arguments = self.spread(words), self.spread(arguments)
         counts = np.zeros(self.full.shape, np.uint32)
@@ -95,21 +89,7 @@ class Printing(WarpGroups):
 def format_c(
     form: str, fetch: Callable[[int, int], bytes], text: Callable[[int], str]
 ) -> tuple[str, int]:
-    """Format as C's ``printf`` does.
-
-    Parameters
-    ----------
-    form : str
-    fetch : callable
-        Returns bytes of the argument buffer, by offset and size.
-    text : callable
-        Returns the string at an address.
-
-    Returns
-    -------
-    tuple of str and int
-        The text, and the number of arguments that were formatted.
-    """
+    """Format as C's ``printf`` does."""
     out: list[str] = []
     position = offset = count = 0
     for match in _DIRECTIVE.finditer(form):

@@ -81,16 +81,7 @@ class LoggedRaces(SharedRaces):
             self.make_exact()
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the vector clocks of the warps that a barrier releases.
-
-        Parameters
-        ----------
-        chosen : array or None
-            The released threads. None stands for all threads, and ends an interval; otherwise,
-            checks become exact.
-        arrived : array or None
-            Vector clocks of warps that arrived without waiting; see `arrive`.
-        """
+        """Join the vector clocks of the warps that a barrier releases."""
         if chosen is None:
             self.end_interval()
             self._exact = False
@@ -177,12 +168,6 @@ class LoggedRaces(SharedRaces):
         """Expand a logged access so that each active lane has an entry of its own.
 
         Lanes that load from the same address may be logged with one entry for all of them.
-
-        Returns
-        -------
-        tuple of (ActiveLanes, array or None)
-            The lanes with their offsets, and the mask or indices of those that take part in the
-            access; None for all.
         """
         lanes, good = event.lanes, event.good
         full = self._s.full.shape

@@ -77,26 +77,7 @@ class SharedRaces:
         strong: bool,
         kept: bool = False,
     ) -> None:
-        """Record one access; report it if it races with an access by another thread.
-
-        Parameters
-        ----------
-        lanes : ActiveLanes
-            Offsets into the batch's shared memory, one for each active lane.
-        good : array or None
-            Mask or indices of the active lanes that take part in the access; None for all.
-        size : int
-            Number of bytes that each lane accesses.
-        step : int
-            Number of the instruction.
-        write : bool
-            True if the access may change the value.
-        strong : bool
-            True for an atomic, or an access that is volatile, relaxed or stronger.
-        kept : bool
-            True for a store that does not change the value; `write` must then be False. Like a
-            load, such a store races only with stores that change the value.
-        """
+        """Record one access; report it if it races with an access by another thread."""
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
         if good is not None:
@@ -206,15 +187,6 @@ class SharedRaces:
 
         Both accesses of such a pair are strong, and come from the same warp. No pair is marked if
         the program's target GPU does not execute warps in lockstep.
-
-        Parameters
-        ----------
-        me, who : array
-            Lanes that make the later, and the earlier, access of each pair.
-        steps : array
-            Number of the instruction of each earlier access.
-        step : int
-            Number of the instruction of all later accesses.
         """
         if _sm(self._s.launch.program) >= _INDEPENDENT:
             return np.zeros(me.shape, bool)
@@ -229,23 +201,6 @@ class SharedRaces:
         """Report accesses that are not ordered with an earlier access by another thread.
 
         Pairs of accesses that one warp makes in lockstep are not reported.
-
-        Parameters
-        ----------
-        bad : array of bool
-            Mask of the pairs of accesses that are not ordered.
-        me, who : array
-            Lanes that make the later, and the earlier, access of each pair.
-        steps : array
-            Number of the instruction of each earlier access.
-        step : int
-            Number of the instruction of all later accesses.
-        verb : str
-            The kind of the earlier accesses: ``written`` or ``read``.
-        write : bool
-            True if the later accesses write.
-        offsets : array
-            Offset into the batch's shared memory of each later access.
         """
         bad = bad & ~self._in_step(me, who, steps, step)
         if not bad.any():
@@ -282,16 +237,7 @@ class SharedRaces:
         return known
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps that a barrier releases.
-
-        Parameters
-        ----------
-        chosen : array or None
-            Mask of the released threads; None for all threads.
-        arrived : array or None
-            For each block, the joined clocks of the warps that arrived without waiting
-            (``bar.arrive``); None if there are none.
-        """
+        """Join the clocks of the warps that a barrier releases."""
         clock = self._clock
         index = np.arange(self._warps)
         if chosen is None:
@@ -315,15 +261,7 @@ class SharedRaces:
             self._clock[:, index, index] += warps
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks of some lanes' warps into the clocks stored at barrier objects.
-
-        Parameters
-        ----------
-        places : array
-            For each lane, the offset of the barrier object at which it arrives.
-        lanes : array
-            Numbers of the lanes within the batch.
-        """
+        """Merge the clocks of some lanes' warps into the clocks stored at barrier objects."""
         row, warp = self._row[lanes], self._warp[lanes]
         pairs = np.unique(row * self._warps + warp)
         rows, warps = pairs // self._warps, pairs % self._warps
@@ -333,15 +271,7 @@ class SharedRaces:
             self._signals[place] = known.copy() if before is None else np.maximum(before, known)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps.
-
-        Parameters
-        ----------
-        places : array
-            For each lane, the offset of the barrier object for which it has waited.
-        lanes : array
-            Numbers of the lanes within the batch.
-        """
+        """Merge the clocks stored at barrier objects into the clocks of some lanes' warps."""
         row, warp = self._row[lanes], self._warp[lanes]
         for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
             left = self._signals.get(place)
@@ -352,14 +282,6 @@ class SharedRaces:
         """Look up the counts of some lanes' warps in the vector clocks of other warps.
 
         The clock of a warp holds the latest count that it has received from each warp of its block.
-
-        Parameters
-        ----------
-        row, warp : array
-            The warps whose clocks are read: the number of each warp's block within the batch, and
-            the number of the warp within the block.
-        of : array
-            Lanes, by number within the batch. The count of each lane's warp is returned.
         """
         return self._clock[row, warp, self._warp[of]]
 
@@ -378,18 +300,8 @@ class _Trace:
         self.step[cells] = step
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
-        """Mark the accesses that are not ordered after this trace's last access to the same cell.
-
-        Parameters
-        ----------
-        races : SharedRaces
-            Holds the clocks of the warps.
-        cells : array
-            The cell of each access.
-        row, warp : array
-            The warp that makes each access. `row` is the number of its block within the batch, and
-            `warp` is its number within the block. If `races` orders clusters, they take the place
-            of blocks.
+        """Mark the accesses that are not ordered after this trace's last access to the
+        same cell.
         """
         who = self.who[cells]
         known = races.knows(row, warp, np.maximum(who, 0))
@@ -399,27 +311,8 @@ class _Trace:
         self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, step: int,
         verb: str, write: bool, offsets: Array,
     ) -> None:  # fmt: skip
-        """Report accesses that are not ordered after another thread's last access to the same cell.
-
-        Parameters
-        ----------
-        races : SharedRaces
-            Holds the clocks of the warps, and reports the accesses.
-        cells : array
-            The cell of each access.
-        me : array
-            The lane that makes each access, by its number within the batch.
-        row, warp : array
-            The number of this lane's block (or cluster, if `races` orders clusters) within the
-            batch, and the number of its warp within this block or cluster.
-        step : int
-            Number of the instruction of the accesses.
-        verb : str
-            The kind of the accesses in this trace: ``written`` or ``read``.
-        write : bool
-            True if the accesses to check write.
-        offsets : array
-            Offset into the batch's shared memory of each access.
+        """Report accesses that are not ordered after another thread's last access to the
+        same cell.
         """
         who = self.who[cells]
         bad = (who >= 0) & (who != me)
@@ -437,13 +330,7 @@ _ATOMICS = frozenset({"atom", "red"})
 
 
 class FlagOrder:
-    """Vector clocks of warps at their fences, and the flags that publish them.
-
-    Attributes
-    ----------
-    is_useful : bool
-        True if the kernel may have flags in shared memory; if False, nothing needs to be recorded.
-    """
+    """Vector clocks of warps at their fences, and the flags that publish them."""
 
     def __init__(self, program: KernelProgram, cells: int) -> None:
         # Barrier objects have an order of their own, see `SharedRaces.signal`.
@@ -463,15 +350,7 @@ class FlagOrder:
         self._carried: Array | None = None
 
     def fence(self, clock: Array, warps: Array) -> None:
-        """Record that some warps executed a fence.
-
-        Parameters
-        ----------
-        clock : int array
-            The vector clock of each warp, in the shape (row, warp, warp). Each block has a row.
-        warps : bool array
-            True for these warps, in the shape (row, warp).
-        """
+        """Record that some warps executed a fence."""
         if self._fenced is None:
             self._fenced = np.zeros_like(clock)
         own = np.arange(clock.shape[1])
@@ -488,17 +367,6 @@ class FlagOrder:
         latest fence. A read merges the clocks published at the cell into the clock of the reading
         warp. An atomic does both. An instruction that releases earlier writes counts as preceded by
         a fence. Accesses that are not strong are ignored.
-
-        Parameters
-        ----------
-        clock : int array
-            The vector clock of each warp, in the shape (row, warp, warp). Each block has a row.
-        cells, row, warp : int array
-            For each lane that takes part: the memory cell that it accesses, its row, and its warp.
-        step : int
-            Number of the instruction.
-        write : bool
-            False for a read. For an atomic, this method is called with False, and then with True.
         """
         if step not in self._strong:
             return

@@ -13,27 +13,7 @@ Lanes = Callable[..., Array]
 
 
 class OpcodeForm(Struct, frozen=True):
-    """One opcode ready to be called.
-
-    Attributes
-    ----------
-    function : callable
-        Turns arrays of the source types into an array of the result type. If `table` is True, it
-        makes the function that does this.
-    sources : tuple of str
-        PTX types of the operands after the first.
-    result : str
-        PTX type of the first operand.
-    section : str
-        Title of the opcode's section in the PTX ISA.
-    table : bool
-        True if the last operand is a constant, which is the only argument of `function`.
-    approximate : float
-        Largest relative error that the ISA allows, 0 for exact instructions.
-    absolute_below : float
-        Results of a smaller magnitude than this value may have an absolute error of up to
-        ``absolute_below * approximate``.
-    """
+    """One opcode ready to be called."""
 
     function: Lanes
     sources: tuple[str, ...]
@@ -79,18 +59,7 @@ def only(words: frozenset[str], *allowed: str) -> bool:
 
 
 class ActiveLanes:
-    """The active lanes of one access, and the offsets that they access.
-
-    Attributes
-    ----------
-    offsets : uint64 array, 1-D
-        Offset in the state space, by active lane. Lanes that load from one address together may
-        have a single entry.
-    mask : bool array or None
-        The active lanes among all lanes; None if all are active.
-    shape : tuple of int
-        If `mask` is None, the shape that `offsets` had before they were flattened; else empty.
-    """
+    """The active lanes of one access, and the offsets that they access."""
 
     __slots__ = ("mask", "offsets", "shape")
 

@@ -17,23 +17,7 @@ def rewritten(
     first: Sequence[Step] = (),
     types: Sequence[str] = (),
 ) -> KernelProgram:
-    """Make a program in which some steps are replaced.
-
-    Parameters
-    ----------
-    program : KernelProgram
-    pieces : mapping of int to sequence of Step
-        New steps, by the number of the old step that they replace. Branches of new steps give their
-        targets as numbers of old steps.
-    first : sequence of Step
-        Steps to execute once, before all others.
-    types : sequence of str
-        Types of new registers, which are numbered after those of the program.
-
-    Returns
-    -------
-    KernelProgram
-    """
+    """Make a program in which some steps are replaced."""
     steps, starts = list(first), []
     for index, step in enumerate(program.steps):
         starts.append(len(steps))

@@ -66,31 +66,8 @@ def run_file(
     checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
     cluster: str | None = None,
 ) -> Run:  # fmt: skip
-    """Launch one kernel of a PTX file, and launch it again for the checks that need more launches.
-
-    Parameters
-    ----------
-    path : Path
-    entry : str or None
-        The kernel's name; may be None if the file has only one kernel.
-    grid, block, cluster : str
-        Sizes, as `parse_dimensions` reads them; no cluster if `cluster` is None.
-    texts : sequence of str
-        The kernel's arguments, as `parse_arguments` reads them.
-    shared : int
-        Bytes of dynamic shared memory.
-    checks : sequence of str
-        Names of checks, as `parse_checks` reads them.
-    seed : int
-        Seed of random arguments.
-    budget : int or None
-        Largest number of thread instructions per launch; None for the default.
-    backend : str
-        As for `Kernel.launch`.
-
-    Returns
-    -------
-    Run
+    """Launch one kernel of a PTX file, and launch it again for the checks that need more
+    launches.
     """
     if entry == "":  # such as a variable of a script that is not set
         raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
@@ -179,23 +156,8 @@ def find_order_dependence(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
     result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
 ) -> list[CheckFinding]:  # fmt: skip
-    """Launch with blocks in reverse order, then with warps in reverse order; compare the buffers.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    grid, block, arguments
-        Grid, block and arguments of the launch that gave `result`.
-    result : LaunchResult
-    shared, budget : int
-        Bytes of dynamic shared memory, and largest number of thread instructions per launch.
-    cluster : sequence of int
-        Cluster size of the same launch.
-
-    Returns
-    -------
-    list of CheckFinding
-        One for each order and each buffer that differs.
+    """Launch with blocks in reverse order, then with warps in reverse order; compare the
+    buffers.
     """
     found: list[CheckFinding] = []
     count = int(np.prod(grid))
@@ -283,23 +245,7 @@ def parse_arguments(
 ) -> list[NamedArgument]:
     """Read ``--arg`` texts in the order of the kernel's parameters.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        ``name=type[dims]`` with an optional ``:fill`` (one of `FILLS`), ``name=@file.npy``,
-        ``name=number`` or ``name=type:number``.
-    parameters : sequence of KernelParameter
-    seed : int
-        Random values are derived from this seed and from the argument's name.
-
-    Returns
-    -------
-    list of NamedArgument
-
-    Raises
-    ------
-    LaunchError
-        For a text in none of these forms.
+    Raises LaunchError for a text in none of these forms.
     """
     if len(texts) != len(parameters):
         names = ", ".join(f"{p.name} (.{p.type})" for p in parameters)

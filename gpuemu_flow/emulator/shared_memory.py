@@ -34,14 +34,7 @@ class ClusterMemory(GlobalMemory):
         self._cluster_of_row: Array = np.arange(self.count)[:, None] // size
 
     def shared_rows(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses of shared memory into offsets and blocks.
-
-        Returns
-        -------
-        tuple of array
-            Offsets in a block's memory, and the blocks' numbers in the batch. Where an address
-            names a block that the cluster does not have, the offset is beyond every block's memory.
-        """
+        """Split addresses of shared memory into offsets and blocks."""
         chosen = (address >> _RANK_AT).astype(np.int64)
         own = np.arange(self.count)[:, None]
         named = (chosen > 0) & (chosen <= self.cluster_size)
@@ -57,15 +50,7 @@ class ClusterMemory(GlobalMemory):
         return offsets + rows.astype(np.uint64) * np.uint64(self.shared_stride)
 
     def address_of(self, place: int, row: int) -> int:
-        """Return the address by which a block accesses a place in the batch's shared memory.
-
-        Parameters
-        ----------
-        place : int
-            Offset of the place in the shared memory of the whole batch.
-        row : int
-            Number of the block within the batch.
-        """
+        """Return the address by which a block accesses a place in the batch's shared memory."""
         there, offset = divmod(place, max(1, self.shared_stride))
         return offset if there == row else offset | (int(self.ranks[there]) + 1) << RANK_AT
 
@@ -77,24 +62,7 @@ class ClusterMemory(GlobalMemory):
     def refused_rows(
         self, rows: Array, mask: Array | None, step: int, write: bool
     ) -> Array | None:  # fmt: skip
-        """Mark and report lanes that may not access the shared memory of other blocks.
-
-        Parameters
-        ----------
-        rows : array
-            For each lane, the number within the batch of the block whose memory it accesses.
-        mask : array or None
-            Mask of the lanes that perform the access; None for all lanes that have not ended.
-        step : int
-            Index of the program's step that accesses the memory.
-        write : bool
-            True for a write, False for a read.
-
-        Returns
-        -------
-        array or None
-            Mask of the lanes whose access is refused; None if every access is allowed.
-        """
+        """Mark and report lanes that may not access the shared memory of other blocks."""
         segments = self.launch.program.steps[step].opcode.segments
         spaces = [w for w in segments if w.partition("::")[0] == "shared"]
         own = np.arange(self.count)[:, None]

@@ -41,17 +41,7 @@ _TF32_PLACES = {0b0100: 0, 0b1110: 1}
 
 
 class SparseForm(Struct, frozen=True):
-    """The form of one ``mma.sp``: shape, types and selector.
-
-    Attributes
-    ----------
-    whole : MatrixForm
-        Shape and types of the product with all columns of A, not only the stored ones.
-    selector : int
-        Chooses the lanes that hold the metadata.
-    ordered : bool
-        True if the indices of a group must be ascending.
-    """
+    """The form of one ``mma.sp``: shape, types and selector."""
 
     whole: MatrixForm
     selector: int
@@ -110,19 +100,7 @@ def _indices(metadata: Array, form: SparseForm) -> Array:
 
 
 def columns_of(metadata: Array, form: SparseForm) -> tuple[Array, Array]:
-    """Find the column of A that each stored element belongs to.
-
-    Parameters
-    ----------
-    metadata : uint32 array
-        One word for each lane; the last axis holds the 32 lanes.
-    form : SparseForm
-
-    Returns
-    -------
-    tuple of array
-        Columns (…, 16, stored elements), and a mask of the matrices (…) with invalid metadata.
-    """
+    """Find the column of A that each stored element belongs to."""
     index = _indices(metadata, form)
     if form.whole.a == "tf32":
         known = np.isin(index, list(_TF32_PLACES))

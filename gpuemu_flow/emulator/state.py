@@ -27,17 +27,7 @@ class _Tally(Struct):
 
 
 class CaseMemory(Struct, frozen=True):
-    """The parameters and variables of one case of a launch, which differ between cases.
-
-    Attributes
-    ----------
-    parameters : bytes
-        The parameter block.
-    parameter_address : int
-        Address of a copy of the parameter block in the arena.
-    symbols : list of int
-        Addresses of the module's variables.
-    """
+    """The parameters and variables of one case of a launch, which differ between cases."""
 
     parameters: bytes
     parameter_address: int
@@ -45,37 +35,7 @@ class CaseMemory(Struct, frozen=True):
 
 
 class KernelLaunch(Struct):
-    """One launch of a kernel: the state that all of its blocks share.
-
-    Attributes
-    ----------
-    program : KernelProgram
-    arena : LaunchArena
-    grid, block : tuple of int
-    parameters : bytes
-        The parameter block.
-    parameter_address : int
-        Address of a copy of the parameter block in the arena.
-    symbols : list of int
-        Addresses of the module's variables.
-    dynamic_shared : int
-    checks : frozenset of str
-    budget : int
-        Thread instructions that may be spent.
-    cases : tuple of CaseMemory
-        Several input sets side by side, each with a grid of its own; empty for a single set. Block
-        ``b`` of case ``c`` has the number ``c * blocks + b``.
-    warps_reversed : bool
-        True to put the warps of each block into lanes in reverse order (with ``wgmma``, in groups
-        of four warps). Lanes execute a step in ascending order, so the last warp then acts before
-        the others.
-    cluster : tuple of int
-        Blocks per cluster, by dimension.
-    workspace : int
-        Address of the barrier of the whole grid, in a cooperative launch: all blocks run together.
-    failed : int
-        The first block in which C met something that a check does not allow; -1 if there is none.
-    """
+    """One launch of a kernel: the state that all of its blocks share."""
 
     program: KernelProgram
     arena: LaunchArena
@@ -118,10 +78,7 @@ class KernelLaunch(Struct):
         Each of `threads` threads executed `steps` instructions. Fewer threads than `least` cost as
         much as `least` threads.
 
-        Raises
-        ------
-        BudgetError
-            The budget is spent.
+        Raises BudgetError: The budget is spent.
         """
         self.executed += steps * threads
         self.spent += steps * max(threads, least)
@@ -238,20 +195,7 @@ class State:
         self, check: str, rule: str, lanes: Array, step: int, message: Callable[[int], str],
         there: int = -1,
     ) -> None:  # fmt: skip
-        """Count a finding for some lanes.
-
-        Parameters
-        ----------
-        check, rule : str
-        lanes : int array
-            Lane numbers, counted over the whole batch; the finding describes the first lane.
-        step : int
-        message : callable
-            Returns the message for a position within `lanes`.
-        there : int
-            Number of a second step, to which the message refers by the placeholder `THERE`; -1 if
-            there is none. The placeholder stands for the step's location in the source.
-        """
+        """Count a finding for some lanes."""
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
         row, lane = divmod(int(lanes[0]), self.width)

@@ -14,15 +14,7 @@ from gpuemu_flow.emulator.types import WARP, Array
 
 
 class _Pair(Struct):
-    """Arrays that describe pairs of lanes which wrote different values to the same address.
-
-    Attributes
-    ----------
-    places : int array
-        Offset of the address, for each pair.
-    first, second : int array
-        Numbers of the two lanes of each pair, counted over the batch.
-    """
+    """Arrays that describe pairs of lanes which wrote different values to the same address."""
 
     places: Array
     first: Array
@@ -49,22 +41,6 @@ def report_conflicts(
 
     Stores by lanes of one warp are reported as a separate kind of race, ``same-instruction``.
     Stores by different warps are not ordered either, and are reported as ``write-after-write``.
-
-    Parameters
-    ----------
-    state : State
-    lanes : ActiveLanes
-    values : sequence of array
-        Elements written, for the active lanes.
-    lost : array
-        Mask of the active lanes whose value was overwritten by another lane.
-    step : int
-    strong : bool
-        True for volatile and relaxed stores, which other warps may make at the same time.
-    within_blocks : bool
-        True to skip conflicts between two blocks, which another check reports.
-    describe : callable
-        Returns the name of an offset.
     """
     if not lost.any():
         return

@@ -33,30 +33,7 @@ class TensorCopies(Bulk):
     ) -> None:  # fmt: skip
         """Execute ``cp.async.bulk.tensor``: start one copy of a box for each active lane.
 
-        Parameters
-        ----------
-        address : array
-            Generic address of the map.
-        corner : sequence of array
-            Coordinates of the box, the innermost first.
-        shared : array
-            Address of the box in shared memory.
-        barrier : array or None
-            Address of the barrier object; None for a copy in a group.
-        into_shared : bool
-            True if the copy is from global memory to shared memory.
-        operation : str
-            Name of a reduction; empty for a plain copy.
-        blocks : array or None
-            Bit mask, by rank, of the blocks that receive the box; None for the block that `shared`
-            addresses.
-        mask : array or None
-        step : int
-
-        Raises
-        ------
-        UnsupportedError
-            The map has a property that the emulator does not support.
+        Raises UnsupportedError: The map has a property that the emulator does not support.
         """
         rows = [self.spread(x).reshape(-1) for x in (address, *corner)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):

@@ -44,23 +44,7 @@ FIELDS: dict[str, tuple[int, int, int]] = {
 
 
 class TensorMap(Struct, frozen=True):
-    """A tensor in global memory, with the settings for copies of its boxes.
-
-    Attributes
-    ----------
-    address : int
-    kind : int
-        Number of the element type.
-    interleave, swizzle, fill : int
-    box : tuple of int
-        Size of a box by dimension, in elements of the tensor.
-    extents : tuple of int
-        Size of the tensor by dimension, in elements.
-    strides : tuple of int
-        Bytes from one element of the tensor to the next, by dimension.
-    steps : tuple of int
-        For each dimension a number n: a copy takes only every n-th element of a box.
-    """
+    """A tensor in global memory, with the settings for copies of its boxes."""
 
     address: int
     kind: int
@@ -140,18 +124,7 @@ class TensorMap(Struct, frozen=True):
         ).ljust(MAP_BYTES, b"\0")  # fmt: skip
 
     def elements(self, corner: Sequence[int]) -> tuple[Array, Array]:
-        """Compute the addresses of a box's elements, in their order in shared memory.
-
-        Parameters
-        ----------
-        corner : sequence of int
-            Coordinates of the box's first element.
-
-        Returns
-        -------
-        tuple of array
-            Addresses as int64, and a mask of the elements that lie inside of the tensor.
-        """
+        """Compute the addresses of a box's elements, in their order in shared memory."""
         places: Array = np.array([self.address], np.uint64).view(np.int64)
         inside: Array = np.ones((1,), bool)
         for d in range(len(self.box)):  # later dimensions go round more slowly

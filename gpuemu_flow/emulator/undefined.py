@@ -34,13 +34,7 @@ _MERGES = frozenset({"prmt", "bfi", "and", "or", "lop3", "shf"})
 
 
 def watch_registers(program: KernelProgram, blocks: Blocks) -> KernelProgram:
-    """Add steps that watch the registers that may be read before they are written.
-
-    Returns
-    -------
-    KernelProgram
-        The same program if it has no such registers.
-    """
+    """Add steps that watch the registers that may be read before they are written."""
     if not blocks.entry_live:
         return program
     return _Watch(program, blocks.entry_live).program()

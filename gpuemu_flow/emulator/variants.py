@@ -32,21 +32,7 @@ down, then at random."""
 
 
 class Variant(Struct, frozen=True):
-    """One alternative way to execute a kernel.
-
-    Attributes
-    ----------
-    check : str
-        The check that tries the variant: ``contract`` fuses multiplications with additions,
-        ``approx`` changes results of approximate instructions within their error bounds.
-    step : int
-        Number of the first step that differs.
-    label : str
-        Description of the difference, with instruction and source location.
-    single : bool
-        True if only one instruction is different.
-    kernel : Kernel
-    """
+    """One alternative way to execute a kernel."""
 
     check: str
     step: int
@@ -56,14 +42,7 @@ class Variant(Struct, frozen=True):
 
 
 def make_variants(kernel: Kernel, checks: Iterable[str]) -> list[Variant]:
-    """Make the variants of a kernel that the given checks need.
-
-    Returns
-    -------
-    list of Variant
-        For each check, first the variants that change all of the check's instructions, then those
-        that change only one instruction.
-    """
+    """Make the variants of a kernel that the given checks need."""
     wanted = set(checks)
     found: list[Variant] = []
     if "contract" in wanted:
@@ -114,16 +93,6 @@ def find_flips(
     A variant does so if it changes the findings of other checks, an integer result, or whether a
     result is finite or NaN. There is at most one finding for each check (see `Variant.check`). The
     finding names a single instruction if a change of this instruction alone has such an effect.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    variants : sequence of Variant
-    result : LaunchResult
-        Result of the unchanged kernel.
-    arguments : sequence of Argument
-    launch : callable
-        Launches a kernel in the way that gave `result`.
     """
     found: dict[str, CheckFinding] = {}
     for variant in variants:
@@ -195,17 +164,7 @@ def find_approximate(program: KernelProgram) -> list[int]:
 
 
 def perturb(program: KernelProgram, steps: list[int], draw: int) -> KernelProgram:
-    """Return a kernel with added steps that perturb the results of some of its steps.
-
-    Parameters
-    ----------
-    program : KernelProgram
-    steps : list of int
-        Some of the steps that `find_approximate` found.
-    draw : int
-        0 raises each result by the largest error that the ISA allows, and 1 lowers each result by
-        this error. Any other number is the seed of random perturbations that do not exceed it.
-    """
+    """Return a kernel with added steps that perturb the results of some of its steps."""
     return rewritten(program, {n: [program.steps[n], _moved(program, n, draw)] for n in steps})
 
 
@@ -231,15 +190,7 @@ _FLAGS = frozenset({"ftz", "sat"})
 
 
 class Pair(Struct, frozen=True):
-    """A multiplication, and an addition or subtraction of the product.
-
-    Attributes
-    ----------
-    multiply, add : int
-        Numbers of the two steps.
-    position : int
-        Position of the product among the operands of the addition: 1 or 2.
-    """
+    """A multiplication, and an addition or subtraction of the product."""
 
     multiply: int
     add: int

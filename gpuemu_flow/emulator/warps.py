@@ -31,13 +31,7 @@ class Warps(Atomics):
         mask: Array | None,
         step: int,
     ) -> tuple[Array, Array]:
-        """Compute ``shfl.sync``; `b` and `c` are the operands of these names in the PTX ISA.
-
-        Returns
-        -------
-        tuple of array
-            The value of the source lane, and whether the source lane is in range.
-        """
+        """Compute ``shfl.sync``; `b` and `c` are the operands of these names in the PTX ISA."""
         self.check_members(members, mask, step)
         lane = np.arange(WARP, dtype=np.int32)
         amount = self.by_warp(b).astype(np.int32) & 31
@@ -111,15 +105,7 @@ class Warps(Atomics):
     def match(
         self, mode: str, value: Array, members: Array, mask: Array | None, step: int
     ) -> tuple[Array, Array]:
-        """Execute ``match.sync``.
-
-        Returns
-        -------
-        tuple of array
-            Two results for each lane. For the mode ``any``: the bit mask of the members that hold
-            the same value as the lane, and True. For ``all``: the bit mask of the members and True
-            if all of them hold the same value as the lane, else 0 and False.
-        """
+        """Execute ``match.sync``."""
         self.check_members(members, mask, step)
         voters = self._voters(members, mask)
         given = self.by_warp(value)

@@ -24,19 +24,7 @@ _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8":
 
 
 class GroupForm(Struct, frozen=True):
-    """The sizes, types and modifiers of one ``wgmma.mma_async``: D = A B, or D = A B + D.
-
-    Attributes
-    ----------
-    n, k : int
-        Number of columns of D, and number of products in each sum; D has 64 rows.
-    a, b, d : str
-        Types.
-    negate_a, negate_b : bool
-    transpose_a, transpose_b : bool
-        True if the elements of a column of A (row of B) are adjacent in memory.
-    saturate : bool
-    """
+    """The sizes, types and modifiers of one ``wgmma.mma_async``: D = A B, or D = A B + D."""
 
     n: int
     k: int
@@ -56,21 +44,7 @@ class GroupForm(Struct, frozen=True):
 
 
 def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_k: bool) -> Array:
-    """Compute the offsets of a matrix's elements in shared memory from its descriptor.
-
-    Parameters
-    ----------
-    outer : array
-        Row of A, or column of B.
-    k : array
-        Index that is summed over.
-    size : int
-        Bytes of an element.
-    descriptor : uint64 array
-        Broadcasts against the indices.
-    by_k : bool
-        True if the elements of a row of A (column of B) are adjacent in memory.
-    """
+    """Compute the offsets of a matrix's elements in shared memory from its descriptor."""
 
     def field(at: int) -> Array:
         bits = descriptor >> np.uint64(at) & np.uint64(0x3FFF)

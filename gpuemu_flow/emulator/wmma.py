@@ -25,16 +25,7 @@ WMMA_BITS: dict[str, int] = {**ELEMENT_BITS, "f32": 32, "s32": 32}
 
 
 class FragmentForm(Struct, frozen=True):
-    """The size, element type and registers of one fragment of ``wmma``.
-
-    Attributes
-    ----------
-    rows, columns : int
-    kind : str
-        Element type.
-    registers : int
-        Number of registers in each lane.
-    """
+    """The size, element type and registers of one fragment of ``wmma``."""
 
     rows: int
     columns: int
@@ -58,20 +49,7 @@ class FragmentForm(Struct, frozen=True):
         return numbers % (self.rows * self.columns)
 
     def offsets(self, stride: Array, *, by_row: bool) -> Array:
-        """Return the offset of each element in memory, in elements from the start of the matrix.
-
-        Parameters
-        ----------
-        stride : array
-            Distance between the starts of rows (or columns) in elements, by (blocks, warps, lanes).
-        by_row : bool
-            True if the matrix is row-major in memory.
-
-        Returns
-        -------
-        array
-            Indexed by (blocks, warps, lanes, registers, parts of a register).
-        """
+        """Return the offset of each element in memory, in elements from the start of the matrix."""
         rows, columns = np.divmod(self.elements(), self.columns)
         major, minor = (rows, columns) if by_row else (columns, rows)
         return stride[..., None, None].astype(np.int64) * major + minor

@@ -44,7 +44,6 @@ _FILES = (
     "expressions.py",
     "value_rules.py",
     "observed.py",
-    "quick_dataclass.py",
     "kernel_findings.py",
     "syntax.py",
     "plain_text.py",

@@ -33,16 +33,7 @@ _LONGEST_NAME = 200  # of a file; some file systems take 255 bytes
 
 
 class SubmittedResult(Struct, frozen=True):
-    """The newest result that a client submitted for one op and seed.
-
-    Attributes
-    ----------
-    op : str
-    seed : int
-    passed : bool
-    max_abs : float
-        May be NaN or infinite.
-    """
+    """The newest result that a client submitted for one op and seed."""
 
     op: str
     seed: int
@@ -61,27 +52,7 @@ class SubmittedResult(Struct, frozen=True):
 
 
 class Baseline(Struct, frozen=True):
-    """Results and kernel metrics at one time.
-
-    Attributes
-    ----------
-    tag : str
-    created : str
-        UTC, ISO 8601 with microseconds; such times sort as text.
-    tool : str
-        Version of gpuemu-flow.
-    environment : mapping of str to str
-    kernels : mapping of str to list
-        For each configured kernel, the metrics of each of its entries on each architecture.
-    results : mapping of str to mapping
-        For each op and dtype, the summary of the comparison: ``results[op][dtype]``.
-    submitted : tuple of SubmittedResult or None
-        Results for ``CompareBaseline``; None if only kernel metrics were stored.
-    artifacts : mapping of str to ArtifactMetrics, or None
-        Metrics by kernel for ``DiffArtifactBaseline``; None if only results were stored.
-    of_run : bool
-        True if a run brought the workspace up to date first; False if a client stored the baseline.
-    """
+    """Results and kernel metrics at one time."""
 
     tag: str
     created: str
@@ -150,10 +121,7 @@ class Baseline(Struct, frozen=True):
 def check_tag(tag: str) -> str:
     """Return the tag if it is valid.
 
-    Raises
-    ------
-    UsageError
-        ``baseline-bad-tag``.
+    Raises UsageError: ``baseline-bad-tag``.
     """
     parts = tag.split("/")
     if not _TAG.fullmatch(tag) or any(part.strip(".") == "" for part in parts) or tag in RESERVED:
@@ -171,12 +139,7 @@ def unknown_baseline(tag: str, known: list[str]) -> UsageError:
 
 
 class BaselineStore:
-    """The baselines of one workspace, deleted only by name or by `trim`.
-
-    Parameters
-    ----------
-    cache : WorkspaceCache
-    """
+    """The baselines of one workspace, deleted only by name or by `trim`."""
 
     def __init__(self, cache: WorkspaceCache) -> None:
         self._cache = cache
@@ -192,11 +155,8 @@ class BaselineStore:
     def get(self, tag: str) -> Baseline:
         """Return the baseline with a tag.
 
-        Raises
-        ------
-        UsageError
-            ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if another
-            version stored the baseline in a format that this version cannot read.
+        Raises UsageError: ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if
+        another version stored the baseline in a format that this version cannot read.
         """
         path = self._path(tag)
         found = self._read(path)
@@ -210,10 +170,8 @@ class BaselineStore:
     def comparable(self, tag: str) -> Baseline:
         """Return a baseline with which a run can be compared.
 
-        Raises
-        ------
-        UsageError
-            ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data from clients only.
+        Raises UsageError: ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data
+        from clients only.
         """
         found = self.get(tag)
         if not found.holds_a_run:
@@ -225,10 +183,7 @@ class BaselineStore:
     def newest(self) -> Baseline:
         """Return the newest baseline with which a run can be compared.
 
-        Raises
-        ------
-        UsageError
-            ``no-baseline``.
+        Raises UsageError: ``no-baseline``.
         """
         found = [baseline for baseline in self.list() if baseline.holds_a_run]
         if not found:
@@ -247,26 +202,14 @@ class BaselineStore:
     def delete(self, tag: str) -> None:
         """Delete a baseline.
 
-        Raises
-        ------
-        UsageError
-            ``unknown-baseline``.
+        Raises UsageError: ``unknown-baseline``.
         """
         self.get(tag)
         path = self._path(tag)
         self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
-        """Delete all but the newest baselines, and return the tags of the deleted ones.
-
-        Parameters
-        ----------
-        keep : int
-            Number of baselines to keep; 0 for all.
-        spared : str
-            Tag of a baseline to keep however old it is, since it may just have been imported.
-            This baseline counts toward `keep`.
-        """
+        """Delete all but the newest baselines, and return the tags of the deleted ones."""
         others = [baseline.tag for baseline in self.list() if baseline.tag != spared]
         dropped = tuple(others[keep - 1 :] if keep else ())
         for tag in dropped:
@@ -303,10 +246,7 @@ class BaselineStore:
 def read_file(path: Path) -> Baseline:
     """Read an exported baseline.
 
-    Raises
-    ------
-    UsageError
-        ``baseline-bad-file``.
+    Raises UsageError: ``baseline-bad-file``.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -321,10 +261,7 @@ def read_file(path: Path) -> Baseline:
 def write_file(path: Path, baseline: Baseline) -> None:
     """Export a baseline as readable JSON.
 
-    Raises
-    ------
-    StoreError
-        When the file cannot be written.
+    Raises StoreError when the file cannot be written.
     """
     text = json.dumps(baseline.to_json(), indent=1, sort_keys=True, allow_nan=False)
     try:

@@ -255,7 +255,7 @@ def test_importing_it_loads_no_engine() -> None:
         "gpuemu_flow.client.Client\n"
         "loaded = {m.split('.')[1] for m in sys.modules if m.startswith('gpuemu_flow.')}\n"
         "light = {'wire', 'numerics', 'types', 'errors', 'verdicts', 'kernel_findings',"
-        " 'value_rules', 'quick_dataclass', 'syntax', 'in_place', 'installed'}\n"
+        " 'value_rules', 'syntax', 'in_place', 'installed'}\n"
         "assert loaded <= {'client', *light}, loaded\n"
         "assert 'pynng' not in sys.modules\n"
     )

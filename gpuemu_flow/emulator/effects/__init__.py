@@ -39,14 +39,7 @@ _EFFECTS: dict[str, Effect] = {
 
 
 def find_effect(opcode: Opcode) -> Effect | None:
-    """Return the `Effect` that implements an opcode.
-
-    Returns
-    -------
-    Effect or None
-        None for an opcode that a lane-wise function implements (see `forms`), and for an unknown
-        opcode.
-    """
+    """Return the `Effect` that implements an opcode."""
     if opcode.base == "call":
         return _EFFECTS.get(opcode.text)
     return _EFFECTS.get(opcode.base)

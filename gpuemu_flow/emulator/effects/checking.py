@@ -66,16 +66,7 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Return the reason why a step's operands do not fit the given types; empty if they do.
-
-    Parameters
-    ----------
-    step : Step
-    types : tuple of str
-        Types of the operands that are read, in order.
-    result : str
-        Type of the first operand, which is written; empty if no operand is.
-    """
+    """Return the reason why a step's operands do not fit the given types; empty if they do."""
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"

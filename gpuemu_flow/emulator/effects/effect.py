@@ -18,17 +18,7 @@ else:
 
 
 class Effect(Struct, frozen=True):
-    """The functions that check and compile one family of instructions.
-
-    Attributes
-    ----------
-    problem : callable
-        Returns the reason why a step cannot be run, or an empty string.
-    emit : callable
-        Writes the step's code; called only for steps without a problem.
-    section : str
-        Title of the section of the PTX ISA that describes the family.
-    """
+    """The functions that check and compile one family of instructions."""
 
     problem: Callable[[Step], str]
     emit: Emit

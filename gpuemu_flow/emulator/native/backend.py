@@ -37,15 +37,7 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 
 class BackendChoice(Struct, frozen=True):
-    """The decision whether numpy or compiled C is to run a launch.
-
-    Attributes
-    ----------
-    compiled : bool
-        True for C.
-    note : str
-        Reason, for the user, why numpy runs a launch; empty if there is nothing to explain.
-    """
+    """The decision whether numpy or compiled C is to run a launch."""
 
     compiled: bool
     note: str = ""
@@ -63,24 +55,7 @@ class NativeKernel(Struct):
     def choose(
         self, backend: str, threads: int, blocks: int, checks: Collection[str], together: int
     ) -> BackendChoice:
-        """Choose the back end of a launch.
-
-        Parameters
-        ----------
-        backend : str
-            ``auto``, ``numpy`` or ``c``. ``auto`` chooses C if the launch is large and the kernel's
-            results do not depend on the order of blocks, so that both back ends give the same bits.
-        threads, blocks : int
-            Number of threads per block, and number of blocks in the grid.
-        checks : collection of str
-            Names of the checks to make. With ``order`` among them, numpy runs the launch.
-        together : int
-            Blocks per cluster.
-
-        Returns
-        -------
-        BackendChoice
-        """
+        """Choose the back end of a launch."""
         if backend == "numpy":
             return BackendChoice(False)
         asked = backend == "c"
@@ -221,25 +196,7 @@ def run_blocks(
 ) -> bool:
     """Run all blocks of a launch.
 
-    Parameters
-    ----------
-    library : CDLL
-    launch : KernelLaunch
-        The launch. Its arena holds the buffers, into which the results are written.
-    ids : int array
-        Linear block numbers in the order in which they run.
-    lenient : bool
-        True to go on past accesses that are not allowed; see `prelude`.
-
-    Returns
-    -------
-    bool
-        False if the numpy back end must repeat the launch, since C met an event that it cannot
-        judge, such as a possible race.
-
-    Raises
-    ------
-    BudgetError
+    Raises BudgetError.
     """
     keep, args = _arguments(launch, np.ascontiguousarray(ids, np.int64))
     args.lenient, args.failed = lenient, -1

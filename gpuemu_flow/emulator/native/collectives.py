@@ -364,10 +364,7 @@ class Collective(Struct, frozen=True):
 def write_collective(program: KernelProgram, step: Step) -> Collective:
     """Write the C of one step that a warp executes together.
 
-    Raises
-    ------
-    LackingError
-        If the back end lacks the step.
+    Raises LackingError if the back end lacks the step.
     """
     body = WarpBody(program)
     guard = body.reader.guard(step)

@@ -37,15 +37,7 @@ class CompileError(Exception):
 
 
 class CCompiler(Struct, frozen=True):
-    """A C compiler on this machine.
-
-    Attributes
-    ----------
-    path : str
-    version : str
-        Output of ``--version``.
-    flags : tuple of str
-    """
+    """A C compiler on this machine."""
 
     path: str
     version: str
@@ -58,13 +50,7 @@ class CCompiler(Struct, frozen=True):
 
 
 def find_compiler(environ: Mapping[str, str]) -> CCompiler | None:
-    """Find the compiler that `GPUEMU_CC` names or, if this is not set, a compiler on PATH.
-
-    Returns
-    -------
-    CCompiler or None
-        None if there is no such compiler, or `GPUEMU_CC` is set but empty.
-    """
+    """Find the compiler that `GPUEMU_CC` names or, if this is not set, a compiler on PATH."""
     given = environ.get(_OVERRIDE)
     if given == "":
         return None
@@ -117,16 +103,7 @@ def _machine_flags() -> tuple[str, ...]:
 def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
     """Return the library of a C source, from the cache if possible; else compile it now.
 
-    Parameters
-    ----------
-    source : str
-    compiler : CCompiler
-    folder : Path
-        The cache's folder, which is made private; if that fails, a temporary folder is used.
-
-    Raises
-    ------
-    CompileError
+    Raises CompileError.
     """
     name = compiler.key(source) + ".so"
     with suppress(OSError):

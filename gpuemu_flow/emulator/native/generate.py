@@ -57,21 +57,8 @@ def is_shared_step(step: Step) -> bool:
 def generate(program: KernelProgram, *, races: bool = False) -> str:
     """Write a kernel as C.
 
-    Parameters
-    ----------
-    program : KernelProgram
-    races : bool
-        True to generate code that watches accesses for races.
-
-    Returns
-    -------
-    str
-        The C source, which depends on the arguments only: equal programs give equal text.
-
-    Raises
-    ------
-    LackingError
-        The back end lacks an instruction or a form of operand, or the kernel has too many steps.
+    Raises LackingError: The back end lacks an instruction or a form of operand, or the kernel has
+    too many steps.
     """
     if len(program.steps) > MAX_STEPS:
         raise LackingError(f"a kernel of more than {MAX_STEPS:,} steps")

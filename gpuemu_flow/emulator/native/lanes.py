@@ -36,21 +36,7 @@ _WORDS: dict[str, frozenset[str]] = {
 
 
 def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:
-    """Write a lane-wise opcode as a C expression.
-
-    Parameters
-    ----------
-    opcode : Opcode
-        An opcode that numpy knows, whose operands have been checked.
-    arguments : sequence of str
-        C expressions of the operands, of the types of the form's sources and without side
-        effects; for ``lop3`` also the lookup table, as a number.
-
-    Returns
-    -------
-    str or None
-        An expression of the form's result type; None when this back end lacks the opcode.
-    """
+    """Write a lane-wise opcode as a C expression."""
     words, kind = frozenset(opcode.segments[1:]), opcode.type
     if not words - set(opcode.types) <= _WORDS.get(opcode.base, frozenset()):
         return None

@@ -13,17 +13,7 @@ _SUFFIX = {"f32": "f", "f64": "d"}
 
 
 def _flagged(kind: str, words: Words, inner: str) -> str | None:
-    """Apply ``.ftz`` and ``.sat`` to a result; None if the back end lacks the combination.
-
-    Parameters
-    ----------
-    kind : str
-        Type of the result.
-    words : frozenset of str
-        Words of the opcode, such as ``ftz``.
-    inner : str
-        The result as a C expression, whose operands have been flushed already.
-    """
+    """Apply ``.ftz`` and ``.sat`` to a result; None if the back end lacks the combination."""
     if kind == "f64":
         if words & {"ftz"}:
             return None

@@ -22,18 +22,7 @@ def _wrapping(operator: str, type_name: str, a: str, b: str) -> str:
 
 
 def _product(type_name: str, words: Words, a: str, b: str) -> tuple[str, str]:
-    """Write an integer multiplication as a C expression; return it and the product's PTX type.
-
-    Parameters
-    ----------
-    type_name : str
-        PTX type of both factors.
-    words : frozenset of str
-        Qualifiers of the opcode. With ``lo``, the result is the lower half of the product; with
-        ``wide``, the whole product; else the upper half.
-    a, b : str
-        The factors as C expressions.
-    """
+    """Write an integer multiplication as a C expression; return it and the product's PTX type."""
     bits, kind = width(type_name), type_name[0]
     if "lo" in words:
         return _wrapping("*", type_name, a, b), type_name

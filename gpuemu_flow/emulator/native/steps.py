@@ -32,10 +32,7 @@ StepWriter = Callable[[SegmentWriter, Step], None]
 def write_step(writer: SegmentWriter, step: Step) -> None:
     """Write one step, other than a branch, that each thread executes by itself.
 
-    Raises
-    ------
-    LackingError
-        If the back end lacks the step.
+    Raises LackingError if the back end lacks the step.
     """
     form = find_form(step.opcode)
     if form is not None:

@@ -47,17 +47,7 @@ class WarpBody:
         return name
 
     def give(self, step: Step, values: Sequence[str], types: Sequence[str]) -> None:
-        """Write code that assigns a step's results to the step's first operand.
-
-        Parameters
-        ----------
-        step : Step
-        values : sequence of str
-            The results as C expressions, in which ``l`` is the lane. If the operand consists of
-            fewer registers, the last results are dropped.
-        types : sequence of str
-            Types of the results.
-        """
+        """Write code that assigns a step's results to the step's first operand."""
         items = items_of(step.operands[0])
         names = [
             self.writer.temporary("uint8_t" if t == "pred" else bits_type(SIZES[t]), v)

@@ -65,21 +65,7 @@ def tensor_float(x: Array, mode: str) -> Array:
 
 
 def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes | None:
-    """Return ``cvt`` between two types as a function of arrays.
-
-    Parameters
-    ----------
-    to, source : str
-        PTX types.
-    mode : str
-        Rounding as written, or an empty string.
-    ftz, sat : bool
-
-    Returns
-    -------
-    callable or None
-        None for a pair of types that the emulator does not know.
-    """
+    """Return ``cvt`` between two types as a function of arrays."""
     if source == "bf16":
         inner = convert(to, "f32", mode, ftz=ftz, sat=sat)
         return None if inner is None else lambda x: inner(bfloat_to_f32(x))

@@ -352,15 +352,7 @@ def two_sum_error(a: Array, b: Array, s: Array) -> Array:
 
 
 def to_odd(value: Array, error: Array) -> Array:
-    """Round a float64 result to odd, given the error of its rounding to nearest.
-
-    Parameters
-    ----------
-    value : float64 array
-        The result, rounded to nearest.
-    error : float64 array
-        Exact value minus `value`, or any number of the same sign.
-    """
+    """Round a float64 result to odd, given the error of its rounding to nearest."""
     bits = value.view(np.uint64)
     wrong = (error != 0) & ((bits & _ONE) == 0) & np.isfinite(value)
     if not wrong.any():
@@ -372,15 +364,7 @@ def to_odd(value: Array, error: Array) -> Array:
 
 
 def narrow(exact: Array, dtype: type[np.floating], mode: str) -> Array:
-    """Round float64 values (exact, or rounded to odd) to a narrower type in a given mode.
-
-    Parameters
-    ----------
-    exact : float64 array
-    dtype : numpy scalar type
-    mode : str
-        ``rn``, ``rz``, ``rm``, ``rp``.
-    """
+    """Round float64 values (exact, or rounded to odd) to a narrower type in a given mode."""
     near = exact.astype(dtype)
     if mode == "rn":
         return near

@@ -95,18 +95,7 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 
 
 def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., Array]:
-    """Return ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions").
-
-    Parameters
-    ----------
-    signed : bool
-        True if the sources' parts are signed.
-    lanes : int
-        Number of parts of a 32-bit word: 2 or 4.
-    sums : bool
-        True for ``.add``: the result is the sum of the differences and `c`. Otherwise it is the
-        packed differences, and `c` is ignored.
-    """
+    """Return ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions")."""
     bits = 32 // lanes
 
     def compute(a: Array, b: Array, c: Array) -> Array:
@@ -411,15 +400,6 @@ def dot_product(a_signed: bool, b_signed: bool, lanes: int, high: bool = False) 
 
     The function of `a`, `b` and `c` multiplies parts of `a` by bytes of `b`, and adds the products
     to `c`.
-
-    Parameters
-    ----------
-    a_signed, b_signed : bool
-        True if the parts of `a`, or the bytes of `b`, are signed.
-    lanes : int
-        Number of parts of `a`: 4 for ``dp4a``, 2 for ``dp2a``.
-    high : bool
-        True to use the upper two bytes of `b` in ``dp2a``.
     """
 
     def dot(a: Array, b: Array, c: Array) -> Array:

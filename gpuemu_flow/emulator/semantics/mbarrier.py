@@ -45,18 +45,8 @@ def fresh(count: Array) -> Array:
 
 
 def _changed(word: Array, arrivals: Array, awaited: Array, dropped: Array) -> Array:
-    """Return a barrier object after a change; if its phase is then complete, begin the next phase.
-
-    Parameters
-    ----------
-    word : array
-        The object.
-    arrivals : array
-        Number of arrivals to count.
-    awaited : array
-        Number of further bytes to wait for; negative for bytes that have arrived.
-    dropped : array
-        Number of arrivals that later phases no longer wait for.
+    """Return a barrier object after a change; if its phase is then complete, begin the
+    next phase.
     """
     left = np.maximum(pending(word).astype(np.int64) - arrivals, 0)
     expected = (word >> _EXPECTED_AT & _COUNT).astype(np.int64)
