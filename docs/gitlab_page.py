@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.init.ci_files import gitlab_job
+from gpuemu_flow.init.scaffold import gitlab_job
 
 _HEAD = """\
 # Made by `python docs/generate.py`, for projects to include:

@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from gpuemu_flow.client import Client
-    from gpuemu_flow.testing.case import GpuemuCase
+    from gpuemu_flow.testing.items import GpuemuCase
 
 FIXTURE = "gpuemu_case"
 MARK = "gpuemu"

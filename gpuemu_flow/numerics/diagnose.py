@@ -7,20 +7,343 @@ counted, per axis.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.diagnose_moves import conditions, moves
-from gpuemu_flow.numerics.diagnose_places import places
 from gpuemu_flow.numerics.diagnose_values import line_relations, special_values, values
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.finding import Evidence, Finding
+from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
-from gpuemu_flow.types import Tolerance
+from gpuemu_flow.types import Json, Tolerance
+
+# Diagnose by location: rows, columns, tails, tiles, diagonals, everywhere.
+
+
+LONGEST_PERIOD = 256
+WHOLE = 0.9
+"""Share of a region that must fail for it to be wrong as a whole."""
+LEAST_SQUARE = 8
+MOSTLY, FEWEST_IN_TAIL = 0.6, 8
+STRAY = 0.02
+"""Share of the failing elements that may lie outside of a region."""
+
+
+class _Region(Struct, frozen=True):
+    """The indices of one axis at which elements fail.
+
+    `form` is the pattern of these indices: ``line``, ``tail``, ``head``, ``block``, ``periodic``,
+    ``all`` for nearly all indices of the axis, or ``some`` if nothing else applies.
+    """
+
+    axis: int
+    size: int
+    form: str
+    start: int
+    stop: int
+    indices: int
+    period: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.indices / self.size
+
+    @property
+    def certainty(self) -> float:
+        """Return the certainty of a region: 1 if chance hardly explains it, else less."""
+        ways = math.log(self.size) * min(self.indices, self.size - self.indices)
+        return min(1.0, ways / math.log(20.0))
+
+
+def places(evidence: Evidence) -> list[Finding]:
+    """Describe where the failing elements lie, likeliest description first."""
+    if evidence.total == 1:
+        return []
+    if evidence.count == 1:
+        return [_one_element(evidence)]
+    mask = evidence.mask
+    counts = [count_along(mask, axis) for axis in range(mask.ndim)]
+    regions = [_region(axis, hits) for axis, hits in enumerate(counts) if hits.size > 1]
+    candidates = [
+        _by_axes(evidence, regions),
+        *(_whole_lines(evidence, region, counts[region.axis]) for region in regions),
+        _memory_tail(evidence, regions),
+        _diagonal(evidence),
+    ]
+    found = [finding for finding in candidates if finding is not None]
+    share = evidence.count / evidence.total
+    if share >= WHOLE and not any(finding.likelihood > share for finding in found):
+        found.append(_everywhere(evidence, share))
+    found.sort(key=lambda finding: -finding.likelihood)
+    return found or [_scattered(evidence)]
+
+
+def _one_element(evidence: Evidence) -> Finding:
+    index = _multi_index(evidence, int(evidence.failing.positions[0]))
+    last = all(i == size - 1 for i, size in zip(index, evidence.shape, strict=True))
+    first = not any(index)
+    which = "the last element" if last else "the first element" if first else "one element"
+    sentence = f"only {which} of {evidence.total} is wrong, at {index}"
+    return Finding("one-element", sentence, {"index": index, "of": evidence.total}, 0.9)
+
+
+def _everywhere(evidence: Evidence, share: float) -> Finding:
+    sentence = f"wrong everywhere ({evidence.count} of {evidence.total} elements)"
+    numbers = {"failing": evidence.count, "total": evidence.total}
+    return Finding("everywhere", sentence, numbers, 0.5 + 0.1 * share)
+
+
+def _scattered(evidence: Evidence) -> Finding:
+    share = evidence.count / evidence.total
+    sentence = f"{evidence.count} of {evidence.total} elements, scattered ({share:.1%})"
+    return Finding("scattered", sentence, {"failing": evidence.count, "share": share}, 0.2)
+
+
+def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
+    """Describe how the failing elements are arranged along one axis."""
+    size = hits.size
+    hit = hits > 0
+    strong = hits > STRAY * hits.max()
+    if hits[strong].sum() >= (1.0 - STRAY) * hits.sum():
+        hit = strong
+    indices = np.flatnonzero(hit)
+    start, stop = int(indices[0]), int(indices[-1]) + 1
+    number = indices.size
+    form, period = "some", 0
+    if number == size:
+        form = "all"
+    elif number == 1:
+        form = "line"
+    elif number >= WHOLE * (stop - start):
+        if stop - start > (1.0 - STRAY) * size:
+            form = "head" if start == 0 and stop < size else "tail" if start else "all"
+        elif stop == size:
+            form = "tail"
+        else:
+            form = "head" if start == 0 else "block"
+    else:
+        period = _period(hit, indices)
+        form = "periodic" if period else "some"
+    return _Region(axis, size, form, start, stop, number, period)
+
+
+def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
+    """Return the shortest period with which the failing indices of an axis recur; 0 if none.
+
+    Two conditions hold for the remainders that the failing indices leave modulo the period. They
+    are at most half of all possible remainders, and nearly all indices that leave them fail.
+    """
+    size = hit.size
+    for period in range(2, min(LONGEST_PERIOD, size // 2) + 1):
+        remainders = np.bincount(indices % period, minlength=period)
+        possible = (size - np.arange(period) + period - 1) // period
+        used = remainders > 0
+        if used.sum() > period // 2 or indices.size < 3:
+            continue
+        if indices.size >= WHOLE * possible[used].sum():
+            return period
+    return 0
+
+
+def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
+    """Describe in one sentence the axes along which failing elements form a region."""
+    confined = [region for region in regions if region.form not in ("all", "some")]
+    confined.sort(key=lambda region: region.share)
+    inside = math.prod(region.share for region in confined) * evidence.total
+    density = min(1.0, evidence.count / inside)
+    if density < WHOLE:
+        confined = [region for region in confined if region.certainty >= 1.0]
+    if not confined or (density < WHOLE and confined[0].share > WHOLE):
+        return None
+    main = confined[0]
+    where = " and ".join(_describe(evidence, region) for region in confined[:2])
+    extent = "throughout" if density >= WHOLE else f"in {density:.0%} of the elements there"
+    sentence = f"wrong only in {where}, {extent}"
+    numbers: dict[str, Json] = {
+        "axis": main.axis,
+        "size": main.size,
+        "start": main.start,
+        "stop": main.stop,
+        "tile": _tile(main),
+        "period": main.period,
+        "density": density,
+    }
+    # A region that spans most of an axis, or that is hardly filled, says less.
+    likelihood = 0.55 + 0.2 * density + 0.2 * (1.0 - main.share)
+    return Finding(main.form, sentence, numbers, likelihood * (0.6 + 0.4 * main.certainty))
+
+
+def _tile(region: _Region) -> int:
+    """Return the largest usual tile size that divides the start of a tail, or the end of a head.
+
+    The result is 0 if no size does, or if the region is neither a tail nor a head.
+    """
+    border = region.start if region.form == "tail" else region.stop
+    if region.form not in ("tail", "head") or not border:
+        return 0
+    return next((tile for tile in TILES if border % tile == 0), 0)
+
+
+def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
+    """Return words for one index and for several indices of an axis, such as (row, rows)."""
+    ndim = len(evidence.shape)
+    if ndim == 1:
+        return "element", "elements"
+    if axis == ndim - 1:
+        return "column", "columns"
+    return ("row", "rows") if ndim == 2 else (f"index of axis {axis}", f"indices of axis {axis}")
+
+
+def _describe(evidence: Evidence, region: _Region) -> str:
+    singular, plural = _axis_name(evidence, region.axis)
+    size, start, stop = region.size, region.start, region.stop
+    span = f"{plural} {start} to {stop - 1} of {size}"
+    if region.form == "line":
+        which = {0: "the first ", size - 1: "the last "}.get(start, "")
+        return f"{which}{singular} {start} of {size}"
+    if region.form == "periodic":
+        residues = _runs(sorted({i % region.period for i in _members(evidence, region)}))
+        return f"{plural} {residues} of every {region.period}"
+    if region.form == "block":
+        return span
+    hint = _tile_hint(region)
+    return f"{span} ({hint})" if hint else span
+
+
+def _tile_hint(region: _Region) -> str:
+    """Describe the length of a region that is a head or a tail of an axis.
+
+    The length is counted in tiles if the region's border is also a border between two tiles.
+    Otherwise, it is counted in indices.
+    """
+    return _tail_hint(region) if region.form == "tail" else _head_hint(region)
+
+
+def _tail_hint(region: _Region) -> str:
+    start, length, tile = region.start, region.size - region.start, _tile(region)
+    if start == 1:
+        return "all but the first"
+    if not tile:
+        return f"the last {length}"
+    if length < tile:
+        return f"the last, partial tile of {tile}"
+    return f"all tiles of {tile} but the first{'' if start == tile else f' {start // tile}'}"
+
+
+def _head_hint(region: _Region) -> str:
+    stop, rest, tile = region.stop, region.size - region.stop, _tile(region)
+    if rest == 1:
+        return "all but the last"
+    if not tile:
+        return f"the first {stop}"
+    if rest < tile:
+        return f"all but the last, partial tile of {tile}"
+    return f"the first {'tile' if stop == tile else f'{stop // tile} tiles'} of {tile}"
+
+
+def _members(evidence: Evidence, region: _Region) -> list[int]:
+    hits = np.flatnonzero(count_along(evidence.mask, region.axis))
+    return [int(i) for i in hits[:4096]]
+
+
+def _runs(values: list[int]) -> str:
+    """Format ascending integers, consecutive ones as ``2 to 5``; show at most four ranges."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    shown = [f"{a}" if a == b else f"{a} to {b}" for a, b in runs[:4]]
+    return ", ".join(shown) + (", …" if len(runs) > 4 else "")
+
+
+def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -> Finding | None:
+    """Find scattered rows or columns, each wrong throughout."""
+    if region.form not in ("some", "all"):
+        return None
+    full = evidence.total // region.size
+    whole = np.flatnonzero(hits >= WHOLE * full)
+    if full < 4 or not 0 < whole.size <= WHOLE * region.size:
+        return None
+    if hits[whole].sum() < (1.0 - STRAY) * evidence.count:
+        return None
+    _, plural = _axis_name(evidence, region.axis)
+    shown = _runs([int(i) for i in whole[:64]])
+    sentence = (
+        f"{whole.size} of {region.size} {plural} are wrong throughout, the others right: {shown}"
+    )
+    numbers = {"axis": region.axis, "lines": whole.size, "size": region.size}
+    return Finding("whole-lines", sentence, numbers, 0.75)
+
+
+def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
+    """Find a run of failures, in memory order, from the middle of a row to the last element."""
+    first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
+    length = evidence.total - first
+    if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
+        return None
+    # Some elements pass by chance: the missing store would not have changed them.
+    if length < FEWEST_IN_TAIL or evidence.count < MOSTLY * length:
+        return None
+    if length > 2 * evidence.columns and regions[-1].form != "all":
+        return None  # columns, not memory
+    tile = next((tile for tile in (32768, 4096, 1024, *TILES) if first % tile == 0), 0)
+    if not tile and length <= evidence.columns:
+        return None  # a tail of the columns of the last row
+    hint = f" = {first // tile} × {tile}" if tile else ""
+    sentence = f"wrong from element {first}{hint} in memory order to the last ({length} elements)"
+    numbers: dict[str, Json] = {"start": first, "length": length, "tile": tile}
+    return Finding("memory-tail", sentence, numbers, 0.95 if tile else 0.7)
+
+
+def _diagonal(evidence: Evidence) -> Finding | None:
+    """Find failures only on the diagonal of the last two axes, or on one side of it."""
+    if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < LEAST_SQUARE or evidence.count < 3:
+        return None
+    height, width = evidence.shape[-2:]
+
+    def distances(positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        result: NDArray[np.intp] = positions % width - positions // width % height
+        return result
+
+    wrong, right = distances(evidence.failing.positions), distances(evidence.passing.positions)
+    low, high = int(wrong.min()), int(wrong.max())
+    if low == 0 and high == 0:
+        side = "on the diagonal"
+    elif low >= 0:
+        side = "on and above the diagonal" if low == 0 else "above the diagonal"
+    elif high <= 0:
+        side = "on and below the diagonal" if high == 0 else "below the diagonal"
+    else:
+        return None
+
+    def density(low: int, high: int) -> float:
+        there = np.count_nonzero((wrong >= low) & (wrong <= high)) * evidence.count
+        others = np.count_nonzero((right >= low) & (right <= high))
+        others *= evidence.total - evidence.count
+        return float(there * right.size / max(there * right.size + others * wrong.size, 1))
+
+    # A tail of columns lies above the diagonal too, but not beside it.
+    near = min(height, width) // 4
+    beside = density(max(low, -near), min(high, near))
+    filled = density(low, high)
+    if min(beside, filled) < MOSTLY:
+        return None
+    sentence = f"wrong only {side} of the last two axes ({filled:.0%} of the elements there)"
+    numbers = {"low": low, "high": high, "density": filled}
+    return Finding("diagonal", sentence, numbers, 0.9 * filled)
+
+
+def _multi_index(evidence: Evidence, position: int) -> list[int]:
+    return [int(i) for i in np.unravel_index(position, evidence.shape)]
+
 
 __all__ = ["MOST_FINDINGS", "Finding", "diagnose", "failing_elements"]
 

@@ -17,9 +17,9 @@ import pytest
 from mini_workspace import Mini
 from test_vscode_extension import NO_NETWORK
 
-from gpuemu_flow.init.ci_files import CI_FILES
 from gpuemu_flow.init.frameworks import FRAMEWORKS
 from gpuemu_flow.init.installed import PipRequirement
+from gpuemu_flow.init.scaffold import CI_FILES
 
 pytestmark = pytest.mark.ci
 
