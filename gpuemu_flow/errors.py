@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from msgspec import Struct
 
 
@@ -89,8 +91,6 @@ class CancelledRunError(Exception):
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
-
     others = [one for one in known if one != name]
     found = get_close_matches(name, others, n=1, cutoff=0.6)
     return found[0] if found else ""

@@ -16,6 +16,7 @@ from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.context import ValidationContext, validate_op
 from gpuemu_flow.client.errors import NoOutputError, ValidationError
 from gpuemu_flow.client.results import FuzzResults, ReproduceResult
+from gpuemu_flow.frameworks.pytorch_models import validate_model
 from gpuemu_flow.fuzzing import (
     FuzzConfig,
     SeededFuzzer,
@@ -64,8 +65,6 @@ def validate(
     `client` may be left out, since no daemon is needed: ``with validate(model) as context:
     model(x)``. See `frameworks.pytorch_models.validate_model`.
     """
-    from gpuemu_flow.frameworks.pytorch_models import validate_model  # noqa: PLC0415 - loads torch
-
     if model is None:
         client, model = None, client
     with validate_model(

@@ -7,6 +7,7 @@ import click
 from gpuemu_flow.cli.lint import lint_report, print_json, split_words
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.types import Verdict
 
 
 @click.command(short_help="Show the kernels' registers, spills, occupancy, instruction mix.")
@@ -18,8 +19,6 @@ def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: s
 
     PTX files and cubins given as arguments need no configuration.
     """
-    from gpuemu_flow.types import Verdict  # noqa: PLC0415
-
     files, names = split_words(words)
     report = lint_report(files, (*names, *kernels), output_format, listing=True)
     if output_format == "json":

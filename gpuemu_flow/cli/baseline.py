@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting import baselines
+from gpuemu_flow.reports import json_writer, text
+from gpuemu_flow.store.baselines import BaselineStore, check_tag, write_file
+from gpuemu_flow.types import number_from_json
 
 if TYPE_CHECKING:
     from gpuemu_flow.reporting.baselines import StoredBaseline
-    from gpuemu_flow.store.baselines import Baseline, BaselineStore
+    from gpuemu_flow.store.baselines import Baseline
 
 
 class _TagGroup(click.Group):
@@ -47,12 +53,6 @@ def store(tag: str, output_format: str) -> None:
 
     A baseline of that name is replaced, never merged with.
     """
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting import baselines  # noqa: PLC0415
-    from gpuemu_flow.reports import text  # noqa: PLC0415
-    from gpuemu_flow.store.baselines import check_tag  # noqa: PLC0415
-
     check_tag(tag)
     workspace = Workspace()
     with make_listener(live=wants_color() and output_format == "text") as listener:
@@ -90,9 +90,6 @@ def show(tag: str, output_format: str) -> None:
     if output_format == "json":
         _print_json({"baseline": found.to_json()})
         return
-    from gpuemu_flow.reports import text  # noqa: PLC0415
-    from gpuemu_flow.types import number_from_json  # noqa: PLC0415
-
     lines = [_line(found)]
     for entries in found.kernels.values():
         for e in entries:
@@ -120,8 +117,6 @@ def delete(tag: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def export(tag: str, file: Path) -> None:
     """Write a baseline as a JSON file, for another machine or a repository."""
-    from gpuemu_flow.store.baselines import write_file  # noqa: PLC0415
-
     write_file(file, _open_store().get(tag))
     say(str(file))
 
@@ -131,9 +126,6 @@ def export(tag: str, file: Path) -> None:
 @click.option("--tag", default="", help="Another name than the file's.")
 def import_baseline(file: Path, tag: str) -> None:
     """Import an exported baseline."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting import baselines  # noqa: PLC0415
-
     made = baselines.import_file(Workspace(), file, tag)
     say(_stored_line(made))
     _say_dropped(made)
@@ -150,9 +142,6 @@ def _say_dropped(made: StoredBaseline) -> None:
 
 
 def _open_store() -> BaselineStore:
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.store.baselines import BaselineStore  # noqa: PLC0415
-
     return BaselineStore(Workspace().cache)
 
 
@@ -175,6 +164,4 @@ def _line(found: Baseline) -> str:
 
 
 def _print_json(content: dict[str, object]) -> None:
-    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
-
     say(json_writer.dumps({"schema_version": 1, **content}))

@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import add_grants, format_option
+from gpuemu_flow.cli.progress import make_listener, say_waiting
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.check import parse_size
+from gpuemu_flow.engine import session
+from gpuemu_flow.engine.push import push as push_all
+from gpuemu_flow.engine.shared_place import place_for
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting import caches
+from gpuemu_flow.reporting.caches import cache_facts, clear_shared, collect, collect_shared
+from gpuemu_flow.reporting.inspect import clean_workspace
+from gpuemu_flow.reports import json_writer
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOutcome
     from gpuemu_flow.reporting.caches import CacheCheck, Size
+
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SHOWN = 20
@@ -31,10 +42,6 @@ def cache() -> None:
 @format_option("text", "json")
 def stats(output_format: str) -> None:
     """Show the content of the caches, and whether the shared one answers."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.caches import cache_facts  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
-
     facts = cache_facts(Workspace())
     if output_format == "json":
         say(json_writer.dumps(facts))
@@ -59,11 +66,6 @@ def gc(remote: bool, size: str | None) -> None:
 
     Without --size, the limit of the workspace's own cache is [cache] size_limit.
     """
-    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.config.check import parse_size  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.caches import collect, collect_shared  # noqa: PLC0415
-
     wanted = None if size is None else parse_size(size)
     if size is not None and wanted is None:
         raise click.BadParameter(f"{size!r} is no size such as 2GB or 512MiB", param_hint="--size")
@@ -86,10 +88,6 @@ def verify(remote: bool) -> None:
     Damaged entries of the workspace's cache are set aside. Those of a shared folder (--remote) are
     deleted if the configuration allows writing to it.
     """
-    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting import caches  # noqa: PLC0415
-
     workspace = Workspace()
     checked = caches.verify_shared(workspace) if remote else caches.verify(workspace, say_waiting)
     _say_checked(checked)
@@ -100,11 +98,6 @@ def verify(remote: bool) -> None:
 @_remote
 def clear(remote: bool) -> None:
     """Delete the whole content of a cache; recorded failures and baselines are kept."""
-    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.caches import clear_shared  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import clean_workspace  # noqa: PLC0415
-
     workspace = Workspace()
     if remote:
         say(f"deleted {clear_shared(workspace)} files of the shared cache")
@@ -117,10 +110,6 @@ def clear(remote: bool) -> None:
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 def push(words: tuple[str, ...]) -> None:
     """Bring results up to date, as `run` does, and store all of them in the shared cache."""
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.push import push as push_all  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-
     workspace = Workspace()
     with make_listener(live=wants_color()) as listener:
         outcome, counts = push_all(workspace, words, listener)
@@ -139,11 +128,6 @@ def push(words: tuple[str, ...]) -> None:
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 def pull(words: tuple[str, ...]) -> None:
     """Restore results for the present state from the shared cache; run nothing."""
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine import session  # noqa: PLC0415
-    from gpuemu_flow.engine.shared_place import place_for  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-
     workspace = Workspace()
     place_for(workspace)
     with make_listener(live=wants_color()) as listener:

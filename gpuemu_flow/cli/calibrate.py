@@ -6,6 +6,11 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine.signals import cancel_on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz import measures
+from gpuemu_flow.numerics.calibrate import to_toml
+from gpuemu_flow.reports import json_writer
 
 
 @click.command(short_help="Suggest tolerances from a trusted op.")
@@ -25,12 +30,6 @@ def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
 
     Prints an [ops.tolerances] table, with the figures that each number is based on.
     """
-    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz import measures  # noqa: PLC0415
-    from gpuemu_flow.numerics.calibrate import to_toml  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
-
     workspace = Workspace()
     with cancel_on_signals() as cancel:
         found = measures.calibrate_op(workspace, op, cases=cases, cancel=cancel)

@@ -16,6 +16,7 @@ from gpuemu_flow.cli.options import (
     part_options,
     seed_overrides,
 )
+from gpuemu_flow.cli.progress import make_listener, say_looking
 from gpuemu_flow.cli.report import (
     FORMATS,
     check_outputs,
@@ -26,6 +27,9 @@ from gpuemu_flow.cli.report import (
     wants_pictures,
 )
 from gpuemu_flow.cli.say import wants_color
+from gpuemu_flow.engine.clean_run import save_if_clean
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -79,11 +83,6 @@ def ci(
     with exit code 124. Several files can be written at once:
     -o results.xml -o report.html -o report.md
     """
-    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check  # noqa: PLC0415
-
     chosen = words[1:] if words[:1] == ("run",) else words
     if QUICK in chosen:
         chosen, quick = tuple(word for word in chosen if word != QUICK), True

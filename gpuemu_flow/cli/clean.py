@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.cli.progress import say_waiting
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.inspect import clean_submissions, clean_workspace
 
 
 @click.command(short_help="Forget results, or the whole cache.")
@@ -18,10 +21,6 @@ def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
     is given. If an op is named, what clients submitted for it is forgotten, too. With
     --submissions, only what clients submitted is forgotten: for the named ops, or for all.
     """
-    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import clean_submissions, clean_workspace  # noqa: PLC0415
-
     workspace = Workspace()
     forgotten = 0
     if words or submissions:

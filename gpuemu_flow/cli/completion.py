@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem, get_completion_class
 
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.types import DTYPES
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from gpuemu_flow.cli.known_names import KnownNames
+
 
 PROGRAM = "gpuemu-flow"
 VARIABLE = "_GPUEMU_FLOW_COMPLETE"  # what click derives from the program's name
@@ -35,8 +37,6 @@ def completion(context: click.Context, shell: str) -> None:
 
     For fish, run: gpuemu-flow completion fish > ~/.config/fish/completions/gpuemu-flow.fish
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415
-
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these three shells"  # noqa: S101
     script = kind(context.find_root().command, {}, PROGRAM, VARIABLE).source()
@@ -56,11 +56,8 @@ class _Named(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the names that begin with `incomplete`; none if the workspace cannot be read."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415
-
         from gpuemu_flow.cli.known_names import KnownNames  # noqa: PLC0415
         from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-        from gpuemu_flow.errors import FlowError  # noqa: PLC0415
 
         before = _cut_off(ctx.params.get(param.name or "")) if param.nargs == -1 else ""
         begun = before + incomplete
@@ -95,8 +92,6 @@ def _words(known: KnownNames, begun: str) -> list[str]:
 
 
 def _dtypes(_known: KnownNames, _begun: str) -> list[str]:
-    from gpuemu_flow.types import DTYPES  # noqa: PLC0415
-
     return list(DTYPES)
 
 

@@ -8,6 +8,10 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.session import measure_coverage
+from gpuemu_flow.reports import fuzz_text, json_writer
+from gpuemu_flow.store.private_files import write_atomic
 
 
 @click.command(short_help="Show what cases exercised, and the gaps.")
@@ -16,11 +20,6 @@ from gpuemu_flow.cli.say import say
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> None:
     """Show which op × dtype × shape class × layout × strategy were judged, and the gaps."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.session import measure_coverage  # noqa: PLC0415
-    from gpuemu_flow.reports import fuzz_text, json_writer  # noqa: PLC0415
-    from gpuemu_flow.store.private_files import write_atomic  # noqa: PLC0415
-
     found = measure_coverage(Workspace(), ops)
     if output_format == "text":
         shown = fuzz_text.render_coverage(found)

@@ -9,6 +9,11 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.config.load import find_config
+from gpuemu_flow.daemon.control import describe, follow_log, log_tail, running, stop_daemon
+from gpuemu_flow.daemon.lifecycle import AlreadyRunningError, serve
+from gpuemu_flow.reports import json_writer
+from gpuemu_flow.wire.launch import start_daemon
 
 
 @click.group()
@@ -17,8 +22,6 @@ def daemon() -> None:
 
 
 def _root() -> Path:
-    from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-
     return find_config(Path.cwd(), os.environ).parent.resolve()
 
 
@@ -32,8 +35,6 @@ def start(background: bool, foreground: bool) -> None:
     if background:
         _start_in_background()
         return
-    from gpuemu_flow.daemon.lifecycle import AlreadyRunningError, serve  # noqa: PLC0415
-
     try:
         serve(_root(), on_ready=lambda info: say(f"listening at {info['socket']}"))
     except AlreadyRunningError as running:
@@ -41,9 +42,6 @@ def start(background: bool, foreground: bool) -> None:
 
 
 def _start_in_background() -> None:
-    from gpuemu_flow.daemon.control import running  # noqa: PLC0415
-    from gpuemu_flow.wire.launch import start_daemon  # noqa: PLC0415
-
     root = _root()
     info = start_daemon(root, os.environ)
     if info:
@@ -56,8 +54,6 @@ def _start_in_background() -> None:
 @daemon.command()
 def stop() -> None:
     """Stop the workspace's daemon cleanly; its results are kept."""
-    from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
-
     pid = stop_daemon(_root(), os.environ)
     say("no daemon to stop" if pid is None else f"daemon stopped (process {pid})")
 
@@ -65,8 +61,6 @@ def stop() -> None:
 @daemon.command()
 def restart() -> None:
     """Stop the daemon if it runs, and start it in the background."""
-    from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
-
     stop_daemon(_root(), os.environ)
     _start_in_background()
 
@@ -75,9 +69,6 @@ def restart() -> None:
 @format_option("text", "json")
 def status(output_format: str) -> None:
     """Tell whether the daemon runs and answers; exit code 3 if not."""
-    from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
-
     root = _root()
     found = describe(root, os.environ)
     if output_format == "json":
@@ -105,8 +96,6 @@ def status(output_format: str) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on printing new lines.")
 def logs(lines: int, follow: bool) -> None:
     """Print the end of the daemon's log."""
-    from gpuemu_flow.daemon.control import follow_log, log_tail  # noqa: PLC0415
-
     root = _root()
     for line in log_tail(root, os.environ, lines):
         say(line)

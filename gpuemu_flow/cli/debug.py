@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl
+from gpuemu_flow.debug.session import DebugSession
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.failures import list_failures
+from gpuemu_flow.reports.text import Style, plural
 
 if TYPE_CHECKING:
     from gpuemu_flow.debug.repl import CommandReader
@@ -26,12 +31,6 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
     if it still fails, 0 if it is fixed, and 4 if there is no verdict on it, for example because it
     passes although nothing has changed since it failed.
     """
-    from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
-    from gpuemu_flow.debug.session import DebugSession  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import list_failures  # noqa: PLC0415
-    from gpuemu_flow.reports.text import Style, plural  # noqa: PLC0415
-
     known = len(list_failures(Workspace(), op))
     session = DebugSession(op, Style(wants_color()))
     if seed is not None and not repl:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting import baselines
+from gpuemu_flow.reports import json_writer, lint_text, text
+from gpuemu_flow.store.baselines import BaselineStore
 
 
 @click.command(short_help="Compare kernels and results with a baseline.")
@@ -21,12 +26,6 @@ def diff(
     tag: str | None, baseline_tag: str | None, fail_on_regression: bool | None, output_format: str
 ) -> None:
     """Bring the workspace up to date and compare it with a baseline."""
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting import baselines  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, lint_text, text  # noqa: PLC0415
-    from gpuemu_flow.store.baselines import BaselineStore  # noqa: PLC0415
-
     if tag is not None and baseline_tag not in (None, tag):
         raise click.UsageError("name one baseline")
     wanted = tag or baseline_tag

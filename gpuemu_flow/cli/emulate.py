@@ -9,6 +9,8 @@ import click
 
 from gpuemu_flow.cli.options import SEED, format_option, split_words
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.emulator import session, show
+from gpuemu_flow.reports import json_writer
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.launch import LaunchResult
@@ -61,9 +63,6 @@ def emulate(
     else is wrong, but the result depends on which operations the compiler fuses or the GPU
     approximates.
     """
-    from gpuemu_flow.emulator import session, show  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
-
     as_json = output_format == "json"
     if coverage:
         found = session.cover(file)
@@ -86,6 +85,4 @@ def emulate(
 
 
 def _save(saved: tuple[str, ...], arguments: list[NamedArgument], result: LaunchResult) -> None:
-    from gpuemu_flow.emulator import session  # noqa: PLC0415
-
     session.save_buffers(saved, arguments, result)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 
 from gpuemu_flow.cli.options import split_words
+from gpuemu_flow.emulator.host import run, show
+from gpuemu_flow.emulator.host.session import Options
+from gpuemu_flow.emulator.launch import DEFAULT_BUDGET
+from gpuemu_flow.emulator.session import parse_checks
 
 
 @click.command(
@@ -42,13 +47,6 @@ def exec(  # noqa: A001 - the command's name
     starts such programs, such as python. Exit code 86 with findings, 4 if a kernel could not be
     run, and else the program's.
     """
-    import shlex  # noqa: PLC0415
-
-    from gpuemu_flow.emulator.host import run, show  # noqa: PLC0415
-    from gpuemu_flow.emulator.host.session import Options  # noqa: PLC0415
-    from gpuemu_flow.emulator.launch import DEFAULT_BUDGET  # noqa: PLC0415
-    from gpuemu_flow.emulator.session import parse_checks  # noqa: PLC0415
-
     options = Options(
         parse_checks(split_words(checks)), backend, budget or DEFAULT_BUDGET, leaks, quiet, arch
     )

@@ -7,6 +7,10 @@ from msgspec.structs import asdict
 
 from gpuemu_flow.cli.options import SEED, format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reporting.inspect import explain_tasks
+from gpuemu_flow.reports import json_writer, text, workspace_text
 
 
 @click.command(short_help="Say why a task would run, or is current.")
@@ -18,11 +22,6 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
 
     Without TASK, explain all tasks that would run.
     """
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
-
     workspace = Workspace(overrides=Overrides(seed=seed, words=words))
     found = explain_tasks(workspace, words)
     if output_format == "json":

@@ -8,6 +8,11 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.code_state import fixed_ids
+from gpuemu_flow.fuzz.exporting import export_pytest
+from gpuemu_flow.fuzz.failures import find_failure, find_failures, inputs_dropped, list_failures
+from gpuemu_flow.reports import failure_text, json_writer, text
 
 
 @click.group(invoke_without_command=True, short_help="List, show and export failures.")
@@ -32,11 +37,6 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
     """
     if context.invoked_subcommand is not None:
         return
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.code_state import fixed_ids  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import inputs_dropped, list_failures  # noqa: PLC0415
-    from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
-
     workspace = Workspace()
     found = list_failures(workspace, op, limit)
     if output_format == "published":
@@ -67,10 +67,6 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
 @format_option("text", "json")
 def show(failure: str, output_format: str) -> None:
     """Show one failure."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415
-    from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
-
     records = find_failures(Workspace(), failure)
     if output_format == "json":
         found = [{**r.to_public_json(), "result": r.result} for r in records]
@@ -86,10 +82,6 @@ def show(failure: str, output_format: str) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def export(failure: str, as_pytest: bool, output: Path | None) -> None:
     """Write a failure as files that do not need this workspace, and print their path."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.exporting import export_pytest  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import find_failure  # noqa: PLC0415
-
     if not as_pytest:
         raise click.UsageError("say in which form: --pytest")
     workspace = Workspace()

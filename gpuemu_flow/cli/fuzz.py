@@ -16,10 +16,17 @@ from gpuemu_flow.cli.options import (
     format_option,
     split_words,
 )
+from gpuemu_flow.cli.progress import fuzz_display
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.signals import cancel_on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.fuzzing import FuzzOptions
+from gpuemu_flow.fuzz.session import fuzz_ops
+from gpuemu_flow.graph.overrides import Overrides
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
+
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -102,12 +109,6 @@ def fuzz(
     output_format: str,
 ) -> None:
     """Try many seeded cases of the named ops; without names, of all ops."""
-    from gpuemu_flow.cli.progress import fuzz_display  # noqa: PLC0415
-    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.fuzzing import FuzzOptions  # noqa: PLC0415
-    from gpuemu_flow.fuzz.session import fuzz_ops  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
     from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))

@@ -8,6 +8,8 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.selection.words import select
 
 _Edge = tuple[str, str]
 
@@ -55,9 +57,6 @@ _WRITERS: dict[str, Callable[[Sequence[str], Sequence[_Edge]], str]] = {
 @format_option("text", "mermaid", "dot")
 def graph(words: tuple[str, ...], output_format: str) -> None:
     """Draw the graph of tasks: each task with the tasks whose results it reads."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.selection.words import select  # noqa: PLC0415
-
     workspace = Workspace()
     tasks = workspace.graph
     chosen = tasks.upstream(select(workspace, words))

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.errors import Problem, RunnerError, UsageError
+from gpuemu_flow.init.write import install
+from gpuemu_flow.problems.kernelbench import import_kernelbench
+from gpuemu_flow.problems.model import Options
+from gpuemu_flow.reports.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuemu_flow.problems.model import ImportOutcome, Options
+    from gpuemu_flow.problems.model import ImportOutcome
+
 
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu")
 _RUN_AT_IMPORT = FORMATS[:3]
@@ -64,11 +70,6 @@ def import_problems(
     sizes and inputs; those of gpuemu are not run. Exit codes: 0 something was imported;
     4 nothing was.
     """
-    from gpuemu_flow.errors import Problem, RunnerError, UsageError  # noqa: PLC0415
-    from gpuemu_flow.init.write import install  # noqa: PLC0415
-    from gpuemu_flow.problems.model import Options  # noqa: PLC0415
-    from gpuemu_flow.reports.text import printable  # noqa: PLC0415
-
     # Report a missing path before a package that is not installed.
     missing = next((each for each in (path, *candidates) if not each.exists()), None)
     if missing is not None:
@@ -104,8 +105,6 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
         from gpuemu_flow.problems.gpuemu import import_gpuemu  # noqa: PLC0415
 
         return import_gpuemu
-    from gpuemu_flow.problems.kernelbench import import_kernelbench  # noqa: PLC0415
-
     return import_kernelbench
 
 

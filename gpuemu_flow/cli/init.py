@@ -10,12 +10,29 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from gpuemu_flow.artifacts.toolchain import find_tools
 from gpuemu_flow.cli.options import AliasedChoice
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.init.frameworks import FRAMEWORKS
+from gpuemu_flow.init.installed import find_origin
+from gpuemu_flow.init.needs import needed_extras
+from gpuemu_flow.init.scaffold import (
+    CONFIG_PATH,
+    IGNORE_PATH,
+    framework_of,
+    ignore_lines,
+    ignored,
+    plan_files,
+    plan_workflow,
+    project_name,
+)
+from gpuemu_flow.init.write import install
+from gpuemu_flow.reports.text import printable
 
 if TYPE_CHECKING:
     from gpuemu_flow.init.frameworks import Framework
     from gpuemu_flow.init.installed import PipRequirement
+
 
 _NAMES = ("numpy", "pytorch", "jax", "tensorflow", "triton", "cuda")
 _ALIASES = {"torch": "pytorch", "tf": "tensorflow"}
@@ -50,22 +67,6 @@ def init(
     Existing files are never overwritten without --force; a .gitignore is extended. If there is a
     gpuemu.toml, --ci without other options adds only the workflow.
     """
-    from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
-    from gpuemu_flow.init.installed import find_origin  # noqa: PLC0415
-    from gpuemu_flow.init.needs import needed_extras  # noqa: PLC0415
-    from gpuemu_flow.init.scaffold import (  # noqa: PLC0415
-        CONFIG_PATH,
-        IGNORE_PATH,
-        framework_of,
-        ignore_lines,
-        ignored,
-        plan_files,
-        plan_workflow,
-        project_name,
-    )
-    from gpuemu_flow.init.write import install  # noqa: PLC0415
-    from gpuemu_flow.reports.text import printable  # noqa: PLC0415
-
     config = target / CONFIG_PATH
     added = ci is not None and config.is_file() and not (force or with_examples or name or project)
     if added and context.get_parameter_source("framework_name") is ParameterSource.DEFAULT:
@@ -124,6 +125,4 @@ def _notes(framework: Framework, target: Path, ci: str | None, origin: PipRequir
 
 
 def _has_nvcc() -> bool:
-    from gpuemu_flow.artifacts.toolchain import find_tools  # noqa: PLC0415
-
     return "nvcc" in find_tools().tools

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting import linting
+from gpuemu_flow.reporting.linting import explain_rule
+from gpuemu_flow.reports import json_writer
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.model import RunReport
+
 
 _FILE_SUFFIXES = (".ptx", ".cubin", ".cu")
 
@@ -31,8 +37,6 @@ def lint(
     output_format: str,
 ) -> None:
     """Check the configured kernels, or PTX and cubin files, which need no configuration."""
-    from gpuemu_flow.reporting.linting import explain_rule  # noqa: PLC0415
-
     if rule is not None:
         say(explain_rule(rule), nl=False)
         return
@@ -66,10 +70,6 @@ def lint_report(
     files: list[Path], names: tuple[str, ...], output_format: str, *, listing: bool = False
 ) -> RunReport:
     """Lint the given files, or the workspace's kernels if no compiled file is given."""
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting import linting  # noqa: PLC0415
-
     sources = [path for path in files if path.suffix == ".cu"]
     if files and not sources:
         from gpuemu_flow.reporting.lint_files import lint_files  # noqa: PLC0415
@@ -83,8 +83,6 @@ def lint_report(
 
 def print_json(report: RunReport) -> None:
     """Print the JSON object of ``lint`` and ``artifacts``."""
-    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
-
     whole = json_writer.run_report(report)
     common = ("schema_version", "kernels", "problems")
     say(json_writer.dumps({name: whole[name] for name in common}))

@@ -7,6 +7,11 @@ from msgspec.structs import asdict
 
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reporting.inspect import list_workspace, op_durations
+from gpuemu_flow.reports import json_writer, text, workspace_text
+from gpuemu_flow.selection.shards import durations_text
 
 
 @click.command("list", short_help="List tasks, groups and targets.")
@@ -26,12 +31,6 @@ def list_tasks(
     output_format: str,
 ) -> None:
     """List tasks, groups and targets."""
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import list_workspace, op_durations  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
-    from gpuemu_flow.selection.shards import durations_text  # noqa: PLC0415
-
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings, words=words))
     if durations:
         say(durations_text(op_durations(workspace, words)))

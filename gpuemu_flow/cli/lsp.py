@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from gpuemu_flow.errors import Problem, RunnerError
+
 
 @click.command(short_help="Serve an editor over standard input and output.")
 @click.option("--stdio", is_flag=True, help="Ignored: standard input and output are always used.")
@@ -16,8 +18,6 @@ def lsp(stdio: bool) -> None:
     Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 if the editor
     disconnects without `shutdown`.
     """
-    from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
-
     try:
         from gpuemu_flow.lsp.features import serve  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from gpuemu_flow import __version__
 from gpuemu_flow.cli.completion import complete_names
@@ -24,19 +25,44 @@ from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.plain_text import printable
 
 COMMANDS = {
-    "import": "import_:import_problems",
-    "list": "list:list_tasks",
-    **{
-        name: f"{name}:{name}"
-        for name in (
-            "artifacts", "baseline", "cache", "calibrate", "ci", "clean", "completion", "config",
-            "coverage", "daemon", "debug", "diff", "emulate", "exec", "explain", "failures", "fuzz",
-            "graph", "init", "lint", "lsp", "minimize", "mutate", "report", "reproduce", "run",
-            "score", "status", "test", "version", "watch",
-        )
-    },
-}  # fmt: skip
-"""Maps each command to ``MODULE:NAME``, a module below `cli` and the command's name in it."""
+    "artifacts": "Show the kernels' registers, spills, occupancy, instruction mix.",
+    "baseline": "Store, list and move baselines.",
+    "cache": "Look after the caches; push and pull results.",
+    "calibrate": "Suggest tolerances from a trusted op.",
+    "ci": "Check everything, for a CI service.",
+    "clean": "Forget results, or the whole cache.",
+    "completion": "Print a shell's completion script.",
+    "config": "Check the configuration.",
+    "coverage": "Show what cases exercised, and the gaps.",
+    "daemon": "Manage the daemon that interactive clients talk to, one per workspace and user.",
+    "debug": "Look into recorded failures.",
+    "diff": "Compare kernels and results with a baseline.",
+    "emulate": "Run a compiled kernel (PTX) on the CPU.",
+    "exec": "Run a CUDA program on the CPU, and check its kernels.",
+    "explain": "Say why a task would run, or is current.",
+    "failures": "List, show and export failures.",
+    "fuzz": "Try many seeded cases of ops.",
+    "graph": "Draw the task graph.",
+    "import": "Make a workspace of another collection's problems.",
+    "init": "Write a new workspace.",
+    "lint": "Check kernels against the lint rules.",
+    "list": "List tasks, groups and targets.",
+    "lsp": "Serve an editor over standard input and output.",
+    "minimize": "Shrink a recorded failure.",
+    "mutate": "Count the planted bugs that the check finds.",
+    "report": "Report what is known, as a file.",
+    "reproduce": "Run a recorded failure again.",
+    "run": "Validate what changed.",
+    "score": "Score the candidates of each problem.",
+    "status": "Show the workspace, its results, cache and daemon.",
+    "test": "Check ops, one line each.",
+    "version": "Show versions.",
+    "watch": "Validate again at every save.",
+}
+"""Maps each command to its help in one line, so that a list of them imports none."""
+
+_PLACES = {"import": "import_:import_problems", "list": "list:list_tasks"}
+"""Where a command is, if not in the module and under the name that are its own."""
 
 RUN_CODE = frozenset({
     "run", "ci", "test", "fuzz", "reproduce", "minimize", "mutate", "calibrate", "lint", "watch",
@@ -51,6 +77,16 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the names of all commands."""
         return sorted(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without importing it."""
+        begun = [CompletionItem(n, help=h) for n, h in COMMANDS.items() if n.startswith(incomplete)]
+        return [*begun, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; return None if there is no command of that name."""
@@ -69,7 +105,7 @@ class Commands(click.Group):
     def load(self, name: str) -> click.Command:
         """Import an existing command."""
         if name not in self.commands:
-            module, _, attribute = COMMANDS[name].partition(":")
+            module, _, attribute = _PLACES.get(name, f"{name}:{name}").partition(":")
             found = importlib.import_module(f"gpuemu_flow.cli.{module}")
             command: click.Command = getattr(found, attribute)
             if name in RUN_CODE:

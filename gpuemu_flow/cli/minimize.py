@@ -6,6 +6,11 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.signals import cancel_on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.failures import find_failure
+from gpuemu_flow.fuzz.minimizing import minimise_failure
+from gpuemu_flow.reports import failure_text, json_writer, text
 
 
 @click.command(short_help="Shrink a recorded failure.")
@@ -36,12 +41,6 @@ def minimize(
 
     Exit code 0 if it was minimised (the failure stays recorded), 1 if it no longer fails.
     """
-    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.failures import find_failure  # noqa: PLC0415
-    from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415
-    from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
-
     word = failure or seed_option
     if not word:
         raise click.UsageError("give the seed or the id of a failure")

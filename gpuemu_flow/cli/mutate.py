@@ -6,6 +6,10 @@ import click
 
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.signals import cancel_on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.measures import mutate as measure
+from gpuemu_flow.reports import fuzz_text, json_writer, text
 
 
 @click.command(short_help="Count the planted bugs that the check finds.")
@@ -19,11 +23,6 @@ def mutate(op: str, output_format: str) -> None:
     Exit code 1 if a trivial candidate passes, which means that the check is too weak for this op;
     4 if no bug could be planted, because no case has a finite value to compare.
     """
-    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.measures import mutate as measure  # noqa: PLC0415
-    from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
-
     with cancel_on_signals() as cancel:
         found = measure(Workspace(), op, cancel=cancel)
     if output_format == "json":

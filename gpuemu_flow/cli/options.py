@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from msgspec import Struct
 
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.types import DTYPES, canonical_dtype
+
 if TYPE_CHECKING:
     from gpuemu_flow.cluster.dask_cluster import DaskCluster
-    from gpuemu_flow.graph.overrides import Overrides
     from gpuemu_flow.selection.shards import Shard
 
 
@@ -56,8 +59,6 @@ def seed_overrides(
 
     All parameters except `seed` become the attributes of `Overrides` with the same names.
     """
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-
     drawn = isinstance(seed, str)
     own = None if isinstance(seed, str) else seed
     return Overrides(
@@ -259,9 +260,6 @@ def format_option(*formats: str) -> Callable[[F], F]:
 
 def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return canonical dtype names; raise click's usage error for one that does not exist."""
-    from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
-    from gpuemu_flow.types import DTYPES, canonical_dtype  # noqa: PLC0415
-
     found = []
     for name in names:
         canonical = canonical_dtype(name)
@@ -278,8 +276,6 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 
     Raises UsageError: ``unknown-trigger``.
     """
-    from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
-
     if text is None:
         return TRIGGER_NAMES
     words = tuple(word.strip() for word in text.split(",") if word.strip())

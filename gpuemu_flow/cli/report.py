@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +14,16 @@ import click
 
 from gpuemu_flow.cli.options import AliasedChoice, F
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.reports import formats
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, StoreError, UsageError
+from gpuemu_flow.reporting.merging import merged_report
+from gpuemu_flow.reporting.reporting import ReportQuery, current
+from gpuemu_flow.reports import formats, github, html_writer, markdown, signature
+from gpuemu_flow.store.private_files import write_atomic
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report
+
 
 # Write reports: choose formats by name or file suffix, write files, and inform CI services.
 
@@ -89,9 +95,6 @@ def write_file(path: Path, text: str) -> None:
 
     Raises UsageError: ``report-not-writable``.
     """
-    from gpuemu_flow.errors import StoreError  # noqa: PLC0415
-    from gpuemu_flow.store.private_files import write_atomic  # noqa: PLC0415
-
     data = text.encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():  # a pipe or /dev/stdout is no file to replace
@@ -137,8 +140,6 @@ def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
     summary = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") != "true" and not summary:
         return
-    from gpuemu_flow.reports import github, markdown  # noqa: PLC0415
-
     if environ.get("GITHUB_ACTIONS") == "true":
         sys.stdout.flush()
         for line in github.workflow_commands(report):
@@ -226,9 +227,6 @@ def report(
     """
     if context.invoked_subcommand is not None:
         return
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.reporting import ReportQuery, current  # noqa: PLC0415
-
     check_outputs(outputs)
     if shards:
         if since_hours is not None or include_lint or tag is not None or key_file or show:
@@ -252,8 +250,6 @@ def report(
 
 def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: str) -> int:
     """Report on all shards together, and return the exit code of the whole run."""
-    from gpuemu_flow.reporting.merging import merged_report  # noqa: PLC0415
-
     whole = merged_report(shards)
     publish(whole, outputs, output_format, warn_threshold=1.0)
     return whole.exit_code
@@ -263,8 +259,6 @@ class _Signer:
     """Writes signed reports: HTML contains the signature, other formats get a ``.sig`` file."""
 
     def __init__(self, key_file: Path, outputs: tuple[Path, ...], output_format: str) -> None:
-        from gpuemu_flow.reports import signature  # noqa: PLC0415
-
         if not outputs and output_format != "html":
             raise click.UsageError("--sign needs a file to sign: -o FILE, or --format html")
         self._key, problems = signature.load_private(key_file)
@@ -273,8 +267,6 @@ class _Signer:
 
     def write(self, found: Report, outputs: tuple[Path, ...], output_format: str) -> None:
         """Write the signed reports; without files, print signed HTML to standard output."""
-        from gpuemu_flow.reports import signature  # noqa: PLC0415
-
         for path in outputs:
             name = format_of(path, output_format)
             if name == "html":
@@ -288,15 +280,11 @@ class _Signer:
             say(self._html(found), nl=False)
 
     def _html(self, found: Report) -> str:
-        from gpuemu_flow.reports import html_writer, signature  # noqa: PLC0415
-
         mark = signature.fingerprint(self._key.public_key())
         return signature.sign_html(html_writer.report_to_html(found, mark), self._key)
 
 
 def _open(path: Path) -> None:
-    import webbrowser  # noqa: PLC0415 - slow to import, and seldom needed
-
     if not webbrowser.open(path.resolve().as_uri()):
         say(f"no browser could be started; the report is {path}", err=True)
 
@@ -306,8 +294,6 @@ def _open(path: Path) -> None:
 @click.option("--pubkey", type=_FILE, required=True, metavar="PEM", help="The public key.")
 def verify(file: Path, pubkey: Path) -> None:
     """Check that a report is unchanged since the owner of the key signed it; exit code 1 if not."""
-    from gpuemu_flow.reports import signature  # noqa: PLC0415
-
     found = signature.verify(file, signature.load_public(pubkey))
     say(f"{file}: signed by {found.key}, sha256 {found.sha256}")
 
@@ -318,8 +304,6 @@ def verify(file: Path, pubkey: Path) -> None:
 )
 def keygen(output: Path) -> None:
     """Write a private key that only its owner can read, and its public key as a .pub file."""
-    from gpuemu_flow.reports import signature  # noqa: PLC0415
-
     public = signature.make_key(output)
     mark = signature.fingerprint(signature.load_public(public))
     say(f"private key {output}\npublic key {public}\nsha256 {mark}")

@@ -6,6 +6,11 @@ import click
 
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.signals import cancel_on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz import failures
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reports import failure_text, json_writer, text
 
 
 @click.command(short_help="Run a recorded failure again.")
@@ -35,12 +40,6 @@ def reproduce(
     if it is fixed; 4 if there is no verdict on it, for example because it passes although nothing
     has changed since it failed; 2 if there is no such case.
     """
-    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz import failures  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
-
     word = failure or seed_option
     if not word:
         raise click.UsageError("give the seed or the id of a failure")

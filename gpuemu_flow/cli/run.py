@@ -19,6 +19,8 @@ from gpuemu_flow.cli.options import (
     part_options,
 )
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reports import json_writer, text, workspace_text
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -98,7 +100,6 @@ def run(
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
     from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
 
     if force or forcerun:
         executor.check_forced()
@@ -144,7 +145,6 @@ def _show_plan(
 ) -> None:
     """Show which tasks would run; `alone` is true if nothing else is printed."""
     from gpuemu_flow.engine import session  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
     plan = session.run(workspace, options)
     for problem in plan.problems if alone else ():
@@ -161,7 +161,6 @@ def _show_plan(
 def _show_summary(workspace: Workspace, options: RunOptions, output_format: str) -> None:
     from gpuemu_flow.engine.session import selected_tasks  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import summarise_tasks  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, workspace_text  # noqa: PLC0415
 
     tasks = summarise_tasks(workspace, selected_tasks(workspace, options))
     if output_format == "json":
@@ -215,8 +214,6 @@ def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> N
 
 
 def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
-
     if output_format == "json":
         say(json_writer.dumps(json_writer.run_report(report)))
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+import click
+
 from gpuemu_flow.plain_text import inert
 
 _ESCAPE = "\x1b"
@@ -20,8 +22,6 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
         stream.flush()
         return
     # click knows which streams support colours, and repairs those without an encoding.
-    import click  # noqa: PLC0415 - takes as long as a look at a workspace
-
     click.echo(shown, err=err, nl=nl)
 
 

@@ -7,16 +7,26 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option
+from gpuemu_flow.cli.progress import make_listener, say_looking
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.cli.watch import WatchState, watch_with
+from gpuemu_flow.engine.session import RunOptions, count_jobs
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.causes import cause_budget, with_causes
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
+from gpuemu_flow.problems.score import scores_of
+from gpuemu_flow.reporting.report import run_and_report
+from gpuemu_flow.reports import json_writer, text
+from gpuemu_flow.runners.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.errors import Problem
     from gpuemu_flow.problems.score import Score, Scores
     from gpuemu_flow.results.model import RunReport
-    from gpuemu_flow.runners.pool import Pool
+
 
 _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance", "cause")
 
@@ -52,17 +62,6 @@ def score(
         _watch(words, jobs, seed, confirm=confirm, poll=poll)
     if poll:
         raise click.UsageError("--poll belongs to --watch")
-    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.session import RunOptions, count_jobs  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
-    from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
-    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
-    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
-
     workspace = Workspace(overrides=Overrides(seed=seed))
     options = RunOptions(words=words, jobs=jobs)
     sessions = max(count_jobs(workspace, options), SESSIONS_PER_EVALUATOR)
@@ -89,8 +88,6 @@ def score(
 
 def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
     """Print errors, and warnings of the configuration; other warnings are in the results."""
-    from gpuemu_flow.reports import text  # noqa: PLC0415
-
     for problem in report.problems:
         if not problem.warning or problem in configured:
             say(text.printable(str(problem)), err=True)
@@ -100,13 +97,6 @@ def _watch(
     words: tuple[str, ...], jobs: int | None, seed: int | None, *, confirm: bool, poll: bool
 ) -> NoReturn:
     """Print the scores now, and again whenever a file is saved."""
-    from gpuemu_flow.cli.progress import say_looking  # noqa: PLC0415
-    from gpuemu_flow.cli.watch import WatchState, watch_with  # noqa: PLC0415
-    from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
-    from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
-    from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
-    from gpuemu_flow.problems.score import scores_of  # noqa: PLC0415
-    from gpuemu_flow.reports import text  # noqa: PLC0415
 
     class ScoreWatch(WatchState):
         """A watch that prints scores."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
 
+from gpuemu_flow import __version__
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
-
-if TYPE_CHECKING:
-    from gpuemu_flow.daemon.state import DaemonState
+from gpuemu_flow.daemon.control import describe
+from gpuemu_flow.daemon.files import find_place, holder
+from gpuemu_flow.daemon.state import DaemonState
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reporting.inspect import workspace_status
+from gpuemu_flow.reports import json_writer, text, workspace_text
 
 
 @click.command(short_help="Show the workspace, its results, cache and daemon.")
@@ -21,12 +25,6 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
     """Show the workspace, its tasks by state, its last verdicts, its cache and its daemon."""
-    from gpuemu_flow import __version__  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import workspace_status  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
-
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
@@ -40,12 +38,7 @@ def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
 
 def _daemon(root: Path) -> DaemonState:
     """Return the state of the daemon; if none runs, import no code to communicate with it."""
-    from gpuemu_flow.daemon.files import find_place, holder  # noqa: PLC0415
-    from gpuemu_flow.daemon.state import DaemonState  # noqa: PLC0415
-
     place = find_place(root, os.environ)
     if place is None or holder(place.lock) is None:
         return DaemonState()
-    from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
-
     return describe(root, os.environ)

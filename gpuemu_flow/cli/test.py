@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import SEED_OR_RANDOM, seed_overrides, split_words
+from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.report import (
     FORMATS,
     check_outputs,
@@ -17,6 +18,9 @@ from gpuemu_flow.cli.report import (
     wants_pictures,
 )
 from gpuemu_flow.cli.say import wants_color
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check
+from gpuemu_flow.reports import report_text, text
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report
@@ -40,11 +44,6 @@ def test(
     outputs: tuple[Path, ...],
 ) -> None:
     """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check  # noqa: PLC0415
-    from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
-
     if quick and thorough:
         raise click.UsageError("choose one of --quick and --thorough")
     check_outputs(outputs)

@@ -6,13 +6,12 @@ import click
 
 from gpuemu_flow import __version__
 from gpuemu_flow.cli.say import say
+from gpuemu_flow.inputs.own_code import fingerprint
 
 
 @click.command(short_help="Show versions.")
 def version() -> None:
     """Show the tool's version, and the interpreter, packages and CPU that results depend on."""
-    from gpuemu_flow.inputs.own_code import fingerprint  # noqa: PLC0415
-
     say(f"gpuemu-flow {__version__}")
     for name, value in fingerprint().items():
         say(f"  {name:10} {value}")

@@ -15,15 +15,20 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cli.options import SEED, canonical_dtypes
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.engine.trust import require_trust
+from gpuemu_flow.errors import ConfigError, FlowError, Problem, UsageError
+from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.reports import text
+from gpuemu_flow.reports.text import printable
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.errors import Problem
     from gpuemu_flow.results.model import RunReport
-    from gpuemu_flow.runners.pool import Pool
     from gpuemu_flow.watch.files import FileWatch
+
 
 _NAMED = 3
 
@@ -108,8 +113,6 @@ class WatchState(Struct):
     def _workers(self, workspace: Workspace, options: RunOptions) -> Pool:
         """Return the watch's workers, and start them now so that the next save need not wait."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
-        from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
-        from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
         require_trust(workspace)
         sessions = max(count_jobs(workspace, options), self.least_sessions())
@@ -128,7 +131,6 @@ class WatchState(Struct):
         are printed only if one of the files may be a source or is the configuration, or if the
         errors change or vanish. Other files could be logs, even of this command's own output.
         """
-        from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
         from gpuemu_flow.watch.files import may_be_source  # noqa: PLC0415
 
         told = self.config.name in saved or any(map(may_be_source, saved))
@@ -166,9 +168,7 @@ class WatchState(Struct):
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
         from gpuemu_flow.engine.session import selected_tasks  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-        from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
         from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
-        from gpuemu_flow.graph.overrides import Overrides  # noqa: PLC0415
         from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
 
         if not self.config.is_file():  # otherwise a configuration further up would be used
@@ -208,8 +208,6 @@ class WatchState(Struct):
 
     def show(self, report: RunReport, *, first: bool) -> None:
         """Print results that were computed again or have changed, and results that still fail."""
-        from gpuemu_flow.reports import text  # noqa: PLC0415
-
         quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)
         before, self.verdicts = (
             self.verdicts,
@@ -250,6 +248,4 @@ def _tell(saved: set[str]) -> None:
 
 
 def _printable(words: str) -> str:
-    from gpuemu_flow.reports.text import printable  # noqa: PLC0415
-
     return printable(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -410,8 +411,6 @@ def _allows_outside(tree: Mapping[str, Json]) -> bool:
 
 
 def _digest(path: Path) -> str:
-    import hashlib  # noqa: PLC0415 - only where an op names a module
-
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -19,6 +19,7 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.emulator.described import DEFAULT_CHECKS, canonical_text, read_described
 from gpuemu_flow.errors import AddKey, Hint
 from gpuemu_flow.types import FRAMEWORK_KINDS, Json
 
@@ -422,8 +423,6 @@ def _is_plain(value: Json) -> bool:
 
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
     """Return the names of the checks that the emulator makes on a compiled Triton kernel."""
-    from gpuemu_flow.emulator.described import DEFAULT_CHECKS  # noqa: PLC0415
-
     given = table.get("checks", list(DEFAULT_CHECKS))
     if isinstance(given, list) and all(name in DEFAULT_CHECKS for name in given):
         return list(given)
@@ -474,9 +473,8 @@ def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
     """Parse a compiled kernel and its launches from a table."""
-    # The emulator's modules are imported only for a workspace with such an op.
-    from gpuemu_flow.emulator.described import canonical_text, read_described  # noqa: PLC0415
 
+    # The emulator's modules are imported only for a workspace with such an op.
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
         place = (*where, *below)
         programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from threading import Event
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -22,18 +21,17 @@ from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_c
 from gpuemu_flow.engine.signals import unwrapped_interrupts
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
-from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judging.verdicts import UNSTEADY, reason
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.runners.api import TIMEOUT
+from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.value_rules import ABSENT, GENERATOR_SLUGS
-
-if TYPE_CHECKING:
-    from gpuemu_flow.runners.pool import Pool
-
 
 VERSION = 8
 MOST_KNOWN = 100
@@ -115,9 +113,6 @@ def causes_of(
     New cases are run in one dtype. Failing cases of another dtype are members of a cause if the
     cases at hand of that dtype agree with it, too. Parameters are those of `with_causes`.
     """
-    from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
-    from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
-
     if budget <= 0 or op not in op_names(workspace):
         return ()
     dtypes = dtypes_of(workspace, op)
@@ -174,9 +169,6 @@ class _Workers:
             self._stack.close()
 
     def pool(self) -> Pool:
-        from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR  # noqa: PLC0415
-        from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
-
         if self._pool is None:
             self._pool = Pool(SESSIONS_PER_EVALUATOR, staging=self._workspace.cache.staging)
             self._stack.callback(self._pool.close)
@@ -224,9 +216,6 @@ def _judge(
     pool: Pool, subject: OpSubject, kind: str, cancel: Event | None
 ) -> Iterator[Callable[[Case], bool | None]]:
     """Open a function that tells whether a case fails in the same way; None if in another way."""
-    from gpuemu_flow.judging.case_evaluator import open_evaluator  # noqa: PLC0415
-    from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN  # noqa: PLC0415
-
     checks = PLAIN if kind == "values" else FULL_CHECKS
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
 

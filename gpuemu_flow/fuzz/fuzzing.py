@@ -16,7 +16,7 @@ from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase, VerdictCache, case_key, expected_key
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
-from gpuemu_flow.fuzz.remote_run import Cluster
+from gpuemu_flow.fuzz.remote_run import Cluster, RemoteRun
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
 from gpuemu_flow.judging.expected_store import ExpectedStore
@@ -142,8 +142,6 @@ class Fuzzer:
 
     def _run_on(self, cluster: Cluster, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Let a cluster judge the cases, and handle the verdicts in the order of the cases."""
-        from gpuemu_flow.fuzz.remote_run import RemoteRun  # noqa: PLC0415 - few use a cluster
-
         with cluster.open_farm(
             self._workspace, self._op, self.subjects, alone=self._options.fail_fast
         ) as farm:

@@ -16,6 +16,7 @@ from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError, StoreErr
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
@@ -259,8 +260,6 @@ def _notes(result: CheckResult) -> tuple[str, ...]:
 def _minimized(
     workspace: Workspace, log: FailureLog, cause: CauseGroup, cancel: Event
 ) -> CauseGroup:
-    from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415 - asked for seldom
-
     if cancel.is_set():
         return cause
     smallest = log.store.get(cause.failures[0].id)

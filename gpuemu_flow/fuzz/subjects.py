@@ -256,7 +256,6 @@ def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None)
 
 def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
     from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
-    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
     require_trust(workspace)
     workspace.cache.create()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +17,7 @@ from gpuemu_flow.cases.generated_values import is_made, unmade
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.generated import usable, with_generated
+from gpuemu_flow.judging.judge import Judge
 from gpuemu_flow.judging.judge_requests import (
     Evaluation,
     GivenBatch,
@@ -27,6 +28,7 @@ from gpuemu_flow.judging.judge_requests import (
     StoredRequest,
 )
 from gpuemu_flow.judging.subject import Subject, widens
+from gpuemu_flow.judging.traits import OpTraits
 from gpuemu_flow.judging.verdicts import (
     StoredCase,
     comparison_failed,
@@ -42,10 +44,6 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.runners.work import ProgramSession
 from gpuemu_flow.types import Case, CheckResult, Failure
-
-if TYPE_CHECKING:
-    from gpuemu_flow.judging.judge import Judge
-
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -162,9 +160,6 @@ class ReferenceEvaluator:
 
         It is meant for callers that need more than verdicts.
         """
-        from gpuemu_flow.judging.judge import Judge  # noqa: PLC0415 - else in workers only
-        from gpuemu_flow.judging.traits import OpTraits  # noqa: PLC0415
-
         samples, known = self.subject.samples, self._setup.facts["traits"]
         traits = None if known is None else OpTraits(**known)
         return Judge(self.subject.compare, prepared.allowed, samples, self, traits=traits)

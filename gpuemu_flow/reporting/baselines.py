@@ -10,12 +10,15 @@ from msgspec import Struct, ValidationError, convert, structs
 from msgspec.structs import replace
 
 from gpuemu_flow import __version__
+from gpuemu_flow.artifacts.diff import ChangeJudgement, diff_kernels
+from gpuemu_flow.artifacts.kernel import KernelMetrics
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.fuzz.results_folder import results_folder
+from gpuemu_flow.graph.compile_kernels import kernel_policy
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
 from gpuemu_flow.results.document import (
@@ -105,8 +108,6 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 
     Raises UsageError: ``baseline-bad-file``, ``baseline-bad-tag``.
     """
-    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
-
     found = baselines.read_file(path)
     try:
         for entries in found.kernels.values():
@@ -159,10 +160,6 @@ def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
     """Compare the entry functions of all kernels with a baseline."""
-    from gpuemu_flow.artifacts.diff import diff_kernels  # noqa: PLC0415
-    from gpuemu_flow.artifacts.kernel import KernelMetrics  # noqa: PLC0415
-    from gpuemu_flow.graph.compile_kernels import kernel_policy  # noqa: PLC0415
-
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
@@ -183,8 +180,6 @@ def _kernel_diffs(
 
 def _gone(kernel: KernelDiff) -> KernelDiff:
     """Return the comparison of a kernel that is no longer configured, which is a regression."""
-    from gpuemu_flow.artifacts.diff import ChangeJudgement  # noqa: PLC0415
-
     judgement = ChangeJudgement(REGRESSION, "kernel", "it is not configured any more")
     return structs.replace(kernel, is_regression=True, judgements=(*kernel.judgements, judgement))
 

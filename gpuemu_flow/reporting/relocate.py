@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from gpuemu_flow.artifacts.ptx import read_body, read_ptx
+from gpuemu_flow.artifacts.ptx.source import plain_ptx
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.tasks import stages
@@ -21,6 +23,7 @@ from gpuemu_flow.types import CheckResult, Failure
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.ptx.source import PlainPtx
+
 
 Lines = Mapping[int, tuple[str, int]]
 """File and line of the source, by the line of the PTX."""
@@ -71,9 +74,6 @@ class Relocator:
 
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed: int) -> tuple[PlainPtx, Lines]:
-    from gpuemu_flow.artifacts.ptx import read_body, read_ptx  # noqa: PLC0415 - only for findings
-    from gpuemu_flow.artifacts.ptx.source import plain_ptx  # noqa: PLC0415
-
     data = path.read_bytes()
     lines: dict[int, tuple[str, int]] = {}
     for function in read_ptx(data, str(path)).functions():

@@ -7,6 +7,8 @@ from typing import Any
 
 from msgspec import Struct, convert, field
 
+from gpuemu_flow.artifacts.kernel import KernelRecord
+from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.judging.verdicts import WORST
 from gpuemu_flow.results.model import (
@@ -101,8 +103,6 @@ class ReportBuilder(Struct):
 
         Only sizes that the op's schema lists are named.
         """
-        from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes  # noqa: PLC0415
-
         tasks = [self.tasks[i.task] for i in compare.inputs if i.task in self.tasks]
         made = next((spec for spec in tasks if spec.stage == stages.GENERATE), None)
         if made is None:
@@ -114,8 +114,6 @@ class ReportBuilder(Struct):
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems; None if the lint did not finish."""
         # The code for kernels is loaded only if there is a kernel.
-        from gpuemu_flow.artifacts.kernel import KernelRecord  # noqa: PLC0415
-
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
         except StoreError as error:

@@ -15,6 +15,7 @@ from jsonschema.validators import extend
 from msgspec import convert, to_builtins
 from msgspec.structs import asdict, replace
 
+from gpuemu_flow.artifacts.kernel import KernelRecord
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.document import FileLine, KnownFailure, Report, ShardPart, TaskState
 from gpuemu_flow.results.model import (
@@ -125,8 +126,6 @@ def _with_cases(result: OpResult, own: Sequence[CaseVerdict]) -> OpResult:
 
 
 def _kernel(data: Mapping[str, Json]) -> KernelResult:
-    from gpuemu_flow.artifacts.kernel import KernelRecord  # noqa: PLC0415 - with kernels only
-
     return KernelResult(
         kernel=data["kernel"],
         arch=data["arch"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -171,8 +172,6 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
 
 def signal_name(number: int) -> str:
     """Return the name of a signal: ``SIGSEGV`` for 11."""
-    import signal  # noqa: PLC0415 - on the way to an error message
-
     try:
         return signal.Signals(number).name
     except ValueError:

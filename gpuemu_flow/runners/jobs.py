@@ -24,6 +24,7 @@ from msgspec import Struct
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.installed import is_installed
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
+from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena
@@ -46,8 +47,6 @@ def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
     With `wrap`, the new source also rounds values as it computes; see
     `numerics.shadow.shadow_source`.
     """
-    from gpuemu_flow.numerics.shadow import shadow_source  # noqa: PLC0415 - ast, only for this
-
     try:
         changed = shadow_source(source.decode(), wrap)
     except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError):

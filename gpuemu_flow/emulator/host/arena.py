@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import hashlib
 import mmap
 import os
 
@@ -244,8 +245,6 @@ class DeviceArena:
 
     def shared_with_host(self) -> bytes:
         """Return a digest of the memory that the host may change without a call."""
-        import hashlib  # noqa: PLC0415
-
         digest = hashlib.blake2b(digest_size=16)
         for block in self.buffers:
             if block.flags & HOST_VISIBLE:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 from gpuemu_flow.emulator.native.compiler import _make_private
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.store.user_cache import user_cache_folder
@@ -95,8 +96,6 @@ def find_toolkit() -> Toolkit:
 
 
 def _packaged_nvcc() -> str:
-    from gpuemu_flow.artifacts.toolchain import Tool, find_tools  # noqa: PLC0415 - seldom needed
-
     tool = find_tools().first("nvcc")
     return tool.path if isinstance(tool, Tool) else ""
 

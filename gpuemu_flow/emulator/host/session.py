@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.decode import decode_program, is_cuda_header
 from gpuemu_flow.emulator.dimensions import check_dimensions
 from gpuemu_flow.emulator.errors import BudgetError, LaunchError
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
+from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, plain_function
 from gpuemu_flow.emulator.host.arena import HOST_VISIBLE, DeviceArena, DeviceBlock
 from gpuemu_flow.emulator.host.fatbin import link, read_image
 from gpuemu_flow.emulator.host.places import Places
@@ -482,8 +482,6 @@ def _full_name(block: DeviceBlock) -> str:
 
 
 def _plain(name: str) -> str:
-    from gpuemu_flow.emulator.findings import plain_function  # noqa: PLC0415
-
     return plain_function(name) or name
 
 

@@ -6,6 +6,7 @@ It must be there before the first ``import torch``, because torch asks only once
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import inspect
 import os
 import re
@@ -74,8 +75,6 @@ class _ExtensionFinder:
         """Return the module's spec with a loader that changes it."""
         if name != "torch.utils.cpp_extension":
             return None
-        import importlib.util  # noqa: PLC0415 - seldom needed
-
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:

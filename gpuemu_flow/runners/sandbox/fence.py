@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict
 
 from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.sandbox import filters
 from gpuemu_flow.runners.sandbox.spec import NONE, OFF, Sandbox, level_of
 from gpuemu_flow.types import Json
 
@@ -204,8 +205,6 @@ def system_level() -> str:
     """Name the parts that the system has, such as ``landlock 7, seccomp``."""
     if sys.platform != "linux":
         return NONE
-    from gpuemu_flow.runners.sandbox import filters  # noqa: PLC0415 - brings ctypes
-
     return level_of(filters.version(), seccomp=filters.available())
 
 

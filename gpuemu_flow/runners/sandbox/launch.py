@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from gpuemu_flow.runners.sandbox import enter, spec
+
 NOT_STARTED = 127
 
 
@@ -19,8 +21,6 @@ def main() -> NoReturn:
     """Enter the sandbox, then execute the program in place of this process."""
     sys.path[0] = str(Path(__file__).resolve().parents[3])
     import msgspec  # noqa: PLC0415
-
-    from gpuemu_flow.runners.sandbox import enter, spec  # noqa: PLC0415 - found by now
 
     folder, wall, *words = sys.argv[1:]
     try:
