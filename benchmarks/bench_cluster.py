@@ -29,15 +29,15 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
 from cluster import Scheduler, below_of, started  # noqa: E402
 from mini_workspace import Mini, make_mini  # noqa: E402
 
-from gpuemu_flow.cluster.dask_cluster import (  # noqa: E402
-    PER_THREAD,
-    open_cluster,
-)
-from gpuemu_flow.cluster.messages import BatchRequest  # noqa: E402
-from gpuemu_flow.engine.workspace import Workspace  # noqa: E402
+from gpuemu_flow.build.workspace import Workspace  # noqa: E402
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions  # noqa: E402
 from gpuemu_flow.fuzz.outcome import Judged  # noqa: E402
 from gpuemu_flow.fuzz.remote_run import MOST_BATCH, TARGET_SECONDS  # noqa: E402
+from gpuemu_flow.services.cluster.dask_cluster import (  # noqa: E402
+    PER_THREAD,
+    open_cluster,
+)
+from gpuemu_flow.services.cluster.messages import BatchRequest  # noqa: E402
 
 CASES = 10**9
 WARM_UP = 0.2  # of the cases, after which the clock starts

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from gpuemu_flow.model.types import CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import build_envelope
-from gpuemu_flow.types import CheckResult, Tolerance, Verdict
 
 BOUNDED_SIZE = 1 << 24
 SIZES = (1 << 13, 1 << 19, BOUNDED_SIZE)

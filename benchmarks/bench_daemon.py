@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuemu_flow.client import Client, TestCase
-from gpuemu_flow.daemon.control import stop_daemon
+from gpuemu_flow.services.daemon.control import stop_daemon
 from gpuemu_flow.wire.launch import start_daemon
 
 CONFIG = """\

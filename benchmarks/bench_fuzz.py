@@ -76,11 +76,11 @@ def alone(folder: Path, count: int) -> None:
     import numpy as np  # noqa: PLC0415 - imports of the process that is measured
     from case_servers import compare, load_function, widen  # noqa: PLC0415
 
+    from gpuemu_flow.build.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.cases.generate import materialise  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.fuzz.case_source import case_stream  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import op_subject  # noqa: PLC0415
-    from gpuemu_flow.runners import limits  # noqa: PLC0415
+    from gpuemu_flow.workers import limits  # noqa: PLC0415
 
     os.chdir(folder)
     op, reference = (load_function(folder / f"{name}.py") for name in workspaces.SMALL_PROGRAMS)

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import pynng
 
-from gpuemu_flow.daemon.control import stop_daemon
+from gpuemu_flow.services.daemon.control import stop_daemon
 from gpuemu_flow.wire.launch import start_daemon
 
 CONFIG = """\

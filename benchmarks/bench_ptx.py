@@ -17,10 +17,10 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.ptx import read_body, read_ptx
+from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Artifact, measure
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.ptx import read_body, read_ptx
 
 KERNELS = Path(__file__).resolve().parent.parent / "scripts" / "kernels"
 _LINES = re.compile(rb"[^\n]*\n")

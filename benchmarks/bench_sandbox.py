@@ -28,10 +28,10 @@ import msgspec
 import workspaces
 from processes import Cost, plain_environment, timed
 
-from gpuemu_flow.runners.process import ServerHandle
-from gpuemu_flow.runners.sandbox.enter import enter, make_scratch, move_in
-from gpuemu_flow.runners.sandbox.fence import system_level
-from gpuemu_flow.runners.sandbox.spec import Sandbox, lacks
+from gpuemu_flow.workers.process import ServerHandle
+from gpuemu_flow.workers.sandbox.enter import enter, make_scratch, move_in
+from gpuemu_flow.workers.sandbox.fence import system_level
+from gpuemu_flow.workers.sandbox.spec import Sandbox, lacks
 
 MAX_MS = 50.0
 MAX_FUZZ = 0.02

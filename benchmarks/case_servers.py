@@ -29,15 +29,15 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases, sample_cases
 from gpuemu_flow.fuzz.case_queue import checks_for
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, input_bytes, open_evaluator
-from gpuemu_flow.judging.subject import PLAIN, CompareParams, Subject
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, input_bytes, open_evaluator
+from gpuemu_flow.judge.subject import PLAIN, CompareParams, Subject
+from gpuemu_flow.model.types import Case, CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.runners import limits
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.script import decode_response, encode_request
-from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
+from gpuemu_flow.workers import limits
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.script import decode_response, encode_request
 
 TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)
 OP, REFERENCE = "softmax", "softmax_reference"

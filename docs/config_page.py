@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.config.fields import Key, Table, describe, keys_of, rows_of, table_of
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.types import (
+from gpuemu_flow.model.types import (
     DTYPE_ALIASES,
     DTYPES,
     INVARIANTS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.init.scaffold import gitlab_job
+from gpuemu_flow.services.init.scaffold import gitlab_job
 
 _HEAD = """\
 # Made by `python docs/generate.py`, for projects to include:
@@ -20,7 +20,7 @@ _VARIABLES = """\
 """
 _INSTALL = """\
     - python -m pip install $GPUEMU_PACKAGES "$GPUEMU_FLOW"
-    - python -m gpuemu_flow.init.needs | xargs -r python -m pip install"""
+    - python -m gpuemu_flow.services.init.needs | xargs -r python -m pip install"""
 
 
 def gitlab_to_include() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.effects import effect_sections, matrices
 from gpuemu_flow.emulator.effects import matrices as wgmma
 from gpuemu_flow.emulator.effects import matrices as wmma
@@ -13,6 +12,7 @@ from gpuemu_flow.emulator.effects.atomics import OPERATIONS
 from gpuemu_flow.emulator.forms_arithmetic import find_form, lane_wise_bases
 from gpuemu_flow.emulator.sparse import SPARSE_SHAPES
 from gpuemu_flow.emulator.types import DTYPES
+from gpuemu_flow.lint.ptx import Opcode
 
 _WORDS = (
     "", "rn", "lo", "wide", "approx", "hi", "wrap", "clamp", "l.wrap", "r.clamp", "finite", "full",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.rules import RULES, explain
+from gpuemu_flow.lint.rules import RULES, explain
 
 _INTRODUCTION = """\
 # Lint rules
 
-<!-- Generated from gpuemu_flow/artifacts/rules; a test compares them. -->
+<!-- Generated from gpuemu_flow/lint/rules; a test compares them. -->
 
 `gpuemu-flow lint` checks PTX and cubins by these rules; `gpuemu-flow lint --explain RULE` shows one
 of them. Severities: an **error** fails the kernel, a **warning** and **info** are shown. A limit

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases import protocol_v1
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
+from gpuemu_flow.model.types import Case, InputSpec, Json, Shape
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
 from gpuemu_flow.numerics.rng_many import fill_uniform
-from gpuemu_flow.types import Case, InputSpec, Json, Shape
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 SEQ_LENGTHS = (64, 128, 256, 512, 1024)

@@ -1,7 +1,7 @@
 """The pytest plugin's hooks, which load nothing else until a test asks for a case.
 
 ``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` turn every case of an
-op into a test; `gpuemu_flow.testing` does the work.
+op into a test; `gpuemu_flow.services.testing` does the work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from gpuemu_flow.client import Client
-    from gpuemu_flow.testing.items import GpuemuCase
+    from gpuemu_flow.services.testing.items import GpuemuCase
 
 FIXTURE = "gpuemu_case"
 MARK = "gpuemu"
@@ -55,7 +55,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     asks = FIXTURE in metafunc.fixturenames
     marked = metafunc.definition.get_closest_marker(MARK) is not None
     if asks or marked:
-        from gpuemu_flow.testing import items  # noqa: PLC0415
+        from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
         items.parametrize(metafunc, asks=asks)
 
@@ -66,7 +66,7 @@ def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
 
     ``gpuemu_case["x"]`` is the input ``x``, and ``gpuemu_case.check(output)`` checks an output.
     """
-    from gpuemu_flow.testing import items  # noqa: PLC0415
+    from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
     case = items.make_case(request)
     yield case
@@ -76,7 +76,7 @@ def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
 @pytest.fixture(scope="session")
 def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
     """Yield a client of the workspace's daemon, which is started when none runs."""
-    from gpuemu_flow.testing import items  # noqa: PLC0415
+    from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
     with items.make_client(pytestconfig) as client:
         yield client
@@ -85,7 +85,7 @@ def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a marked test for which no cases were made."""
     if item.get_closest_marker(MARK) and FIXTURE not in getattr(item, "fixturenames", ()):
-        from gpuemu_flow.testing import items  # noqa: PLC0415
+        from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
         items.refuse_unused_mark(item)
 
@@ -95,7 +95,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """If a test item covers a whole op, run the test once for each case."""
     if FIXTURE not in pyfuncitem.funcargs:
         return None
-    from gpuemu_flow.testing import items  # noqa: PLC0415
+    from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
     return items.call_per_op(pyfuncitem)
 
@@ -104,7 +104,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Fail a test if a check failed in it, but the exception was lost in a thread or a ``try``."""
     if FIXTURE in getattr(item, "funcargs", ()):
-        from gpuemu_flow.testing import items  # noqa: PLC0415
+        from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
         items.finish_checks(item)
 
@@ -116,7 +116,7 @@ def pytest_runtest_makereport(
     """Add the case to the report of a failed test, and record the case as a failure."""
     outcome = yield
     if FIXTURE in getattr(item, "funcargs", ()) and call.when == "call":
-        from gpuemu_flow.testing import items  # noqa: PLC0415
+        from gpuemu_flow.services.testing import items  # noqa: PLC0415
 
         items.finish(item, call, outcome.get_result())
 
@@ -125,6 +125,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the processes that the session started for programs."""
     from sys import modules  # noqa: PLC0415
 
-    work = modules.get("gpuemu_flow.testing.session")
+    work = modules.get("gpuemu_flow.services.testing.session")
     if work is not None:
         work.close(config)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import Json, Tolerance, canonical_dtype
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
-from gpuemu_flow.types import Json, Tolerance, canonical_dtype
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 Pairs = Mapping[str, tuple[float, float]]

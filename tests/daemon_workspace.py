@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from runner_workspace import wait_until
 
 from gpuemu_flow.client import Client
-from gpuemu_flow.daemon.control import running, stop_daemon
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
+from gpuemu_flow.services.daemon.control import running, stop_daemon
 from gpuemu_flow.wire.launch import start_daemon
 
 CONFIG = """\

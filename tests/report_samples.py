@@ -7,11 +7,20 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.diff import ChangeJudgement, KernelDiff, MetricChange
-from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord, Violation
-from gpuemu_flow.artifacts.occupancy import Occupancy
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.document import (
+from gpuemu_flow.lint.diff import ChangeJudgement, KernelDiff, MetricChange
+from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord, Violation
+from gpuemu_flow.lint.occupancy import Occupancy
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import (
+    Case,
+    CheckResult,
+    ErrorStats,
+    Failure,
+    FailureKind,
+    InputSpec,
+    Verdict,
+)
+from gpuemu_flow.report.document import (
     BaselineDiff,
     FileLine,
     HistoryPoint,
@@ -20,7 +29,7 @@ from gpuemu_flow.results.document import (
     Report,
     TaskState,
 )
-from gpuemu_flow.results.model import (
+from gpuemu_flow.report.model import (
     CaseVerdict,
     KernelResult,
     OpResult,
@@ -30,15 +39,6 @@ from gpuemu_flow.results.model import (
 )
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failure_record import FailureRecord
-from gpuemu_flow.types import (
-    Case,
-    CheckResult,
-    ErrorStats,
-    Failure,
-    FailureKind,
-    InputSpec,
-    Verdict,
-)
 
 HOSTILE = (
     "<script>alert('x')</script>]]>&amp;|`x`|<!-- --> \x1b[31m\x00\x07\ufffe \u202e @everyone\r\n"

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpuemu_flow.runners import blobs
-from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.sandbox.fence import system_level
-from gpuemu_flow.runners.sandbox.spec import Sandbox
-from gpuemu_flow.types import Case, InputSpec
+from gpuemu_flow.model.types import Case, InputSpec
+from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers.api import Checks, Outcome, Program, Request
+from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.sandbox.fence import system_level
+from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 NO_CHECKS = Checks(inputs_unchanged=False)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from mini_workspace import Mini
 
-from gpuemu_flow.graph import snapshot
-from gpuemu_flow.graph.snapshot import Snapshot
-from gpuemu_flow.inputs.stamps import DATABASE, clean_summary
+from gpuemu_flow.build import snapshot
+from gpuemu_flow.build.snapshot import Snapshot
+from gpuemu_flow.build.stamps import DATABASE, clean_summary
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Json
 
 TABLES = ("snapshot", "stamps", "clean_run")
 

@@ -9,9 +9,9 @@ from typing import Any
 from daemon_workspace import Served, softmax
 from warm import warm_command
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.results.model import OpResult
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.report.model import OpResult
+from gpuemu_flow.report.submissions import submitted_results
 
 ONLY_CLIENTS = """\
 [project]

@@ -60,7 +60,7 @@ class _Loaded:
 
     def _start(self) -> socket.socket:
         environ = {**os.environ}
-        if self._program == "gpuemu_flow.runners.forkserver":
+        if self._program == "gpuemu_flow.workers.forkserver":
             environ.update(_one_thread())
         self._variables = start_variables(environ)
         lent = {loaded._program: loaded() for loaded in self._lends}
@@ -86,15 +86,15 @@ class _Loaded:
 
 def _one_thread() -> dict[str, str]:
     """Return the variables that the product adds to a fork server and that its start reads."""
-    from gpuemu_flow.runners.process import THREAD_VARIABLES
+    from gpuemu_flow.workers.process import THREAD_VARIABLES
 
     return {**dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0"}
 
 
-_FORK_SERVERS = _Loaded("gpuemu_flow.runners.forkserver")
-_DAEMONS = _Loaded("gpuemu_flow.daemon", (_FORK_SERVERS,))
+_FORK_SERVERS = _Loaded("gpuemu_flow.workers.forkserver")
+_DAEMONS = _Loaded("gpuemu_flow.services.daemon", (_FORK_SERVERS,))
 _COMMANDS = _Loaded(_COMMAND, (_FORK_SERVERS, _DAEMONS))
-_LENT = {"gpuemu_flow.runners.forkserver": _FORK_SERVERS, "gpuemu_flow.daemon": _DAEMONS}
+_LENT = {"gpuemu_flow.workers.forkserver": _FORK_SERVERS, "gpuemu_flow.services.daemon": _DAEMONS}
 
 
 def stand_ins() -> list[tuple[Any, Any]]:

@@ -32,8 +32,8 @@ _SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow
     "numpy", "tomli", "jsonschema", "rich", "pynng"
 }  # fmt: skip
 LENT = {
-    "gpuemu_flow.runners.forkserver": "gpuemu_flow.runners.process",
-    "gpuemu_flow.daemon": "gpuemu_flow.wire.launch",
+    "gpuemu_flow.workers.forkserver": "gpuemu_flow.workers.process",
+    "gpuemu_flow.services.daemon": "gpuemu_flow.wire.launch",
 }
 """Modules that are run as programs, each with the one that starts it."""
 

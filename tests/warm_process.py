@@ -18,16 +18,16 @@ _LOADED = {
     "gpuemu_flow": (
         "gpuemu_flow.cli.main",
         "gpuemu_flow.cli.progress",
-        "gpuemu_flow.engine.run",
+        "gpuemu_flow.build.run",
         "gpuemu_flow.fuzz.causes",
         "gpuemu_flow.fuzz.failures",
         "gpuemu_flow.fuzz.fuzzing",
-        "gpuemu_flow.judging.case_evaluator",
-        "gpuemu_flow.reporting.report",
-        "gpuemu_flow.reports.text",
+        "gpuemu_flow.judge.case_evaluator",
+        "gpuemu_flow.report.report",
+        "gpuemu_flow.report.text",
     ),
-    "gpuemu_flow.daemon": ("gpuemu_flow.daemon.lifecycle",),
-    "gpuemu_flow.runners.forkserver": ("gpuemu_flow.runners.forkserver",),
+    "gpuemu_flow.services.daemon": ("gpuemu_flow.services.daemon.lifecycle",),
+    "gpuemu_flow.workers.forkserver": ("gpuemu_flow.workers.forkserver",),
 }
 _ALL_OF = tuple(
     f"gpuemu_flow.{name}"
@@ -40,8 +40,8 @@ _ALL_OF = tuple(
 """Packages all of whose modules commands import sooner or later, a few here and a few there."""
 _MAIN = {
     "gpuemu_flow": "gpuemu_flow.front",
-    "gpuemu_flow.daemon": "gpuemu_flow.daemon.lifecycle",
-    "gpuemu_flow.runners.forkserver": "gpuemu_flow.runners.forkserver",
+    "gpuemu_flow.services.daemon": "gpuemu_flow.services.daemon.lifecycle",
+    "gpuemu_flow.workers.forkserver": "gpuemu_flow.workers.forkserver",
 }
 _FDS = 16
 _HIGH = 200
@@ -125,7 +125,7 @@ def load(module, lent):
                 importlib.import_module(module_name)
         importlib.import_module("encodings.ascii")
     main = importlib.import_module(_MAIN[module])
-    if module == "gpuemu_flow.runners.forkserver":
+    if module == "gpuemu_flow.workers.forkserver":
         main.np.random.seed(0)
         for name in main._FOR_JOBS:
             importlib.import_module(name)
@@ -135,7 +135,7 @@ def load(module, lent):
         importlib.import_module("warm_popen").lend(lent["controls"])
         del sys.path[0]
     importlib.import_module("gpuemu_flow.numerics.rng").SeededRng(0).f64(10_000)
-    if module != "gpuemu_flow.runners.forkserver":
+    if module != "gpuemu_flow.workers.forkserver":
         digest_what_all_need()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"
     gc.collect()
@@ -145,9 +145,9 @@ def load(module, lent):
 
 def digest_what_all_need():
     """Digest the package's files and the loaded libraries, as each new workspace has to."""
-    files = importlib.import_module("gpuemu_flow.inputs.files")
+    files = importlib.import_module("gpuemu_flow.build.files")
     table = files.FileTable(Path("/"))
-    importlib.import_module("gpuemu_flow.inputs.own_code").digest(table)
+    importlib.import_module("gpuemu_flow.build.own_code").digest(table)
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/" in line}:
         table.digest(path)

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import effective_layout
 from gpuemu_flow.numerics.layouts import expanded_axis, lay_out, reduced_shape
-from gpuemu_flow.types import effective_layout
 
 Array = NDArray[Any]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gpuemu_flow.types import Case
+from gpuemu_flow.model.types import Case
 
 CaseId = tuple[str, str]
 """Dtype and seed of a case; the seed is text, as JSON readers may round large numbers."""

@@ -16,10 +16,10 @@ import numpy as np
 
 from gpuemu_flow.cases.cause import Condition
 from gpuemu_flow.cases.generate import input_values
-from gpuemu_flow.expressions import is_made_of
+from gpuemu_flow.model.expressions import is_made_of
+from gpuemu_flow.model.types import DTYPES, Case, effective_layout
+from gpuemu_flow.model.value_rules import ABSENT, STRATEGIES
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
-from gpuemu_flow.types import DTYPES, Case, effective_layout
-from gpuemu_flow.value_rules import ABSENT, STRATEGIES
 
 ORDINARY = ("normal", "uniform")
 """Strategies whose values hide no error."""

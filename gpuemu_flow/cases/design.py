@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpuemu_flow.cases.shapes import Sizes
-from gpuemu_flow.types import LEAST_RANKS, effective_layout
+from gpuemu_flow.model.types import LEAST_RANKS, effective_layout
 
 # Those likeliest to reveal bugs first; any that are not listed follow in the order of `types`.
 REVEALING_STRATEGIES = (

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from gpuemu_flow.cases.schema_rules import KeyPath, Report
-from gpuemu_flow.types import COMPLEX, Json
+from gpuemu_flow.model.types import COMPLEX, Json
 
 LIST = "list"
 MOST_MEMBERS = 16

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.expressions import ExpressionError, compute, names_in
-from gpuemu_flow.types import Shape
-from gpuemu_flow.value_rules import Number, ValueRule
+from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
+from gpuemu_flow.model.types import Shape
+from gpuemu_flow.model.value_rules import Number, ValueRule
 
 
 class Dim(Struct, frozen=True):

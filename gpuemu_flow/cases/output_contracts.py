@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, is_number, shown
-from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.model.errors import did_you_mean
+from gpuemu_flow.model.types import COMPLEX, DTYPES, canonical_dtype
 from gpuemu_flow.numerics.contract import (
     PROMOTE,
     SAME_AS,
@@ -25,7 +26,6 @@ from gpuemu_flow.numerics.contract import (
     OutputContract,
     Statistics,
 )
-from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 FindFunction = Callable[[object, KeyPath], CompareRef | None]
 

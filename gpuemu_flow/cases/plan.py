@@ -24,10 +24,9 @@ from gpuemu_flow.cases.design import Combination, Designer, with_row_layouts
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.cases.turns import Turns
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.expressions import ExpressionError, compute
-from gpuemu_flow.numerics.rng import SeededRng, derive_seed
-from gpuemu_flow.types import (
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.expressions import ExpressionError, compute
+from gpuemu_flow.model.types import (
     CORE_STRATEGIES,
     DTYPES,
     LAYOUTS,
@@ -38,7 +37,8 @@ from gpuemu_flow.types import (
     InputSpec,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import ABSENT, RAGGED, SCALAR, Bound, strategies_of
+from gpuemu_flow.model.value_rules import ABSENT, RAGGED, SCALAR, Bound, strategies_of
+from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 
 DESIGNED = 24
 ENDED = 2  # first cases with a range of an input in which its ends surely occur

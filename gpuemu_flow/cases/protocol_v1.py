@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import DTYPES, Case, InputSpec, Json, Shape, canonical_dtype
 from gpuemu_flow.numerics.rng import MASK64, SeededRng, derive_seed
-from gpuemu_flow.types import DTYPES, Case, InputSpec, Json, Shape, canonical_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.kinds import KINDS, Setting
 from gpuemu_flow.cases.values import draw
-from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.expressions import ExpressionError, compute
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.expressions import ExpressionError, compute
+from gpuemu_flow.model.types import DTYPES, STRATEGIES, InputSpec, Shape
+from gpuemu_flow.model.value_rules import SCALAR, Bound, Number, ValueRule
 from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec, Shape
-from gpuemu_flow.value_rules import SCALAR, Bound, Number, ValueRule
 
 Array = NDArray[Any]
 

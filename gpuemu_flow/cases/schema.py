@@ -41,9 +41,9 @@ from gpuemu_flow.cases.schema_rules import (
     used_names,
     wants_range,
 )
-from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.types import DTYPES, canonical_dtype
-from gpuemu_flow.value_rules import ValueRule, strategies_of
+from gpuemu_flow.model.errors import did_you_mean
+from gpuemu_flow.model.types import DTYPES, canonical_dtype
+from gpuemu_flow.model.value_rules import ValueRule, strategies_of
 
 __all__ = [
     "BUILTIN_SCHEMAS",

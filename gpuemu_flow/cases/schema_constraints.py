@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef, allowed_sizes, some_sizes
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
-from gpuemu_flow.errors import did_you_mean
-from gpuemu_flow.expressions import ExpressionError, compute, names_in
-from gpuemu_flow.types import DTYPES, Shape
-from gpuemu_flow.value_rules import Bound, ValueRule
+from gpuemu_flow.model.errors import did_you_mean
+from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
+from gpuemu_flow.model.types import DTYPES, Shape
+from gpuemu_flow.model.value_rules import Bound, ValueRule
 
 MOST = 64
 EXAMPLES = '"lengths.sum() == T", "start <= end", "offsets == cumsum(lengths)", "K <= N"'

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidate
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import TYPICAL
-from gpuemu_flow.expressions import names_in
-from gpuemu_flow.types import Shape
+from gpuemu_flow.model.expressions import names_in
+from gpuemu_flow.model.types import Shape
 
 SMALL_SIZES = 8
 """Sizes up to this one are tried one after the other, because failing is not monotonic."""

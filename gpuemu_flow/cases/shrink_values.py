@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.candidates import Array, Candidate, Search
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import dtype_name
-from gpuemu_flow.types import DTYPES
 
 FEW_DIGITS = (1, 2, 3)
 EXACT = 2.0**53

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import DTYPES, InputSpec
+from gpuemu_flow.model.value_rules import ABSENT, SCALAR, ValueRule
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import DTYPES, InputSpec
-from gpuemu_flow.value_rules import ABSENT, SCALAR, ValueRule
 
 Array = NDArray[Any]
 

@@ -51,7 +51,7 @@ from gpuemu_flow.cases.special_values import (
     lenders_of,
     may_hold_lone,
 )
-from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec
+from gpuemu_flow.model.types import DTYPES, STRATEGIES, InputSpec
 
 VARIETIES = {
     "negative": 3, "offset": 4, "extremes": 1, "wide": 2, "ties": 2, "special": 4, "sparse": 1,

@@ -23,10 +23,10 @@ from gpuemu_flow.cases.special_values import (
     put_one_kind,
     put_special_rows,
 )
+from gpuemu_flow.model.types import DTYPES, STRATEGIES, Shape
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_many import SeededStreams, fill_uniform
-from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.lint import lint_report, print_json, split_words
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
 
 
 @click.command(short_help="Show the kernels' registers, spills, occupancy, instruction mix.")
@@ -24,7 +24,7 @@ def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: s
     if output_format == "json":
         print_json(report)
     else:
-        from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
+        from gpuemu_flow.report import lint_text, text  # noqa: PLC0415
 
         say(lint_text.render_artifacts(report, text.Style(wants_color())))
     # Showing figures succeeds even if they violate the policy.

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting import baselines
-from gpuemu_flow.reports import json_writer, text
+from gpuemu_flow.model.types import number_from_json
+from gpuemu_flow.report import baselines, json_writer, text
 from gpuemu_flow.store.baselines import BaselineStore, check_tag, write_file
-from gpuemu_flow.types import number_from_json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reporting.baselines import StoredBaseline
+    from gpuemu_flow.report.baselines import StoredBaseline
     from gpuemu_flow.store.baselines import Baseline
 
 

@@ -6,22 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build import session
+from gpuemu_flow.build.push import push as push_all
+from gpuemu_flow.build.shared_place import place_for
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import add_grants, format_option
 from gpuemu_flow.cli.progress import make_listener, say_waiting
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.check import parse_size
-from gpuemu_flow.engine import session
-from gpuemu_flow.engine.push import push as push_all
-from gpuemu_flow.engine.shared_place import place_for
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting import caches
-from gpuemu_flow.reporting.caches import cache_facts, clear_shared, collect, collect_shared
-from gpuemu_flow.reporting.inspect import clean_workspace
-from gpuemu_flow.reports import json_writer
+from gpuemu_flow.report import caches, json_writer
+from gpuemu_flow.report.caches import cache_facts, clear_shared, collect, collect_shared
+from gpuemu_flow.report.inspect import clean_workspace
 
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.session import RunOutcome
-    from gpuemu_flow.reporting.caches import CacheCheck, Size
+    from gpuemu_flow.build.session import RunOutcome
+    from gpuemu_flow.report.caches import CacheCheck, Size
 
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

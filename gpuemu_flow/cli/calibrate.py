@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.build.signals import cancel_on_signals
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.signals import cancel_on_signals
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz import measures
 from gpuemu_flow.numerics.calibrate import to_toml
-from gpuemu_flow.reports import json_writer
+from gpuemu_flow.report import json_writer
 
 
 @click.command(short_help="Suggest tolerances from a trusted op.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from gpuemu_flow.build.clean_run import save_if_clean
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED_OR_RANDOM,
@@ -27,13 +29,11 @@ from gpuemu_flow.cli.report import (
     wants_pictures,
 )
 from gpuemu_flow.cli.say import wants_color
-from gpuemu_flow.engine.clean_run import save_if_clean
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check
+from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
 
 if TYPE_CHECKING:
+    from gpuemu_flow.build.shards import Shard
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.selection.shards import Shard
 
 
 @click.command(short_help="Check everything, for a CI service.")

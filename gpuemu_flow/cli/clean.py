@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.progress import say_waiting
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.inspect import clean_submissions, clean_workspace
+from gpuemu_flow.report.inspect import clean_submissions, clean_workspace
 
 
 @click.command(short_help="Forget results, or the whole cache.")

@@ -11,8 +11,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.errors import FlowError
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.types import DTYPES
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.known_names import KnownNames

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.session import measure_coverage
-from gpuemu_flow.reports import fuzz_text, json_writer
+from gpuemu_flow.report import fuzz_text, json_writer
 from gpuemu_flow.store.private_files import write_atomic
 
 

@@ -10,9 +10,9 @@ import click
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.config.load import find_config
-from gpuemu_flow.daemon.control import describe, follow_log, log_tail, running, stop_daemon
-from gpuemu_flow.daemon.lifecycle import AlreadyRunningError, serve
-from gpuemu_flow.reports import json_writer
+from gpuemu_flow.report import json_writer
+from gpuemu_flow.services.daemon.control import describe, follow_log, log_tail, running, stop_daemon
+from gpuemu_flow.services.daemon.lifecycle import AlreadyRunningError, serve
 from gpuemu_flow.wire.launch import start_daemon
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl
-from gpuemu_flow.debug.session import DebugSession
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import list_failures
-from gpuemu_flow.reports.text import Style, plural
+from gpuemu_flow.report.text import Style, plural
+from gpuemu_flow.services.debug.repl import Pipe, Terminal, line_editing, run_repl
+from gpuemu_flow.services.debug.session import DebugSession
 
 if TYPE_CHECKING:
-    from gpuemu_flow.debug.repl import CommandReader
+    from gpuemu_flow.services.debug.repl import CommandReader
 
 
 @click.command(short_help="Look into recorded failures.")

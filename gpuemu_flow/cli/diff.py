@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting import baselines
-from gpuemu_flow.reports import json_writer, lint_text, text
+from gpuemu_flow.report import baselines, json_writer, lint_text, text
 from gpuemu_flow.store.baselines import BaselineStore
 
 

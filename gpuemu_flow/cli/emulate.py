@@ -10,7 +10,7 @@ import click
 from gpuemu_flow.cli.options import SEED, format_option, split_words
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.emulator import session, show
-from gpuemu_flow.reports import json_writer
+from gpuemu_flow.report import json_writer
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.launch import LaunchResult

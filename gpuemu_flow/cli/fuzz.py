@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.build.signals import cancel_on_signals
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
@@ -18,11 +21,8 @@ from gpuemu_flow.cli.options import (
 )
 from gpuemu_flow.cli.progress import fuzz_display
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.signals import cancel_on_signals
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
-from gpuemu_flow.graph.overrides import Overrides
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -109,7 +109,7 @@ def fuzz(
     output_format: str,
 ) -> None:
     """Try many seeded cases of the named ops; without names, of all ops."""
-    from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.report import fuzz_text, json_writer, text  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from gpuemu_flow.build.words import select
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.selection.words import select
 
 _Edge = tuple[str, str]
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.errors import Problem, RunnerError, UsageError
-from gpuemu_flow.init.write import install
-from gpuemu_flow.problems.kernelbench import import_kernelbench
-from gpuemu_flow.problems.model import Options
-from gpuemu_flow.reports.text import printable
+from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
+from gpuemu_flow.report.text import printable
+from gpuemu_flow.services.init.write import install
+from gpuemu_flow.services.problems.kernelbench import import_kernelbench
+from gpuemu_flow.services.problems.model import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuemu_flow.problems.model import ImportOutcome
+    from gpuemu_flow.services.problems.model import ImportOutcome
 
 
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu")
@@ -33,7 +33,7 @@ class _Format(click.Choice):  # type: ignore[type-arg, unused-ignore]
 
     def convert(self, value: object, *args: Any) -> Any:
         if value == "pytest":
-            from gpuemu_flow.errors import Problem, UsageError  # noqa: PLC0415
+            from gpuemu_flow.model.errors import Problem, UsageError  # noqa: PLC0415
 
             text = "files of pytest tests are not imported: their tests judge ops themselves"
             hint = 'mark a test with @pytest.mark.gpuemu("OP"): see docs/pytest.md'
@@ -94,15 +94,15 @@ def import_problems(
 def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], ImportOutcome]:
     """Return the function that imports a format; load only that format's module."""
     if format_name == "gpumode":
-        from gpuemu_flow.problems.gpumode import import_gpumode  # noqa: PLC0415
+        from gpuemu_flow.services.problems.gpumode import import_gpumode  # noqa: PLC0415
 
         return import_gpumode
     if format_name == "flashinfer-bench":
-        from gpuemu_flow.problems.flashinfer import import_flashinfer  # noqa: PLC0415
+        from gpuemu_flow.services.problems.flashinfer import import_flashinfer  # noqa: PLC0415
 
         return import_flashinfer
     if format_name == "gpuemu":
-        from gpuemu_flow.problems.gpuemu import import_gpuemu  # noqa: PLC0415
+        from gpuemu_flow.services.problems.gpuemu import import_gpuemu  # noqa: PLC0415
 
         return import_gpuemu
     return import_kernelbench

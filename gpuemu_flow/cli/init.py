@@ -10,13 +10,14 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.toolchain import find_tools
 from gpuemu_flow.cli.options import AliasedChoice
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.init.frameworks import FRAMEWORKS
-from gpuemu_flow.init.installed import find_origin
-from gpuemu_flow.init.needs import needed_extras
-from gpuemu_flow.init.scaffold import (
+from gpuemu_flow.lint.toolchain import find_tools
+from gpuemu_flow.report.text import printable
+from gpuemu_flow.services.init.frameworks import FRAMEWORKS
+from gpuemu_flow.services.init.installed import find_origin
+from gpuemu_flow.services.init.needs import needed_extras
+from gpuemu_flow.services.init.scaffold import (
     CONFIG_PATH,
     IGNORE_PATH,
     framework_of,
@@ -26,12 +27,11 @@ from gpuemu_flow.init.scaffold import (
     plan_workflow,
     project_name,
 )
-from gpuemu_flow.init.write import install
-from gpuemu_flow.reports.text import printable
+from gpuemu_flow.services.init.write import install
 
 if TYPE_CHECKING:
-    from gpuemu_flow.init.frameworks import Framework
-    from gpuemu_flow.init.installed import PipRequirement
+    from gpuemu_flow.services.init.frameworks import Framework
+    from gpuemu_flow.services.init.installed import PipRequirement
 
 
 _NAMES = ("numpy", "pytorch", "jax", "tensorflow", "triton", "cuda")

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.build import plan, snapshot
+from gpuemu_flow.build.graph import STAGES
+from gpuemu_flow.build.snapshot import Snapshot
+from gpuemu_flow.build.words import SETS
 from gpuemu_flow.config.included import read_included
 from gpuemu_flow.config.read import read_source
-from gpuemu_flow.graph import snapshot
-from gpuemu_flow.graph.graph import STAGES
-from gpuemu_flow.graph.snapshot import Snapshot
-from gpuemu_flow.inputs import plan
-from gpuemu_flow.selection.words import SETS
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache

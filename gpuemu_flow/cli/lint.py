@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting import linting
-from gpuemu_flow.reporting.linting import explain_rule
-from gpuemu_flow.reports import json_writer
+from gpuemu_flow.report import json_writer, linting
+from gpuemu_flow.report.linting import explain_rule
 
 if TYPE_CHECKING:
-    from gpuemu_flow.results.model import RunReport
+    from gpuemu_flow.report.model import RunReport
 
 
 _FILE_SUFFIXES = (".ptx", ".cubin", ".cu")
@@ -43,13 +42,13 @@ def lint(
     named, names = split_words(words)
     report = lint_report([*map(Path, files), *named], (*kernels, *names), output_format)
     if output_format == "sarif":
-        from gpuemu_flow.reports import json_writer, sarif  # noqa: PLC0415
+        from gpuemu_flow.report import json_writer, sarif  # noqa: PLC0415
 
         say(json_writer.dumps(sarif.lint_to_sarif(report)))
     elif output_format == "json":
         print_json(report)
     else:
-        from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
+        from gpuemu_flow.report import lint_text, text  # noqa: PLC0415
 
         say(lint_text.render_lint(report, text.Style(wants_color())))
     raise SystemExit(report.exit_code)
@@ -72,7 +71,7 @@ def lint_report(
     """Lint the given files, or the workspace's kernels if no compiled file is given."""
     sources = [path for path in files if path.suffix == ".cu"]
     if files and not sources:
-        from gpuemu_flow.reporting.lint_files import lint_files  # noqa: PLC0415
+        from gpuemu_flow.report.lint_files import lint_files  # noqa: PLC0415
 
         return lint_files(files, names, linting.open_workspace(), listing=listing)
     workspace = Workspace()

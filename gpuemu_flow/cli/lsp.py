@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.model.errors import Problem, RunnerError
 
 
 @click.command(short_help="Serve an editor over standard input and output.")
@@ -19,7 +19,7 @@ def lsp(stdio: bool) -> None:
     disconnects without `shutdown`.
     """
     try:
-        from gpuemu_flow.lsp.features import serve  # noqa: PLC0415
+        from gpuemu_flow.services.lsp.features import serve  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol", "cattrs", "attrs"):
             raise

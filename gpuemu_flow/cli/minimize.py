@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.build.signals import cancel_on_signals
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.signals import cancel_on_signals
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import find_failure
 from gpuemu_flow.fuzz.minimizing import minimise_failure
-from gpuemu_flow.reports import failure_text, json_writer, text
+from gpuemu_flow.report import failure_text, json_writer, text
 
 
 @click.command(short_help="Shrink a recorded failure.")

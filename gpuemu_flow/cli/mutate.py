@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.build.signals import cancel_on_signals
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.signals import cancel_on_signals
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.measures import mutate as measure
-from gpuemu_flow.reports import fuzz_text, json_writer, text
+from gpuemu_flow.report import fuzz_text, json_writer, text
 
 
 @click.command(short_help="Count the planted bugs that the check finds.")

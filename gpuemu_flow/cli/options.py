@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from msgspec import Struct
 
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.types import DTYPES, canonical_dtype
+from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import DTYPES, canonical_dtype
 
 if TYPE_CHECKING:
-    from gpuemu_flow.cluster.dask_cluster import DaskCluster
-    from gpuemu_flow.selection.shards import Shard
+    from gpuemu_flow.build.shards import Shard
+    from gpuemu_flow.services.cluster.dask_cluster import DaskCluster
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -78,7 +78,7 @@ def parse_shard(
     """Parse a shard such as ``2/5``, the second of five."""
     if value is None:
         return None
-    from gpuemu_flow.selection.shards import MAX_SHARDS, Shard  # noqa: PLC0415
+    from gpuemu_flow.build.shards import MAX_SHARDS, Shard  # noqa: PLC0415
 
     index, _, count = value.partition("/")
     digits = all(part.isascii() and part.isdigit() and len(part) < 7 for part in (index, count))
@@ -187,7 +187,7 @@ class ExecutorOptions(Struct, frozen=True):
         """Open the cluster that the options name, if any."""
         if self.name == "local":
             return nullcontext()
-        from gpuemu_flow.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
+        from gpuemu_flow.services.cluster.dask_cluster import open_cluster  # noqa: PLC0415 - few use one
 
         jobs = jobs or os.cpu_count() or 1
         return open_cluster(self.scheduler, jobs=jobs, resources=self.resources, force=force)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.build.events import Listener, TaskEvent
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.engine.events import Listener, TaskEvent
-from gpuemu_flow.plain_text import printable
+from gpuemu_flow.model.plain_text import printable
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.tasks.base import Progress
-from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

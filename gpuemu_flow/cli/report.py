@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import AliasedChoice, F
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, StoreError, UsageError
-from gpuemu_flow.reporting.merging import merged_report
-from gpuemu_flow.reporting.reporting import ReportQuery, current
-from gpuemu_flow.reports import formats, github, html_writer, markdown, signature
+from gpuemu_flow.model.errors import Problem, StoreError, UsageError
+from gpuemu_flow.report import formats, github, html_writer, markdown, signature
+from gpuemu_flow.report.merging import merged_report
+from gpuemu_flow.report.reporting import ReportQuery, current
 from gpuemu_flow.store.private_files import write_atomic
 
 if TYPE_CHECKING:
-    from gpuemu_flow.results.document import Report
+    from gpuemu_flow.report.document import Report
 
 
 # Write reports: choose formats by name or file suffix, write files, and inform CI services.

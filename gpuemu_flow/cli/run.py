@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
@@ -19,15 +20,14 @@ from gpuemu_flow.cli.options import (
     part_options,
 )
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.reports import json_writer, text, workspace_text
+from gpuemu_flow.report import json_writer, text, workspace_text
 
 if TYPE_CHECKING:
+    from gpuemu_flow.build.session import RunOptions, RunOutcome
+    from gpuemu_flow.build.shards import Shard
+    from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.engine.session import RunOptions, RunOutcome
-    from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.results.model import RunReport
-    from gpuemu_flow.selection.shards import Shard
+    from gpuemu_flow.report.model import RunReport
 
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
@@ -98,8 +98,8 @@ def run(
     output_format: str,
 ) -> None:
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
-    from gpuemu_flow.engine import session  # noqa: PLC0415
-    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.build import session  # noqa: PLC0415
+    from gpuemu_flow.build.workspace import Workspace  # noqa: PLC0415
 
     if force or forcerun:
         executor.check_forced()
@@ -144,7 +144,7 @@ def _show_plan(
     workspace: Workspace, options: RunOptions, output_format: str, *, explain: bool, alone: bool
 ) -> None:
     """Show which tasks would run; `alone` is true if nothing else is printed."""
-    from gpuemu_flow.engine import session  # noqa: PLC0415
+    from gpuemu_flow.build import session  # noqa: PLC0415
 
     plan = session.run(workspace, options)
     for problem in plan.problems if alone else ():
@@ -159,8 +159,8 @@ def _show_plan(
 
 
 def _show_summary(workspace: Workspace, options: RunOptions, output_format: str) -> None:
-    from gpuemu_flow.engine.session import selected_tasks  # noqa: PLC0415
-    from gpuemu_flow.reporting.inspect import summarise_tasks  # noqa: PLC0415
+    from gpuemu_flow.build.session import selected_tasks  # noqa: PLC0415
+    from gpuemu_flow.report.inspect import summarise_tasks  # noqa: PLC0415
 
     tasks = summarise_tasks(workspace, selected_tasks(workspace, options))
     if output_format == "json":
@@ -178,9 +178,9 @@ def _validate(
     confirm: bool,
 ) -> int:
     """Run stale tasks, record and show the results, and return the exit code."""
+    from gpuemu_flow.build.session import count_jobs  # noqa: PLC0415
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
-    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
+    from gpuemu_flow.report.report import run_and_report  # noqa: PLC0415
 
     gc.freeze()  # spares the garbage collector modules and graph, all of which stay
     jobs = count_jobs(workspace, options)
@@ -202,9 +202,9 @@ def _validate(
 
 def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
     """Store the results of a run for later commands."""
-    from gpuemu_flow.engine.clean_run import save_if_clean  # noqa: PLC0415
+    from gpuemu_flow.build.clean_run import save_if_clean  # noqa: PLC0415
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
-    from gpuemu_flow.reporting import history  # noqa: PLC0415
+    from gpuemu_flow.report import history  # noqa: PLC0415
 
     for problem in record_run(workspace, report):
         say(str(problem), err=True)

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from gpuemu_flow.plain_text import inert
+from gpuemu_flow.model.plain_text import inert
 
 _ESCAPE = "\x1b"
 

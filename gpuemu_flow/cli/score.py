@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.build.session import RunOptions, count_jobs
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option
 from gpuemu_flow.cli.progress import make_listener, say_looking
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.cli.watch import WatchState, watch_with
-from gpuemu_flow.engine.session import RunOptions, count_jobs
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.problems.score import scores_of
-from gpuemu_flow.reporting.report import run_and_report
-from gpuemu_flow.reports import json_writer, text
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
+from gpuemu_flow.report import json_writer, text
+from gpuemu_flow.report.report import run_and_report
+from gpuemu_flow.services.problems.score import scores_of
+from gpuemu_flow.workers.pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuemu_flow.errors import Problem
-    from gpuemu_flow.problems.score import Score, Scores
-    from gpuemu_flow.results.model import RunReport
+    from gpuemu_flow.model.errors import Problem
+    from gpuemu_flow.report.model import RunReport
+    from gpuemu_flow.services.problems.score import Score, Scores
 
 
 _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance", "cause")
@@ -77,7 +77,7 @@ def score(
     if output_format == "json":
         say(json_writer.dumps(scores.to_json()))
     elif output_format == "html":
-        from gpuemu_flow.reports.html_writer import scores_to_html  # noqa: PLC0415
+        from gpuemu_flow.report.html_writer import scores_to_html  # noqa: PLC0415
 
         say(scores_to_html(_HEAD, _rows(scores), _summary(scores)))
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import SEED_OR_RANDOM, seed_overrides, split_words
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.report import (
@@ -18,12 +19,11 @@ from gpuemu_flow.cli.report import (
     wants_pictures,
 )
 from gpuemu_flow.cli.say import wants_color
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.ci import QUICK, THOROUGH, ReportRequest, check
-from gpuemu_flow.reports import report_text, text
+from gpuemu_flow.report import report_text, text
+from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
 
 if TYPE_CHECKING:
-    from gpuemu_flow.results.document import Report
+    from gpuemu_flow.report.document import Report
 
 
 @click.command(short_help="Check ops, one line each.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow import __version__
+from gpuemu_flow.build.own_code import fingerprint
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.inputs.own_code import fingerprint
 
 
 @click.command(short_help="Show versions.")

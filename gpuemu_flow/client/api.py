@@ -25,9 +25,9 @@ from gpuemu_flow.client.results import (
     raised_result,
     summed,
 )
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.in_place import with_changed_inputs
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.in_place import with_changed_inputs
+from gpuemu_flow.model.types import Json
 
 RunOp = Callable[[dict[str, Any]], Any]
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.client.errors import ClientError
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
-from gpuemu_flow.types import DTYPES
 
 Names = Callable[["np.dtype[Any]"], "str | None"]
 

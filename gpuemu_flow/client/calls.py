@@ -19,9 +19,9 @@ from gpuemu_flow.client.results import (
     TestCase,
     ValidationResult,
 )
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.types import Json
 from gpuemu_flow.wire.exchange import Exchange
 from gpuemu_flow.wire.tensors import decode_tensors
 

@@ -36,8 +36,8 @@ from gpuemu_flow.client.errors import (
     VersionMismatchError,
     refused,
 )
-from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import FlowError, Problem
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
 from gpuemu_flow.wire.address import (
     CONFIG_NAME,

@@ -15,8 +15,8 @@ from gpuemu_flow.client.calls import Call
 from gpuemu_flow.client.errors import ClientError, NoOutputError, ValidationError
 from gpuemu_flow.client.identity import about_me
 from gpuemu_flow.client.results import ValidationResult
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json
 
 SHOWN_FAILURES = 3
 _UNCHANGING = (bool, int, float, complex, str, bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.model.errors import FlowError, Problem
 
 _SLUGS = {
     "OpNotFound": "client-unknown-op",

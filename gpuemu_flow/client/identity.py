@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 MAX_TEXT = 200
 

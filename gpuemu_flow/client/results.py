@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import FailureKind, Json, Verdict
+from gpuemu_flow.model.verdicts import Elements, Tally, decide
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.types import FailureKind, Json, Verdict
-from gpuemu_flow.verdicts import Elements, Tally, decide
 
 R = TypeVar("R", bound="Record")
 

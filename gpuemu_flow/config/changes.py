@@ -21,8 +21,8 @@ from gpuemu_flow.config.target_options import (
     as_options,
     read_targets,
 )
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import Json
 
 MAX_SETTING = 10_000
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[A-Za-z0-9_-]{1,200})*")

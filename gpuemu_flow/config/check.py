@@ -33,8 +33,8 @@ from gpuemu_flow.config.report import SHORT, Reporter, dotted, is_misspelt, shor
 from gpuemu_flow.config.tables import File, Policies, SandboxConfig, Validation
 from gpuemu_flow.config.tables_ops import ArtifactChecks, OpTable
 from gpuemu_flow.config.vocabulary import ToleranceTable
-from gpuemu_flow.errors import AddKey, Hint, Rename, nearest
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import AddKey, Hint, Rename, nearest
+from gpuemu_flow.model.types import Json
 
 MAX_TABLES = 20_000
 MAX_FREE_DEPTH = 16

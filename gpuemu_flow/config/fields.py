@@ -16,7 +16,7 @@ import msgspec
 import msgspec.inspect as ms
 from msgspec import Meta
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 U64_MAX = 2**64 - 1
 I63_MAX = 2**63 - 1

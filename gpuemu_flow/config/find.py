@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.model.errors import Problem, UsageError
 
 FILE_NAME = "gpuemu.toml"
 

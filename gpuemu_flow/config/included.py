@@ -15,7 +15,7 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.read import ConfigSource, check_file, read_source
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 MAX_FILES = 10_000
 _WILDCARDS = frozenset("*?[")

@@ -29,9 +29,9 @@ from gpuemu_flow.config.read import ConfigSource, definer, merged, read_source
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import as_options, chosen_options
 from gpuemu_flow.config.vocabulary import LOG_LEVELS
-from gpuemu_flow.errors import ConfigError, Problem, UsageError, did_you_mean
-from gpuemu_flow.syntax import parse_python
-from gpuemu_flow.types import IN_PROCESS, Json
+from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean
+from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.types import IN_PROCESS, Json
 
 MOST_UNKNOWN = 20
 

@@ -22,8 +22,8 @@ from gpuemu_flow.config.tables import (
 )
 from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.config.target_options import Target, TargetOptions
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.types import Json, Tolerance
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import Json, Tolerance
 
 __all__ = [
     "Config",
@@ -88,7 +88,7 @@ class Config(Struct, frozen=True):
     # Rules in dependency order: each rule after the rules that it needs.
     rules: tuple[RuleConfig, ...] = ()
     # Globs, relative to the root, of further files with ops, kernels and rules, and of the
-    # files from which templates take their values; see `inputs.globs.glob_files`.
+    # files from which templates take their values; see `build.globs.glob_files`.
     include: tuple[str, ...] = ()
     # Program files that were searched for the words of ``triton_if`` or ``skip_if``, which
     # decide how a program runs. Ops may read these files.

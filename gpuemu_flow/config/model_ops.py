@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from gpuemu_flow.cases.grouped import ArgumentGroup
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.model.types import STRATEGIES, Json, Tolerance
 from gpuemu_flow.numerics.contract import OutputContract
-from gpuemu_flow.types import STRATEGIES, Json, Tolerance
 
 
 class ProgramRef(Struct, frozen=True):

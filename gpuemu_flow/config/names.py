@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.model.types import DTYPES
 
 OP_STAGES = ("generate", "op", "reference", "compare", "diff")
 KERNEL_STAGES = ("build", "code", "lint", "diff")

@@ -15,9 +15,9 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.installed import is_installed
-from gpuemu_flow.syntax import parse_python
-from gpuemu_flow.types import XLA_COMPILED, XLA_STEPWISE, Json
+from gpuemu_flow.model.installed import is_installed
+from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.types import XLA_COMPILED, XLA_STEPWISE, Json
 
 PACKAGES = {
     "pytorch": "torch",

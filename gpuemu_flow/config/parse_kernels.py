@@ -19,8 +19,8 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import ArtifactChecks, Build, KernelTable
+from gpuemu_flow.model.types import INVARIANTS, Json
 from gpuemu_flow.numerics.contract import resolve
-from gpuemu_flow.types import INVARIANTS, Json
 
 SOURCES = (".cu", ".ptx", ".cubin")
 

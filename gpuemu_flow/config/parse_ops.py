@@ -34,6 +34,8 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpTable
+from gpuemu_flow.model.types import DTYPES, IN_PROCESS, INVARIANTS, Json, Tolerance
+from gpuemu_flow.model.value_rules import SCALAR
 from gpuemu_flow.numerics.contract import (
     GRADIENT_PREFIX,
     PARAMETERS,
@@ -42,8 +44,6 @@ from gpuemu_flow.numerics.contract import (
     names_parameter,
     resolve,
 )
-from gpuemu_flow.types import DTYPES, IN_PROCESS, INVARIANTS, Json, Tolerance
-from gpuemu_flow.value_rules import SCALAR
 
 Table = Mapping[str, Json]
 

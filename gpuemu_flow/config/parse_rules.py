@@ -16,7 +16,7 @@ from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpBuild
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 OWN_FOLDERS = (".gpuemu-cache", ".git")
 MAX_SHOWN = 8

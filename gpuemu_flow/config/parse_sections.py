@@ -24,8 +24,8 @@ from gpuemu_flow.config.tables import (
     Validation,
 )
 from gpuemu_flow.config.vocabulary import one_policy
+from gpuemu_flow.model.types import Json, Shape, Tolerance
 from gpuemu_flow.numerics.contract import PartialTolerance, resolve
-from gpuemu_flow.types import Json, Shape, Tolerance
 
 MAX_ELEMENTS = 2**30  # the same bound as for the schema of an op
 GROWTH_MEANING_UP_TO = 0.25  # of warn_threshold, which has two documented meanings

@@ -19,7 +19,7 @@ from gpuemu_flow.config.names import (
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, shown
 from gpuemu_flow.config.target_options import members_of, members_path
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 MAX_SHOWN = 8
 MAX_CIRCLES = 20

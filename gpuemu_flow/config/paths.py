@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.errors import nearest
+from gpuemu_flow.model.errors import nearest
 
 MAX_SIBLINGS = 2000
 UNREADABLE = "cannot be read"

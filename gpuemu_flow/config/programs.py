@@ -20,8 +20,8 @@ from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.emulator.described import DEFAULT_CHECKS, canonical_text, read_described
-from gpuemu_flow.errors import AddKey, Hint
-from gpuemu_flow.types import FRAMEWORK_KINDS, Json
+from gpuemu_flow.model.errors import AddKey, Hint
+from gpuemu_flow.model.types import FRAMEWORK_KINDS, Json
 
 # Read the keys ``loads``, ``triton_if`` and ``skip_if`` of a program that a loader makes.
 

@@ -19,7 +19,7 @@ from gpuemu_flow.config.globs import plain_glob
 from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, KeyPath, scan
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 MAX_BYTES = 4 << 20
 
@@ -239,7 +239,7 @@ class Folders(Struct):
     # The workspace. If it is None, no ops are made from templates that take values from file
     # names.
     root: Path | None
-    # Patterns that the file names had to match; see `inputs.globs.glob_files`.
+    # Patterns that the file names had to match; see `build.globs.glob_files`.
     listings: list[str] = []
 
 
@@ -443,7 +443,7 @@ def is_pattern(value: Json) -> bool:
 def listing_of(written: str) -> str:
     """Return the glob whose matches change whenever the result of `names_matched` changes.
 
-    It is a glob for `inputs.globs.glob_files`. It also matches folders and broken links, since they
+    It is a glob for `build.globs.glob_files`. It also matches folders and broken links, since they
     make `names_matched` fail. `written` is the pattern in the configuration.
 
     Raises FilesError: A bad pattern.

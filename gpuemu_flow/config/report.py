@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.config.positions import KeyPath, Positions
-from gpuemu_flow.errors import Problem, did_you_mean, nearest
+from gpuemu_flow.model.errors import Problem, did_you_mean, nearest
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80

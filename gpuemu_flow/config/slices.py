@@ -7,7 +7,7 @@ import math
 from msgspec import to_builtins
 
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 
 def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.positions import KeyPath

@@ -9,8 +9,8 @@ from typing import Any
 import tomli
 
 from gpuemu_flow.config.positions import Statement, scan
-from gpuemu_flow.errors import ConfigError, Problem, did_you_mean
-from gpuemu_flow.types import Tolerance, canonical_dtype
+from gpuemu_flow.model.errors import ConfigError, Problem, did_you_mean
+from gpuemu_flow.model.types import Tolerance, canonical_dtype
 
 _TOLERANCES = ("ops", "tolerances")
 

@@ -21,7 +21,7 @@ from gpuemu_flow.config.fields import (
 )
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter
-from gpuemu_flow.types import (
+from gpuemu_flow.model.types import (
     DTYPE_ALIASES,
     DTYPES,
     FRAMEWORK_KINDS,
@@ -64,7 +64,7 @@ LINT_RULES = (
     "shared-memory-limit",
     "instruction-limit",
 )
-"""Names of the rules in ``artifacts.rules``, copied here so that reading a configuration does
+"""Names of the rules in ``lint.rules``, copied here so that reading a configuration does
 not import that package."""
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")

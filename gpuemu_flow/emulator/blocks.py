@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from gpuemu_flow.artifacts.ptx.opcode import Destination
 from gpuemu_flow.emulator.ir import (
     Inverted,
     KernelProgram,
@@ -17,6 +16,7 @@ from gpuemu_flow.emulator.ir import (
     Step,
     TensorPlace,
 )
+from gpuemu_flow.lint.ptx.opcode import Destination
 
 ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 

@@ -20,7 +20,7 @@ from gpuemu_flow.emulator.launch import (
 )
 from gpuemu_flow.emulator.polling import is_strong
 from gpuemu_flow.emulator.types import WARP, Array
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 MAX_BYTES = 1 << 28
 """Largest size in bytes of all buffers of one launch of several cases."""

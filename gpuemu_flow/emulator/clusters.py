@@ -12,8 +12,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.artifacts.ptx.model import Function
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.lint.ptx.model import Function
 
 Dimensions = tuple[int, int, int]
 

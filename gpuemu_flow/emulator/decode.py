@@ -8,13 +8,6 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Opcode, read_body
-from gpuemu_flow.artifacts.ptx.opcode import (
-    TYPE_BYTES,
-    parse_address,
-    parse_integer,
-    split_operands,
-)
 from gpuemu_flow.emulator.clusters import largest_cluster, required_cluster
 from gpuemu_flow.emulator.errors import UnsupportedError, fix_of, unsupported
 from gpuemu_flow.emulator.ir import (
@@ -42,6 +35,13 @@ from gpuemu_flow.emulator.layout import (
     initial_value,
     lay_out_parameters,
     taken_addresses,
+)
+from gpuemu_flow.lint.ptx import Body, Function, Instruction, Opcode, read_body
+from gpuemu_flow.lint.ptx.opcode import (
+    TYPE_BYTES,
+    parse_address,
+    parse_integer,
+    split_operands,
 )
 
 MAX_STEPS = 200_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.ptx import Opcode
-from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 
 
 class UnsupportedError(FlowError):

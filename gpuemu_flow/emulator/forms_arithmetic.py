@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator import forms_bits
 from gpuemu_flow.emulator.registry import (
     BUILDERS,
@@ -21,6 +20,7 @@ from gpuemu_flow.emulator.registry import (
 from gpuemu_flow.emulator.semantics import convert as conversions
 from gpuemu_flow.emulator.semantics import floats, integers, packed
 from gpuemu_flow.emulator.types import DTYPES
+from gpuemu_flow.lint.ptx import Opcode
 
 
 def _arithmetic(

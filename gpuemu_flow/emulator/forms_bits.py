@@ -6,7 +6,6 @@ from typing import cast
 
 import numpy as np
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.registry import (
     BIT_TYPES,
     INTEGERS,
@@ -20,6 +19,7 @@ from gpuemu_flow.emulator.semantics import convert as conversions
 from gpuemu_flow.emulator.semantics import convert as small_floats
 from gpuemu_flow.emulator.semantics import integers, packed
 from gpuemu_flow.emulator.types import DTYPES, Array, is_float, is_signed
+from gpuemu_flow.lint.ptx import Opcode
 
 _LOGIC: dict[str, Lanes] = {
     "and": np.bitwise_and,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from gpuemu_flow.artifacts.ptx.model import Module
-from gpuemu_flow.artifacts.ptx.opcode import Opcode
+from gpuemu_flow.lint.ptx.model import Module
+from gpuemu_flow.lint.ptx.opcode import Opcode
 
 
 class Register(Struct, frozen=True):

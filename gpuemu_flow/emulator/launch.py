@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.ptx import Function, read_ptx
 from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
 from gpuemu_flow.emulator.clusters import size_of, together
@@ -30,7 +29,8 @@ from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
-from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.lint.ptx import Function, read_ptx
+from gpuemu_flow.model.errors import Problem, did_you_mean
 
 BATCH_THREADS = 32768
 """Threads of one batch: enough to hide Python's cost per step, few enough to stay in the cache."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import struct
 
-from gpuemu_flow.artifacts.ptx.model import Function, Module, Variable
-from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES, parse_integer
-from gpuemu_flow.artifacts.ptx.parser import parse_variables
 from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
+from gpuemu_flow.lint.ptx.model import Function, Module, Variable
+from gpuemu_flow.lint.ptx.opcode import TYPE_BYTES, parse_integer
+from gpuemu_flow.lint.ptx.parser import parse_variables
 
 MAX_VARIABLE_BYTES = 1 << 28
 """Size of the largest permitted variable: a hostile file may declare exabytes."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.lint.ptx import Opcode
 
 Lanes = Callable[..., Array]
 

@@ -29,7 +29,7 @@ from gpuemu_flow.emulator.launch import (
 )
 from gpuemu_flow.emulator.types import DTYPES, SIZES, WARP, Array
 from gpuemu_flow.emulator.variants import find_flips, make_variants
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 
 MAX_FILE = 1 << 28

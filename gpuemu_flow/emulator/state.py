@@ -14,7 +14,7 @@ from gpuemu_flow.emulator.findings import CheckFinding, show_index
 from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.memory import LaunchArena
 from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 
 class _Tally(Struct):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
 from gpuemu_flow.emulator.effects.checking import UNDEFINED
 from gpuemu_flow.emulator.forms_arithmetic import find_form
@@ -26,6 +25,7 @@ from gpuemu_flow.emulator.ir import (
     TensorPlace,
 )
 from gpuemu_flow.emulator.rewriting import like, rewritten
+from gpuemu_flow.lint.ptx import Opcode
 
 _MOVES = frozenset({"mov", "setp", "set", "cvta"})
 _STORES = frozenset({"st", "red", "atom"})

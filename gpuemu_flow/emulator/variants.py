@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.blocks import defined_and_used, split_blocks
 from gpuemu_flow.emulator.effects.checking import PERTURB
 from gpuemu_flow.emulator.findings import CheckFinding
@@ -22,6 +21,7 @@ from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, Launch
 from gpuemu_flow.emulator.registry import ROUNDINGS
 from gpuemu_flow.emulator.rewriting import like, new_register, rewritten
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.lint.ptx import Opcode
 
 MAX_SINGLE = 12
 """Largest number of instructions that are tried one by one; the others are only tried together."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client.calls import check_tolerances
 from gpuemu_flow.client.results import Record
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.numerics.dtypes import to_float64
-from gpuemu_flow.types import Json
 from gpuemu_flow.wire.tensors import decode_tensor, encode_tensor
 
 Array = NDArray[Any]

@@ -12,7 +12,6 @@ from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.context import ValidationContext, failed, submission
 from gpuemu_flow.client.errors import ClientError, NoOutputError
 from gpuemu_flow.client.results import ValidationResult
-from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import (
     Array,
     Arrays,
@@ -24,10 +23,11 @@ from gpuemu_flow.frameworks.base import (
 )
 from gpuemu_flow.frameworks.local import checked_precision, compare, reference_of, with_changes
 from gpuemu_flow.frameworks.local_shadow import STEPS, Versions
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.contract import default_tolerance
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, widened
 from gpuemu_flow.numerics.operand import INPUT
-from gpuemu_flow.types import Verdict
 
 MakeContext = Callable[
     [Any, str, Inputs, Mapping[str, Any]], AbstractContextManager["GradientContext"]

@@ -16,8 +16,10 @@ from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.calls import check_tolerances
 from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
-from gpuemu_flow.errors import Problem, RunnerError, UsageError, did_you_mean
 from gpuemu_flow.frameworks.local_shadow import OPERANDS, PLAIN, SHADOW, STEPS, Versions
+from gpuemu_flow.model.errors import Problem, RunnerError, UsageError, did_you_mean
+from gpuemu_flow.model.types import PRECISIONS, CheckResult, Failure, Tolerance, Verdict
+from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.numerics.checked_output import note_of_tolerance, note_of_zeros
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.contract import PartialTolerance, resolve
@@ -30,8 +32,6 @@ from gpuemu_flow.numerics.envelope import (
     shadow_is_faithful,
 )
 from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for, rounding_to
-from gpuemu_flow.types import PRECISIONS, CheckResult, Failure, Tolerance, Verdict
-from gpuemu_flow.verdicts import Elements
 
 Arrays = dict[str, NDArray[Any]]
 OUTPUT = "output"

@@ -17,10 +17,10 @@ from gpuemu_flow.client.results import (
 from gpuemu_flow.frameworks.base import caller
 from gpuemu_flow.frameworks.local import checked_precision, compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.local_shadow import Versions
+from gpuemu_flow.model.types import FailureKind, Verdict
+from gpuemu_flow.model.verdicts import Elements, decide
 from gpuemu_flow.numerics.dtypes import to_float64, widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE
-from gpuemu_flow.types import FailureKind, Verdict
-from gpuemu_flow.verdicts import Elements, decide
 
 if TYPE_CHECKING:
     from gpuemu_flow.fuzzing import TestCase

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.installed import is_installed
+from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.numerics.shadow import shadow_source
 
 PLAIN, SHADOW, OPERANDS, STEPS = "plain", "shadow", "operands", "steps"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.client.arrays import as_array
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.frameworks.base import (
     Array,
     Arrays,
@@ -34,10 +33,11 @@ from gpuemu_flow.frameworks.contexts import (
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
 from gpuemu_flow.frameworks.local import checked_precision
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, ML_DTYPES_NAMES, dtype_name, numpy_dtype
 from gpuemu_flow.numerics.gradients import cotangent, gradient_name
 from gpuemu_flow.numerics.operand import INPUT
-from gpuemu_flow.types import DTYPES
 
 # The adapter for PyTorch: tensors and gradients.
 

@@ -11,11 +11,11 @@ from msgspec import Struct, field
 
 from gpuemu_flow.client.context import InputCopies, failed
 from gpuemu_flow.client.results import ValidationResult
-from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import outputs_of, require
 from gpuemu_flow.frameworks.local import compare, reference_of, with_changes
 from gpuemu_flow.frameworks.local_shadow import PLAIN, SHADOW, Versions
 from gpuemu_flow.frameworks.pytorch import ADAPTER
+from gpuemu_flow.model.errors import Problem, UsageError
 
 
 class ModelContext(Struct):

@@ -16,16 +16,16 @@ import numpy as np
 
 from gpuemu_flow.client.errors import ValidationError
 from gpuemu_flow.client.results import ValidationResult
-from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
 from gpuemu_flow.frameworks.local import checked_precision, compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.pytorch import PyTorchAdapter
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.types import Failure
 from gpuemu_flow.numerics.dtypes import widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE
-from gpuemu_flow.runners.triton_interpreter import Interpreter
-from gpuemu_flow.runners.triton_memory import suspicious, unwritten
-from gpuemu_flow.runners.triton_runner import plain_error
-from gpuemu_flow.types import Failure
+from gpuemu_flow.workers.triton_interpreter import Interpreter
+from gpuemu_flow.workers.triton_memory import suspicious, unwritten
+from gpuemu_flow.workers.triton_runner import plain_error
 
 _ADAPTER = PyTorchAdapter()
 

@@ -11,22 +11,22 @@ from functools import cached_property
 from msgspec import Struct
 
 from gpuemu_flow.fuzz.subjects import OpSubject, outputs_key
-from gpuemu_flow.judging.case_evaluator import (
+from gpuemu_flow.judge.case_evaluator import (
     CaseEvaluator,
     EvaluatedCase,
     input_bytes,
     open_evaluator,
 )
-from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Checks
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.expected_store import ExpectedStore
+from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
 from gpuemu_flow.store.discovered import Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.compare import cached_verdict
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.workers.api import Checks
+from gpuemu_flow.workers.pool import Pool
 
 
 class QueuedCase(Struct, frozen=True):

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
 from gpuemu_flow.cases.plan import iterate_cases, plan_cases
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.fuzz.subjects import OpSubject
-from gpuemu_flow.types import Case, Shape
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.types import Case, Shape
 
 
 class CaseSource:

@@ -13,25 +13,25 @@ from threading import Event
 import msgspec
 from msgspec.structs import replace
 
+from gpuemu_flow.build.signals import unwrapped_interrupts
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.cause import Cause, Counts, case_id
 from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
 from gpuemu_flow.cases.generated_values import unmade
 from gpuemu_flow.cases.op_schema import allows_size
 from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_cases
-from gpuemu_flow.engine.signals import unwrapped_interrupts
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
-from gpuemu_flow.judging.verdicts import UNSTEADY, reason
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
+from gpuemu_flow.judge.verdicts import UNSTEADY, reason
+from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem
+from gpuemu_flow.model.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
+from gpuemu_flow.model.value_rules import ABSENT, GENERATOR_SLUGS
 from gpuemu_flow.numerics.rng import derive_seed
-from gpuemu_flow.results.model import OpResult, RunReport
-from gpuemu_flow.runners.api import TIMEOUT
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.report.model import OpResult, RunReport
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
-from gpuemu_flow.value_rules import ABSENT, GENERATOR_SLUGS
+from gpuemu_flow.workers.api import TIMEOUT
+from gpuemu_flow.workers.pool import Pool
 
 VERSION = 8
 MOST_KNOWN = 100

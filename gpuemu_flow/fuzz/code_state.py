@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, tasks_of
-from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.model.errors import StoreError
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.store.failures import GENERATED, FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
-from gpuemu_flow.types import Case, Verdict
 
 CODE = "code"
 """Key under which a record's provenance holds the digest of code and configuration."""

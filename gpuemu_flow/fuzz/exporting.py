@@ -17,27 +17,27 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import recorded_reason, stored_inputs, subject_for
 from gpuemu_flow.fuzz.subjects import open_ordered
-from gpuemu_flow.in_place import with_changed_inputs
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.judging.judge import Criteria
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
+from gpuemu_flow.judge.judge import Criteria
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.in_place import with_changed_inputs
+from gpuemu_flow.model.types import Case, CheckResult, FailureKind, Tolerance
 from gpuemu_flow.numerics.checked_output import Policy, SpecialInputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, ML_DTYPES_NAMES, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.numerics.judge import AffineBound
 from gpuemu_flow.numerics.layouts import lay_out_guarded
-from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
-from gpuemu_flow.runners.arguments import pinned
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.script import function_to_call
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import write_atomic
-from gpuemu_flow.types import Case, CheckResult, FailureKind, Tolerance
+from gpuemu_flow.workers.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.workers.arguments import pinned
+from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.script import function_to_call
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -10,12 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.code_state import CODE, code_key, has_changed
 from gpuemu_flow.fuzz.named_case import disallowed_sizes, records_from_words
 from gpuemu_flow.fuzz.subjects import (
@@ -26,15 +25,22 @@ from gpuemu_flow.fuzz.subjects import (
     select_ops,
 )
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
-from gpuemu_flow.judging.subject import FULL_CHECKS, Subject
-from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
+from gpuemu_flow.judge.subject import FULL_CHECKS, Subject
+from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.model.errors import Problem, StoreError, UsageError
+from gpuemu_flow.model.types import (
+    BAD,
+    Case,
+    CheckResult,
+    FailureKind,
+    Json,
+    Verdict,
+    canonical_dtype,
+)
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.results.fuzz_model import Reproduction
-from gpuemu_flow.results.model import OpResult
-from gpuemu_flow.runners import blobs
-from gpuemu_flow.runners.api import Checks
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.report.fuzz_model import Reproduction
+from gpuemu_flow.report.model import OpResult
 from gpuemu_flow.store.failures import (
     GENERATED,
     INPUTS_DROPPED,
@@ -44,15 +50,9 @@ from gpuemu_flow.store.failures import (
     inputs_dropped_problem,
 )
 from gpuemu_flow.tasks.base import resolved
-from gpuemu_flow.types import (
-    BAD,
-    Case,
-    CheckResult,
-    FailureKind,
-    Json,
-    Verdict,
-    canonical_dtype,
-)
+from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers.api import Checks
+from gpuemu_flow.workers.pool import Pool
 
 # Judge recorded inputs again, in a setting in which the failure may occur.
 
@@ -115,7 +115,7 @@ def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], b
 
 
 def recorded_reason(record: FailureRecord) -> str:
-    """Return the reason why the recorded case did not pass; see `judging.verdicts.reason`."""
+    """Return the reason why the recorded case did not pass; see `judge.verdicts.reason`."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     return reason(first) if first is not None else record.kind
 

@@ -9,22 +9,22 @@ from contextlib import ExitStack
 
 from msgspec import Struct
 
-from gpuemu_flow.engine.revealed import revealed
-from gpuemu_flow.engine.signals import WAKE_SECONDS
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.build.revealed import revealed
+from gpuemu_flow.build.signals import WAKE_SECONDS
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase, VerdictCache, case_key, expected_key
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster, RemoteRun
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
-from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.runners import limits
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
+from gpuemu_flow.judge.expected_store import ExpectedStore
+from gpuemu_flow.model.errors import CancelledRunError
+from gpuemu_flow.model.types import BAD, Case
 from gpuemu_flow.store.discovered import Discovered, SeenInputs
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.types import BAD, Case
+from gpuemu_flow.workers import limits
+from gpuemu_flow.workers.pool import Pool
 
 
 class FuzzOptions(Struct, frozen=True):

@@ -12,11 +12,10 @@ from threading import Event
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
 from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.fuzz.subjects import (
     OpSubject,
     dtypes_of,
@@ -24,9 +23,11 @@ from gpuemu_flow.fuzz.subjects import (
     open_ordered,
     select_ops,
 )
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
-from gpuemu_flow.judging.reference_evaluator import Prepared
-from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
+from gpuemu_flow.judge.reference_evaluator import Prepared
+from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.model.types import BAD, Case, Verdict
 from gpuemu_flow.numerics.calibrate import (
     Calibration,
     MeasuredErrors,
@@ -47,13 +48,12 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.results.fuzz_model import Mutation
-from gpuemu_flow.runners.api import EMULATED, Program
-from gpuemu_flow.runners.emulated import RECORD
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.report.fuzz_model import Mutation
 from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
-from gpuemu_flow.types import BAD, Case, Verdict
+from gpuemu_flow.workers.api import EMULATED, Program
+from gpuemu_flow.workers.emulated import RECORD
+from gpuemu_flow.workers.pool import Pool
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:

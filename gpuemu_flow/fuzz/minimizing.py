@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
@@ -17,8 +18,6 @@ from gpuemu_flow.cases.minimize import (
     minimised_case,
 )
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.failures import (
     FailureLog,
     FailureSetting,
@@ -30,13 +29,14 @@ from gpuemu_flow.fuzz.failures import (
     told_by_setting,
 )
 from gpuemu_flow.fuzz.subjects import open_ordered
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
-from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.results.fuzz_model import Minimization
-from gpuemu_flow.runners.api import TIMEOUT
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
+from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.types import Case, CheckResult, FailureKind
+from gpuemu_flow.report.fuzz_model import Minimization
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
-from gpuemu_flow.types import Case, CheckResult, FailureKind
+from gpuemu_flow.workers.api import TIMEOUT
+from gpuemu_flow.workers.pool import Pool
 
 HANG_SECONDS = 2.0
 """Time limit, in seconds, of each smaller case while a hang is shrunk."""

@@ -9,14 +9,13 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema, allows_size, takes_any_rank
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.cases.shapes import listed_sizes
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.types import (
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import (
     DTYPES,
     LAYOUTS,
     Case,
@@ -25,7 +24,8 @@ from gpuemu_flow.types import (
     Verdict,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import ABSENT, strategies_of
+from gpuemu_flow.model.value_rules import ABSENT, strategies_of
+from gpuemu_flow.store.failures import FailureRecord
 
 LOOKED_AT = 2000
 """Number of cases of the workspace's master seed among which a case is looked for by its seed."""

@@ -13,26 +13,26 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
-from gpuemu_flow.in_place import with_changed_inputs
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
-from gpuemu_flow.judging.generated import with_generated
-from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import run_error_result
-from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
-from gpuemu_flow.runners.arena import changed_inputs
-from gpuemu_flow.runners.arguments import given_values
-from gpuemu_flow.runners.diagnose import explain
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judge.generated import with_generated
+from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.judge.verdicts import run_error_result
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.in_place import with_changed_inputs
+from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Json
+from gpuemu_flow.workers.api import DEFAULT_OUTPUT, Program, RunError
+from gpuemu_flow.workers.arena import changed_inputs
+from gpuemu_flow.workers.arguments import given_values
+from gpuemu_flow.workers.diagnose import explain
+from gpuemu_flow.workers.pool import Pool
 
 Arrays = Mapping[str, NDArray[Any]]
 

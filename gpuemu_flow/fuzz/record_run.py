@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.report.model import RunReport
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:

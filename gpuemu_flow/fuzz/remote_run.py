@@ -10,19 +10,19 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from gpuemu_flow.engine.signals import WAKE_SECONDS
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.build.signals import WAKE_SECONDS
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import QueuedCase, VerdictCache, case_key
 from gpuemu_flow.fuzz.case_source import CaseSource
 from gpuemu_flow.fuzz.outcome import Judged
 from gpuemu_flow.fuzz.subjects import OpSubject
-from gpuemu_flow.judging.case_evaluator import EvaluatedCase
-from gpuemu_flow.judging.verdicts import input_error, run_error_result
-from gpuemu_flow.plain_text import printable
-from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.judge.case_evaluator import EvaluatedCase
+from gpuemu_flow.judge.verdicts import input_error, run_error_result
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.plain_text import printable
+from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind
 from gpuemu_flow.store.discovered import Discovered, Lookup
-from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind
+from gpuemu_flow.workers.api import RunError
 
 TARGET_SECONDS = 0.5
 """Target duration of a batch: much longer than sending it, but short enough to repeat it if a

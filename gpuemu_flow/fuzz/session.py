@@ -9,10 +9,9 @@ from threading import Event
 
 from msgspec.structs import replace
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError, StoreError
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
@@ -20,14 +19,15 @@ from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judging.case_evaluator import EvaluatedCase
-from gpuemu_flow.judging.verdicts import reason
-from gpuemu_flow.results.fuzz_model import CauseGroup, CoverageReport, FuzzReport
-from gpuemu_flow.runners.api import MOST_TIMEOUTS
+from gpuemu_flow.judge.case_evaluator import EvaluatedCase
+from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
+from gpuemu_flow.model.types import Case, CheckResult, Verdict
+from gpuemu_flow.report.fuzz_model import CauseGroup, CoverageReport, FuzzReport
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import read_manifest
-from gpuemu_flow.types import Case, CheckResult, Verdict
+from gpuemu_flow.workers.api import MOST_TIMEOUTS
 
 MINIMIZE_BUDGET = 1000
 _ATTEMPTS = 3

@@ -10,26 +10,26 @@ from threading import Event
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
+from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.revealed import as_inputs, revealed, without
+from gpuemu_flow.build.trust import require_trust
+from gpuemu_flow.build.unordered import RuleOutputs
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import op_samples
-from gpuemu_flow.engine.events import Listener
-from gpuemu_flow.engine.revealed import as_inputs, revealed, without
-from gpuemu_flow.engine.trust import require_trust
-from gpuemu_flow.engine.unordered import RuleOutputs
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, RunnerError, UsageError, did_you_mean
-from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
-from gpuemu_flow.judging.subject import CompareParams, Subject
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.case_evaluator import CaseEvaluator, open_evaluator
+from gpuemu_flow.judge.subject import CompareParams, Subject
+from gpuemu_flow.model.errors import Problem, RunnerError, UsageError, did_you_mean
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.generate import generators_of
 from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.workers.pool import Pool
 
 
 class OpTasks(Struct, frozen=True):
@@ -255,7 +255,7 @@ def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None)
 
 
 def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
-    from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
+    from gpuemu_flow.build.run import Executor  # noqa: PLC0415 - doit only when tasks may run
 
     require_trust(workspace)
     workspace.cache.create()

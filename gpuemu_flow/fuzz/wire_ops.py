@@ -10,25 +10,25 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct, field, structs
 
+from gpuemu_flow.build.compile import Compiler
+from gpuemu_flow.build.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.build.unordered import RuleOutputs
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.engine.unordered import RuleOutputs
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.subjects import OpTasks, build_code, make_subject, tasks_of
-from gpuemu_flow.graph.compile import Compiler
-from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.graph.overrides import Overrides
-from gpuemu_flow.inputs.files import FileTable, Stamp, stamp_of
-from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
-from gpuemu_flow.runners.script import kwarg_text
+from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import IN_PROCESS, PRECISIONS, Case, InputSpec, Json, Tolerance
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.types import IN_PROCESS, PRECISIONS, Case, InputSpec, Json, Tolerance
+from gpuemu_flow.workers.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.workers.script import kwarg_text
 
 SUBMITTED = "submitted"
 """Kind of program for ops whose outputs clients send; no runner can run it."""

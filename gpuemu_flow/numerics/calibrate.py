@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Json, Tolerance
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.types import Json, Tolerance
 
 PERCENTILE = 0.95
 MARGIN = 1.5

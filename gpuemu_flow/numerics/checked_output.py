@@ -9,7 +9,18 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import (
+    DTYPES,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Shape,
+    Tolerance,
+    Verdict,
+    WeakOutput,
+)
+from gpuemu_flow.model.verdicts import ZEROS, weakness_alone
 from gpuemu_flow.numerics.blocked import (
     BlockedOutcome,
     compare_floats,
@@ -23,17 +34,6 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, t
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, ExcusedBound, Rules
 from gpuemu_flow.numerics.statistics import multi_index
-from gpuemu_flow.types import (
-    DTYPES,
-    CheckResult,
-    Failure,
-    FailureKind,
-    Shape,
-    Tolerance,
-    Verdict,
-    WeakOutput,
-)
-from gpuemu_flow.verdicts import ZEROS, weakness_alone
 
 CHUNK = 1 << 20
 """Number of elements examined at a time, so that memory stays bounded."""

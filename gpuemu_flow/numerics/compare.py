@@ -10,6 +10,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import (
+    Case,
+    CheckResult,
+    ErrorStats,
+    Failure,
+    FailureKind,
+    Shape,
+    Tolerance,
+    Verdict,
+    WeakOutput,
+)
+from gpuemu_flow.model.verdicts import Compared, decide, of_outputs
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
     Arrays,
@@ -36,18 +48,6 @@ from gpuemu_flow.numerics.dtypes import (
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Judgement, Rules, judge
 from gpuemu_flow.numerics.statistics import Sample, Totals, combine, rank
-from gpuemu_flow.types import (
-    Case,
-    CheckResult,
-    ErrorStats,
-    Failure,
-    FailureKind,
-    Shape,
-    Tolerance,
-    Verdict,
-    WeakOutput,
-)
-from gpuemu_flow.verdicts import Compared, decide, of_outputs
 
 __all__ = ["QUICK_SHARE", "Policy", "SeparateVerdict", "check_outputs", "check_structure"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct, convert, to_builtins
 
-from gpuemu_flow.types import DTYPES, Json, Tolerance
-from gpuemu_flow.value_rules import Number
+from gpuemu_flow.model.types import DTYPES, Json, Tolerance
+from gpuemu_flow.model.value_rules import Number
 
 OWN_TOLERANCE = "gpuemu.toml, of this output"
 UNKNOWN_SIZE = "?"

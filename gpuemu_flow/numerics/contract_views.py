@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Failure, FailureKind
 from gpuemu_flow.numerics.contract import Mask, OutputContract
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.statistics import multi_index
-from gpuemu_flow.types import Failure, FailureKind
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -16,12 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Json, Tolerance
 from gpuemu_flow.numerics.diagnose_moves import conditions, moves
 from gpuemu_flow.numerics.diagnose_values import line_relations, special_values, values
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
-from gpuemu_flow.types import Json, Tolerance
 
 # Diagnose by location: rows, columns, tails, tiles, diagonals, everywhere.
 

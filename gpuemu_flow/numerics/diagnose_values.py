@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from msgspec import Struct
 
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import (
     FLOAT_LIMITS,
     Float64Array,
@@ -38,7 +39,6 @@ from gpuemu_flow.numerics.dtypes import (
 )
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, Points, Positions
 from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.types import DTYPES
 
 MOST = 0.95
 """Share of the failing elements that a relation must hold for."""

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.types import COMPLEX, DTYPES, Json, canonical_dtype
+from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.types import COMPLEX, DTYPES, Json, canonical_dtype
 
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _FLOAT64 = np.dtype(np.float64)

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.types import OWN, SINGLE, WIDE, dtypes_to_try
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.single import Single, bare, single, staying_single
-from gpuemu_flow.types import OWN, SINGLE, WIDE, dtypes_to_try
 
 
 class Evaluate(Protocol):

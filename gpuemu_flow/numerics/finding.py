@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Json, Shape
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, Float64Array, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.types import Json, Shape
 
 Positions = NDArray[np.intp]
 

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 from msgspec import Struct
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 CONFIDENCE = 0.95
 

@@ -35,7 +35,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.types import Shape, effective_layout
+from gpuemu_flow.model.types import Shape, effective_layout
 
 Array = NDArray[Any]
 

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuemu_flow.model.types import PRECISIONS
 from gpuemu_flow.numerics.dtypes import (
     FLOAT_LIMITS,
     Float64Array,
@@ -25,7 +26,6 @@ from gpuemu_flow.numerics.dtypes import (
     spacing,
 )
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import PRECISIONS
 
 TENSOR_CORE, FLOAT32, INPUT = PRECISIONS
 

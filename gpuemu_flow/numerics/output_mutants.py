@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype, to_float64, widened
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.trivial import Arrays, as_dtype, same_outputs
-from gpuemu_flow.types import DTYPES, Json
 
 Array = NDArray[Any]
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import DTYPES, canonical_dtype
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import ArrayDraws, SeededRng
 from gpuemu_flow.numerics.rng_arrays import converted, draw, normals_f32, step_through
 from gpuemu_flow.numerics.rng_words import MASK64, State, derive_seed, initial_state, next_word
-from gpuemu_flow.types import DTYPES, canonical_dtype
 
 T = TypeVar("T")
 

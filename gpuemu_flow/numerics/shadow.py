@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.numerics.single import MAKERS
-from gpuemu_flow.syntax import parse_python
 
 OPEN, CLOSE = '__import__("gpuemu_flow.numerics.operand").numerics.operand.rounded(', ")"
 """Text around a wrapped value. It needs no import at the top, so that line numbers stay."""

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import ErrorStats
 from gpuemu_flow.numerics.dtypes import Float64Array
 from gpuemu_flow.numerics.judge import Judgement
-from gpuemu_flow.types import ErrorStats
 
 EXACT_SIZE = 8192
 """Outputs of up to this many elements have all their statistics exact."""

@@ -13,8 +13,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
-from gpuemu_flow.types import DTYPES, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder, disk_errors
 

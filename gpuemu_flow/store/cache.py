@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from diskcache import Cache, Timeout
 
-from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.model.errors import Problem, StoreError
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.disk import (
     BytesDisk,
     ForeignRecordError,
@@ -28,7 +29,6 @@ from gpuemu_flow.store.disk import (
     present,
 )
 from gpuemu_flow.store.private_files import PrivateFolder, disk_errors, io_problem
-from gpuemu_flow.types import Json
 
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 _MAGIC = b"gf1\n"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
-from gpuemu_flow.let_through import ANY, is_general, is_named
-from gpuemu_flow.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.let_through import ANY, is_general, is_named
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
@@ -28,7 +28,7 @@ class Discovered(Struct, frozen=True):
     """Names, without content, of everything that a program was seen to use.
 
     Paths in the workspace are relative to it. Other paths are absolute, or relative to a prefix of
-    the interpreter; see `inputs.discovery`.
+    the interpreter; see `build.discovery`.
     """
 
     files: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ from typing import Any
 from diskcache import Cache, Disk
 from diskcache.core import MODE_BINARY, MODE_RAW, UNKNOWN
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.private_files import PrivateFolder
 
 _OWN_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")

@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 
 from msgspec import Struct, field, to_builtins
 
-from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.types import (
+from gpuemu_flow.model.types import (
     Case,
     CheckResult,
     Json,
@@ -17,6 +16,7 @@ from gpuemu_flow.types import (
     number_from_json,
     number_to_json,
 )
+from gpuemu_flow.store.keys import digest_json
 
 SOURCES = ("run", "fuzz", "minimize", "daemon", "pytest")
 GENERATED = ("run", "fuzz")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.store.failure_record import GENERATED, FailureRecord
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache

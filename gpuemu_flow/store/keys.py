@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")
 OBSERVED = "observed"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Event
 
-from gpuemu_flow.errors import CancelledRunError, StoreError
+from gpuemu_flow.model.errors import CancelledRunError, StoreError
 from gpuemu_flow.store.lock import read_holder, write_holder
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.user_cache import user_cache_folder

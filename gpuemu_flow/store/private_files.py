@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.model.errors import Problem, StoreError
 
 LINK_VARIABLE = "GPUEMU_CACHE_LINK"
 """Environment variable with which the user allows the cache folder itself to be a link."""

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from gpuemu_flow.model.types import CheckResult, Json, Verdict, number_from_json, number_to_json
+from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.store.cache import JsonStore, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, number_to_json
-from gpuemu_flow.verdicts import Elements
 
 FOLDER = "results"
 STAMP = "results.stamp"

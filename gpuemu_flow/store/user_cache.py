@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.errors import StoreError
-from gpuemu_flow.let_through import user_cache_of
+from gpuemu_flow.model.errors import StoreError
+from gpuemu_flow.model.let_through import user_cache_of
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 LIMIT = 64 << 20

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.private_files import PrivateFolder

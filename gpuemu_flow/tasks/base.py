@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.model.errors import Problem, StoreError
+from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import canonical, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -22,11 +22,11 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import StageParams, params_from_json
 from gpuemu_flow.tasks.stages import OBSERVED
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.workers.api import Program
 
 if TYPE_CHECKING:
-    from gpuemu_flow.runners.pool import Pool
     from gpuemu_flow.store.remote.shared import SharedCache
+    from gpuemu_flow.workers.pool import Pool
 
 
 class TaskInput(Struct, frozen=True):

@@ -16,11 +16,12 @@ from pathlib import Path
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.cubin import Cubin, read_cubin, without_line_table
-from gpuemu_flow.artifacts.tool_output import MachineCode, parse_ptxas_output
-from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
-from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.observed import ConfiguredEnv
+from gpuemu_flow.lint.cubin import Cubin, read_cubin, without_line_table
+from gpuemu_flow.lint.tool_output import MachineCode, parse_ptxas_output
+from gpuemu_flow.lint.toolchain import Tool, tool_missing
+from gpuemu_flow.model.errors import Problem, StoreError
+from gpuemu_flow.model.observed import ConfiguredEnv
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
 from gpuemu_flow.tasks import stages
@@ -29,7 +30,6 @@ from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.tasks.parts import compilers
 from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
 from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
-from gpuemu_flow.types import Json
 
 STAGE = stages.BUILD
 VERSION = stages.VERSIONS[STAGE]

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
-from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
-from gpuemu_flow.let_through import let_through
-from gpuemu_flow.observed import ConfiguredEnv
-from gpuemu_flow.runners.sandbox.spec import landlock_version
+from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
+from gpuemu_flow.model.let_through import let_through
+from gpuemu_flow.model.observed import ConfiguredEnv
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.output_locks import output_locks
@@ -38,7 +38,7 @@ from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.tasks.parts import compilers
 from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
-from gpuemu_flow.types import Json
+from gpuemu_flow.workers.sandbox.spec import landlock_version
 
 STAGE = stages.RULE
 VERSION = stages.VERSIONS[STAGE]

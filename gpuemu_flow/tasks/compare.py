@@ -13,11 +13,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.judging.subject import CompareParams, Subject
-from gpuemu_flow.judging.verdicts import StoredCase, summarise
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.judge.subject import CompareParams, Subject
+from gpuemu_flow.judge.verdicts import StoredCase, summarise
+from gpuemu_flow.model.errors import CancelledRunError
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import (
+    Case,
+    CheckResult,
+    Json,
+    Verdict,
+)
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -35,12 +40,7 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
-from gpuemu_flow.types import (
-    Case,
-    CheckResult,
-    Json,
-    Verdict,
-)
+from gpuemu_flow.workers.api import Program
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.remote.shared import SharedCache
@@ -214,7 +214,7 @@ def _judge(
 ) -> None:
     """Judge the cases in batches; store the verdicts of each batch before the next one begins."""
     # Brings numpy, which the stages before have loaded while their workers started.
-    from gpuemu_flow.judging.reference_evaluator import ReferenceEvaluator  # noqa: PLC0415
+    from gpuemu_flow.judge.reference_evaluator import ReferenceEvaluator  # noqa: PLC0415
 
     op, reference = (program_of(spec.settings[role]) for role in (stages.OP, stages.REFERENCE))
     compare = params_of(CompareParams, spec.params)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuemu_flow.model.types import BAD, Case, Json, Verdict, number_from_json
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
 from gpuemu_flow.tasks.params import DiffParams, params_of
 from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
-from gpuemu_flow.types import BAD, Case, Json, Verdict, number_from_json
 
 STAGE = stages.DIFF
 _DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired

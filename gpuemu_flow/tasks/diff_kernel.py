@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from msgspec import convert
 
-from gpuemu_flow.artifacts.diff import INFO, diff_kernels
-from gpuemu_flow.artifacts.kernel import KernelMetrics
+from gpuemu_flow.lint.diff import INFO, diff_kernels
+from gpuemu_flow.lint.kernel import KernelMetrics
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
 from gpuemu_flow.tasks.params import KernelDiffParams, params_of
 from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
-from gpuemu_flow.types import Json
 
 STAGE = stages.KERNEL_DIFF
 

@@ -16,10 +16,10 @@ from msgspec import convert
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
-from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.judging.generated import usable, with_generated
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.judge.generated import usable, with_generated
+from gpuemu_flow.model.errors import CancelledRunError
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import KeyParts, digest_json
 from gpuemu_flow.tasks import stages
@@ -32,7 +32,7 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.params import GenerateParams, params_of
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.workers.api import Program
 
 STAGE = stages.GENERATE
 VERSION = stages.VERSIONS[STAGE]

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.ptx.source import plain_ptx
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.lint.ptx.source import plain_ptx
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
@@ -22,7 +23,6 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
-from gpuemu_flow.types import Json
 
 STAGE = stages.CODE
 VERSION = stages.VERSIONS[STAGE]

@@ -12,12 +12,14 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 
-from gpuemu_flow.artifacts.kernel import VIEW_VERSION, KernelRecord, KernelView
-from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, KnownLaunch, Measurement, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.tool_output import MachineCode
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.lint.kernel import VIEW_VERSION, KernelRecord, KernelView
+from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Artifact, KnownLaunch, Measurement, measure
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.tool_output import MachineCode
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.model.verdicts import decide
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -30,8 +32,6 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
 from gpuemu_flow.tasks.params import LintParams, params_of
-from gpuemu_flow.types import Json, Verdict
-from gpuemu_flow.verdicts import decide
 
 STAGE = stages.LINT
 VERSION = stages.VERSIONS[STAGE]

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.types import Json, listed
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import Json, listed
 
 
 class StageParams(Protocol):

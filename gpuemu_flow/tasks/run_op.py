@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.judging.subject import FULL_CHECKS
-from gpuemu_flow.runners.api import Request
+from gpuemu_flow.judge.subject import FULL_CHECKS
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     StageContext,
@@ -21,6 +20,7 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.parts.execute import execute
+from gpuemu_flow.workers.api import Request
 
 STAGE = stages.OP
 VERSION = stages.VERSIONS[STAGE]

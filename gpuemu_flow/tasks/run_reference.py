@@ -4,7 +4,7 @@ Reads the cases, and the reference's script with all its imports. Float inputs a
 float64, so that a low-precision op is compared with an accurate result. If the reference fails on a
 case in float64, it is run again in the dtype of the case. If this fails, too, its error is
 recorded. One more run shows the dtypes that outputs should have: it takes the smallest of the
-sample cases, and does not convert its inputs to float64. `judging.subject` implements
+sample cases, and does not convert its inputs to float64. `judge.subject` implements
 these rules; this stage stores the results.
 """
 
@@ -14,14 +14,14 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.judging.subject import (
+from gpuemu_flow.judge.subject import (
     PLAIN,
     expected_dtypes,
     own_dtypes,
     probe_case,
     widens,
 )
-from gpuemu_flow.runners.api import Request, was_given_up
+from gpuemu_flow.model.types import WIDE, Json, dtypes_to_try
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
@@ -34,7 +34,7 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.tasks.parts.execute import BatchOutcomes, execute
-from gpuemu_flow.types import WIDE, Json, dtypes_to_try
+from gpuemu_flow.workers.api import Request, was_given_up
 
 STAGE = stages.REFERENCE
 VERSION = stages.VERSIONS[STAGE]

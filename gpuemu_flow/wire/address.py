@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 CONFIG_NAME = "gpuemu.toml"
 DEFAULT_FOLDER, DEFAULT_NAME = ".gpuemu", "gpuemu.sock"

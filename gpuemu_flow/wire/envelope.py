@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 
 class WireError(Exception):

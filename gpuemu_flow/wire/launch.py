@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import gpuemu_flow
-from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.errors import FlowError, Problem
+from gpuemu_flow.model.types import Json
 
 START_SECONDS = 60.0
 ENDING_SECONDS = 2.0
@@ -46,7 +46,7 @@ def start_daemon(
     try:
         process = subprocess.Popen(
             [
-                sys.executable, "-m", "gpuemu_flow.daemon", "--root", str(root),
+                sys.executable, "-m", "gpuemu_flow.services.daemon", "--root", str(root),
                 "--ready-fd", str(writing), "--idle-seconds", str(idle_seconds),
             ],
             pass_fds=[writing],

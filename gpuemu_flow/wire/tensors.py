@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.model.errors import did_you_mean
+from gpuemu_flow.model.types import DTYPES, MAX_DIMS, Json, canonical_dtype
 from gpuemu_flow.numerics.dtypes import (
     TensorBytesError,
     bytes_of,
     dtype_name,
     tensor_of,
 )
-from gpuemu_flow.types import DTYPES, MAX_DIMS, Json, canonical_dtype
 from gpuemu_flow.wire.envelope import WireError
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.reporting.last_results import last_results
+from gpuemu_flow.report.last_results import last_results
 
 OPS = {
     "right": "return x * 2",

@@ -13,15 +13,14 @@ import pytest
 from mini_workspace import Mini
 from terminal import terminal
 
-from gpuemu_flow.engine.signals import cancel_on_signals
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.signals import cancel_on_signals
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz import causes
 from gpuemu_flow.fuzz import session as fuzz_session
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
-from gpuemu_flow.reporting import pictures
-from gpuemu_flow.reporting.ci import ReportRequest, check
-from gpuemu_flow.reports import fuzz_text
-from gpuemu_flow.reports.text import Style
+from gpuemu_flow.report import fuzz_text, pictures
+from gpuemu_flow.report.ci import ReportRequest, check
+from gpuemu_flow.report.text import Style
 
 pytestmark = pytest.mark.ci
 

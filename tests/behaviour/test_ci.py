@@ -15,9 +15,9 @@ from jsonschema import Draft7Validator
 from mini_workspace import Mini, make_mini
 from published_schemas import check_junit, check_sarif
 
-import gpuemu_flow.schemas
+import gpuemu_flow
 
-SCHEMAS = Path(gpuemu_flow.schemas.__file__).parent
+SCHEMAS = Path(gpuemu_flow.__file__).parent / "schemas"
 # Wrong from the fourth element on, and a crash where there are more than six.
 PLANTED = {
     "(widen(x) * 3)": "(widen(x) * 3 + (np.arange(x.size) > 2) * 1e-2)",
@@ -369,9 +369,9 @@ def test_a_report_is_signed_shown_and_verified(copy: Mini) -> None:
 def test_pictures_agree_with_the_verdicts_and_end_with_their_time(
     copy: Mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.reporting.pictures import NOT_DRAWN, with_pictures
-    from gpuemu_flow.reporting.reporting import ReportQuery, current
+    from gpuemu_flow.build.workspace import Workspace
+    from gpuemu_flow.report.pictures import NOT_DRAWN, with_pictures
+    from gpuemu_flow.report.reporting import ReportQuery, current
 
     monkeypatch.chdir(copy.root)
     workspace = Workspace()

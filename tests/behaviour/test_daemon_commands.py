@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.client import Client
-from gpuemu_flow.daemon.control import running, stop_daemon
+from gpuemu_flow.services.daemon.control import running, stop_daemon
 from gpuemu_flow.wire.address import read_info
 
 CONFIG = """\

@@ -13,7 +13,7 @@ import tomli
 from mini_workspace import Mini
 
 import gpuemu_flow
-from gpuemu_flow.artifacts.toolchain import find_tools
+from gpuemu_flow.lint.toolchain import find_tools
 
 NEEDS = {
     "numpy": [],

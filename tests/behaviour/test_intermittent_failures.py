@@ -10,7 +10,7 @@ import pytest
 from mini_workspace import DOUBLES, Mini, make_doubling
 from msgspec.structs import replace
 
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.code_state import CODE, code_key, fixed_ids
 from gpuemu_flow.fuzz.failures import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
 from gpuemu_flow.store.failures import FailureStore

@@ -12,10 +12,10 @@ import pytest
 from mini_workspace import Mini
 from published_schemas import check_sarif
 
-import gpuemu_flow.schemas
+import gpuemu_flow
 
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
-SCHEMA = Path(gpuemu_flow.schemas.__file__).parent / "run.schema.json"
+SCHEMA = Path(gpuemu_flow.__file__).parent / "schemas" / "run.schema.json"
 
 CONFIG = """
 [[kernels]]

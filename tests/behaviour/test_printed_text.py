@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_one_op
 
-from gpuemu_flow.runners.channel import TAIL
+from gpuemu_flow.workers.channel import TAIL
 
 SCHEMA = """
 dims = { N = { min = 1, max = 40 } }

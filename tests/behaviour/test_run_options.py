@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 from mini_workspace import Mini
 
-import gpuemu_flow.schemas
+import gpuemu_flow
 
-SCHEMA = Path(gpuemu_flow.schemas.__file__).parent / "run.schema.json"
+SCHEMA = Path(gpuemu_flow.__file__).parent / "schemas" / "run.schema.json"
 
 
 def up_to_date(mini: Mini) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 EXTENSIONS = Path(__file__).parent / "extensions"
 

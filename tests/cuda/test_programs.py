@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.emulator.host.run import Device, prepare
 from gpuemu_flow.emulator.host.session import Options
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 PROGRAMS = Path(__file__).parent / "programs"
 CASES = {

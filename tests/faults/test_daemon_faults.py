@@ -15,11 +15,11 @@ import pytest
 from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import ClientError, DaemonUnreachableError
-from gpuemu_flow.daemon import control, lifecycle
-from gpuemu_flow.daemon.control import describe, follow_log, running, stop_daemon
-from gpuemu_flow.daemon.files import make_place
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.services.daemon import control, lifecycle
+from gpuemu_flow.services.daemon.control import describe, follow_log, running, stop_daemon
+from gpuemu_flow.services.daemon.files import make_place
 from gpuemu_flow.wire.address import workspace_stem
 from gpuemu_flow.wire.launch import DaemonNotStartedError, start_daemon
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.engine.events import Listener, TaskEvent
-from gpuemu_flow.engine.session import RunOptions
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError
-from gpuemu_flow.reporting.report import run_and_report
+from gpuemu_flow.build.events import Listener, TaskEvent
+from gpuemu_flow.build.session import RunOptions
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.report.report import run_and_report
 
 CAUSES = False
 

@@ -16,10 +16,10 @@ from mini_workspace import Mini
 from test_run_damage import verdicts
 from whole import sample
 
+from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Json, Verdict
 
 CAUSES = False
 

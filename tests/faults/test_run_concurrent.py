@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.engine.session import RunOptions, RunOutcome
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.report import build_report, run_and_report
-from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.build.session import RunOptions, RunOutcome
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.report.model import RunReport
+from gpuemu_flow.report.report import build_report, run_and_report
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_report_is_made_before_another_process_may_change_what_it_reads(
         held.append(True)
         return build_report(workspace, outcome)
 
-    monkeypatch.setattr("gpuemu_flow.reporting.report.build_report", looked_at)
+    monkeypatch.setattr("gpuemu_flow.report.report.build_report", looked_at)
     workspace = Workspace(mini.root, environ=mini.environment())
     _, report = run_and_report(workspace, RunOptions(words=("scale",)))
     assert held == [True]

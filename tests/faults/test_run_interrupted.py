@@ -46,7 +46,7 @@ def workers_of(root: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         command = " ".join(process.info["cmdline"] or ())
-        if "gpuemu_flow.runners" in command and str(root) in str(process.info["cwd"]):
+        if "gpuemu_flow.workers" in command and str(root) in str(process.info["cwd"]):
             found.append(process)
     return found
 

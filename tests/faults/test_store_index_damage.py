@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.cache import JsonStore, seal, unseal
 
 KEYS = ("key-1", "key-2", "key-3")

@@ -10,9 +10,9 @@ from mini_workspace import Mini
 from stored_snapshot import database, flip, loaded, lose, put_back, rewrite, tables
 from test_run_damage import verdicts
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.graph.graph import Graph
-from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.build.workspace import Workspace
 
 CAUSES = False
 OP = "op:scale:float32"

@@ -16,13 +16,13 @@ from mini_workspace import Mini
 from test_run_damage import verdicts
 from whole import WHOLE
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.reporting import history
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report import history
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Verdict
 
 CAUSES = False
 

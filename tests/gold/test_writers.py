@@ -15,9 +15,9 @@ from report_samples import sample
 
 from gpuemu_flow import __version__
 from gpuemu_flow.cli.report import render
-from gpuemu_flow.reports import github, report_text
-from gpuemu_flow.reports.text import Style
-from gpuemu_flow.results.document import Report
+from gpuemu_flow.report import github, report_text
+from gpuemu_flow.report.document import Report
+from gpuemu_flow.report.text import Style
 
 FOLDER = Path(__file__).resolve().parent / "reports"
 

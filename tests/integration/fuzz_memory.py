@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged
 

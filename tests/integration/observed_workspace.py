@@ -7,8 +7,8 @@ from typing import Any
 
 from runner_workspace import Workspace, make_case
 
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.workers.api import Program
 
 
 @dataclass(frozen=True)

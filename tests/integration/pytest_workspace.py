@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from warm import warm_command
 
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import list_failures
 
 CONFIG = """

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.artifacts.cubin import Cubin, CubinKernel, read_cubin
-from gpuemu_flow.artifacts.families import count_sass_families
-from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.tool_output import (
+from gpuemu_flow.lint.cubin import Cubin, CubinKernel, read_cubin
+from gpuemu_flow.lint.families import count_sass_families
+from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Artifact, measure
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.tool_output import (
     MachineCode,
     parse_ptxas_output,
 )
-from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
+from gpuemu_flow.lint.toolchain import Tool, Toolchain, find_tools, run_tool
 from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
 
 pytestmark = pytest.mark.ci

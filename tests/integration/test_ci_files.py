@@ -17,9 +17,9 @@ import pytest
 from mini_workspace import Mini
 from test_vscode_extension import NO_NETWORK
 
-from gpuemu_flow.init.frameworks import FRAMEWORKS
-from gpuemu_flow.init.installed import PipRequirement
-from gpuemu_flow.init.scaffold import CI_FILES
+from gpuemu_flow.services.init.frameworks import FRAMEWORKS
+from gpuemu_flow.services.init.installed import PipRequirement
+from gpuemu_flow.services.init.scaffold import CI_FILES
 
 pytestmark = pytest.mark.ci
 
@@ -335,7 +335,7 @@ def test_a_job_installs_what_its_shared_cache_needs(
     cache = f'[cache]\nremote = "{remote}"\n' if remote else ""
     (tmp_path / "gpuemu.toml").write_text(f'[project]\nname = "w"\n{cache}')
     done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow.init.needs"],
+        [sys.executable, "-m", "gpuemu_flow.services.init.needs"],
         cwd=tmp_path, env={**os.environ, "GPUEMU_CACHE_REMOTE": named}, capture_output=True,
         text=True, check=True,
     )  # fmt: skip

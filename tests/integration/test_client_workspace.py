@@ -20,7 +20,7 @@ from gpuemu_flow.client import (
     DaemonUnreachableError,
     validate_op,
 )
-from gpuemu_flow.daemon.control import running
+from gpuemu_flow.services.daemon.control import running
 
 pytestmark = pytest.mark.ci
 

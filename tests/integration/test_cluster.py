@@ -13,19 +13,19 @@ import pytest
 from cluster import Scheduler, below_of, started, wait_until_gone
 from mini_workspace import Mini, make_mini
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged
-from gpuemu_flow.judging.case_evaluator import EvaluatedCase
+from gpuemu_flow.judge.case_evaluator import EvaluatedCase
+from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.store.failures import FailureStore
 
 pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 import dask
 
-from gpuemu_flow.cluster import dask_cluster
-from gpuemu_flow.cluster.dask_cluster import open_cluster
+from gpuemu_flow.services.cluster import dask_cluster
+from gpuemu_flow.services.cluster.dask_cluster import open_cluster
 
 pytestmark = pytest.mark.ci
 

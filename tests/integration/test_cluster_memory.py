@@ -12,15 +12,15 @@ import pytest
 from cluster import Scheduler, started
 from mini_workspace import make_mini
 
-from gpuemu_flow.cluster import worker
-from gpuemu_flow.cluster.dask_cluster import ClusterTasks
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.services.cluster import worker
+from gpuemu_flow.services.cluster.dask_cluster import ClusterTasks
 
 pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 from distributed import Client
 
-from gpuemu_flow.cluster.dask_cluster import open_cluster
+from gpuemu_flow.services.cluster.dask_cluster import open_cluster
 
 pytestmark = pytest.mark.ci
 

@@ -22,8 +22,8 @@ from kernel_workspace import (
 )
 from mini_workspace import Mini
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 from gpuemu_flow.client import ClientError
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 pytestmark = pytest.mark.ci
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from warm import warm_command
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 pytestmark = pytest.mark.ci
 

@@ -27,7 +27,7 @@ from gpuemu_flow.client import (
     VersionMismatchError,
     connection,
 )
-from gpuemu_flow.daemon.control import running
+from gpuemu_flow.services.daemon.control import running
 
 
 def test_it_starts_a_daemon_and_finds_it_again(at_home: Served) -> None:

@@ -17,7 +17,7 @@ from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
 from gpuemu_flow.client import Client, ClientError, connection
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.wire.envelope import render
 from gpuemu_flow.wire.tensors import encode_tensor
 
@@ -288,7 +288,7 @@ def test_more_clients_than_allowed_wait(unserved: Served, monkeypatch: pytest.Mo
 THREADS = """
 import os, sys
 import pynng
-from gpuemu_flow.daemon.server import limit_threads
+from gpuemu_flow.services.daemon.server import limit_threads
 
 if sys.argv[1:]:
     limit_threads()

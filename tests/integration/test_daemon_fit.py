@@ -15,11 +15,11 @@ import pytest
 from daemon_workspace import Served, served
 from test_published_client import interpreter  # noqa: F401 - a fixture
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import AsyncClient, ClientError
 from gpuemu_flow.client import TestCase as Case
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report.submissions import submitted_results
 
 pytestmark = pytest.mark.ci
 

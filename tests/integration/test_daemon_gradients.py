@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from warm import warm_command
 
 from gpuemu_flow.client import ValidationError
-from gpuemu_flow.errors import UsageError
 from gpuemu_flow.frameworks.pytorch import validate_pytorch, with_gradients
+from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.numerics.gradients import cotangent
 
 pytestmark = [

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runner_workspace import wait_until
 
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.wire.envelope import render
 from gpuemu_flow.wire.tensors import encode_tensor
 

@@ -11,11 +11,11 @@ import pytest
 from daemon_workspace import Served, normal, softmax
 from numpy.typing import NDArray
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
-from gpuemu_flow.daemon.validating import AT_ONCE
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzzing import TestCase as FuzzCase
+from gpuemu_flow.services.daemon.validating import AT_ONCE
 from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore
 
 Tensor = NDArray[Any]
@@ -233,7 +233,7 @@ def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Ser
 
 
 FORGER = """
-    import gpuemu_flow.types as types
+    import gpuemu_flow.model.types as types
 
     def reference(x):
         if x.flat[0] == 16:  # from here on, this process writes answers that are none

@@ -14,10 +14,10 @@ import pytest
 from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import ClientError, calls
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report.submissions import submitted_results
 
 pytestmark = pytest.mark.ci
 

@@ -11,12 +11,12 @@ from daemon_workspace import Served, softmax
 from msgspec.structs import replace
 from warm import warm_command
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import Client, ClientError
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.calls import Call
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report.submissions import submitted_results
 
 pytestmark = pytest.mark.ci
 

@@ -17,7 +17,7 @@ from daemon_workspace import Served, normal, softmax
 from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at, tensors
 from gpuemu_flow.client import Client, ClientError
 from gpuemu_flow.client.calls import case_config
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.model.types import DTYPES
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from daemon_workspace import Served
 from test_daemon_hostile import FUZZ, METRICS, REQUESTS, TENSOR
 
-from gpuemu_flow.daemon.lifecycle import REQUESTS as HANDLED
+from gpuemu_flow.services.daemon.lifecycle import REQUESTS as HANDLED
 
 pytestmark = pytest.mark.ci
 

@@ -21,9 +21,9 @@ import pytest
 from daemon_workspace import Served
 from runner_workspace import wait_until
 
-from gpuemu_flow.daemon import server as connections
-from gpuemu_flow.daemon.control import describe
-from gpuemu_flow.daemon.server import (
+from gpuemu_flow.services.daemon import server as connections
+from gpuemu_flow.services.daemon.control import describe
+from gpuemu_flow.services.daemon.server import (
     HALF_OPEN_SECONDS,
     IDLE_SECONDS,
     MOST_HALF_OPEN,

@@ -12,7 +12,7 @@ from submissions import ONLY_CLIENTS, command, results, run, submit
 
 from gpuemu_flow import validate_op
 from gpuemu_flow.client import ClientError
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from daemon_workspace import Served, normal
 
 from gpuemu_flow import validate_op
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reporting.submissions import submitted_results
-from gpuemu_flow.results.model import OpResult
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.report.model import OpResult
+from gpuemu_flow.report.submissions import submitted_results
 
 pytestmark = pytest.mark.ci
 

@@ -26,7 +26,7 @@ def op(x):
     pathlib.Path("searches").write_text(json.dumps(gc.get_stats()[-1]["collections"]))
     return x
 """
-_JUDGES = "gpuemu_flow.judging.judge"
+_JUDGES = "gpuemu_flow.judge.judge"
 
 
 def test_numpy_is_imported_once_the_worker_has_been_asked_for(mini: Mini) -> None:
@@ -36,7 +36,7 @@ def test_numpy_is_imported_once_the_worker_has_been_asked_for(mini: Mini) -> Non
     script.write_text(f"{script.read_text()}\n# edited\n")
     order = imported_in_order(mini, "run")
     assert order.index("gpuemu_flow.tasks.parts.execute") < order.index("numpy")
-    assert order.index("numpy") < order.index("gpuemu_flow.runners.checked")
+    assert order.index("numpy") < order.index("gpuemu_flow.workers.checked")
 
 
 @pytest.mark.usefixtures("cold_servers")
@@ -46,7 +46,7 @@ def test_a_worker_that_only_calls_a_program_does_not_wait_for_what_judges(tmp_pa
         assert slugs(ws.run(program, [make_case(0)])) == ["ok"]
         found = json.loads(ws.folder.joinpath("modules").read_text())
         assert _JUDGES not in found
-        assert "gpuemu_flow.runners.worker" in found, "the list has the names that are looked for"
+        assert "gpuemu_flow.workers.worker" in found, "the list has the names that are looked for"
         with ws.pool.session(program) as session:
             assert session.call(make_case(1))[1].ok
         found = json.loads(ws.folder.joinpath("modules").read_text())

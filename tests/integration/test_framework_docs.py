@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from daemon_workspace import Served
 
-from gpuemu_flow.daemon.control import running
+from gpuemu_flow.services.daemon.control import running
 
 pytestmark = pytest.mark.ci
 

@@ -10,10 +10,10 @@ import pytest
 from runner_workspace import NO_CHECKS, Workspace, make_case, slugs
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.runners.api import Outcome, Request
-from gpuemu_flow.runners.sandbox.fence import system_level
-from gpuemu_flow.runners.sandbox.spec import Sandbox
-from gpuemu_flow.types import LAYOUTS
+from gpuemu_flow.model.types import LAYOUTS
+from gpuemu_flow.workers.api import Outcome, Request
+from gpuemu_flow.workers.sandbox.fence import system_level
+from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 pytestmark = pytest.mark.ci
 

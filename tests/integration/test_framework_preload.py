@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from observed_workspace import observe, write_all
 from runner_workspace import Workspace, slugs
 
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.workers.api import Program
 
 pytestmark = pytest.mark.ci
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from triton_kernels import BUGS, KERNELS, softmax
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.types import FailureKind
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import FailureKind
 
 pytestmark = pytest.mark.ci
 

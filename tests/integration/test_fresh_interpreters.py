@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
 pytestmark = pytest.mark.ci
 

@@ -15,14 +15,14 @@ import pytest
 from mini_workspace import Mini
 from msgspec.structs import replace
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import subject_for
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.session import fuzz_ops
-from gpuemu_flow.reports.fuzz_text import render
-from gpuemu_flow.reports.text import Style
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.report.fuzz_text import render
+from gpuemu_flow.report.text import Style
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 

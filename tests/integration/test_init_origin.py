@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.init import installed
-from gpuemu_flow.init.installed import PipRequirement, find_origin
+from gpuemu_flow.services.init import installed
+from gpuemu_flow.services.init.installed import PipRequirement, find_origin
 
 pytestmark = pytest.mark.ci
 

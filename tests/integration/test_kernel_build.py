@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 pytestmark = pytest.mark.ci
 

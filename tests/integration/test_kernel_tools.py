@@ -13,9 +13,9 @@ import pytest
 from mini_workspace import Mini
 from stand_in_tools import KERNELS, StandIns
 
-from gpuemu_flow.artifacts.tool_output import MachineCode
-from gpuemu_flow.artifacts.toolchain import Tool
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.lint.tool_output import MachineCode
+from gpuemu_flow.lint.toolchain import Tool
+from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.tasks.parts.compilers import disassemble
 
 pytestmark = pytest.mark.ci

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from gpuemu_flow.runners import limits
+from gpuemu_flow.workers import limits
 
 pytestmark = pytest.mark.ci
 
@@ -18,7 +18,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs L
 
 def outcome(code: str) -> tuple[int, str]:
     """Exit code and output of a fresh interpreter."""
-    prelude = "import os, sys, signal, resource\nfrom gpuemu_flow.runners import limits\n"
+    prelude = "import os, sys, signal, resource\nfrom gpuemu_flow.workers import limits\n"
     done = subprocess.run(
         [sys.executable, "-c", prelude + dedent(code)],
         capture_output=True,

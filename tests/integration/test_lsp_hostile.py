@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.inputs.stamps import DATABASE
+from gpuemu_flow.build.stamps import DATABASE
 
 pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
 from lsp_client import CAPABILITIES, Editor

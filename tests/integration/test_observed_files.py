@@ -255,7 +255,7 @@ def test_the_pools_own_files_are_not_the_programs(tmp_path: Path) -> None:
     (observation,) = seen
     ours = [p for p in observation.files | observation.missed if "staging" in p or "blob" in p]
     assert ours == []
-    assert not any("gpuemu_flow/runners" in path for path in observation.files)
+    assert not any("gpuemu_flow/workers" in path for path in observation.files)
 
 
 CACHED = """

@@ -13,8 +13,8 @@ import pytest
 from observed_workspace import Seen, observe, write_all
 from runner_workspace import PROTOCOL, Workspace, make_case
 
-from gpuemu_flow.runners import notices
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.workers import notices
+from gpuemu_flow.workers.api import Program
 
 FENCED = True
 
@@ -252,8 +252,8 @@ assert libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(Program(len(code), data)))
 """
 RUN = """
 from pathlib import Path
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.pool import Pool
 import numpy as np
 root = Path(sys.argv[1])
 with Pool(1, staging=root) as pool:
@@ -291,7 +291,7 @@ def test_where_the_system_refuses_it_is_said(ws: Workspace) -> None:
 
 NOBODY_TAKES = """
 import os, socket
-from gpuemu_flow.runners.notices import Observer
+from gpuemu_flow.workers.notices import Observer
 
 ours, theirs = socket.socketpair()
 theirs.close()

@@ -12,7 +12,7 @@ import pytest
 from observed_workspace import Seen, below, observe, write_all
 from runner_workspace import PROTOCOL, Workspace, make_case, marked_case, workspace
 
-from gpuemu_flow.runners.api import Checks, Program, Request
+from gpuemu_flow.workers.api import Checks, Program, Request
 
 pytestmark = pytest.mark.ci
 
@@ -316,7 +316,7 @@ def test_modules_made_since_a_folder_was_listed_are_found(tmp_path: Path) -> Non
     code = f"""
 import importlib, os, sys
 from pathlib import Path
-from gpuemu_flow.runners import imports
+from gpuemu_flow.workers import imports
 
 folder = Path({str(tmp_path)!r})
 sys.path.insert(0, str(folder))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from runner_workspace import Workspace, make_case
 
-from gpuemu_flow.judging.case_evaluator import open_evaluator
-from gpuemu_flow.judging.subject import CompareParams, Subject
-from gpuemu_flow.types import CheckResult, Verdict
+from gpuemu_flow.judge.case_evaluator import open_evaluator
+from gpuemu_flow.judge.subject import CompareParams, Subject
+from gpuemu_flow.model.types import CheckResult, Verdict
 
 pytestmark = pytest.mark.ci
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.imports import framework_of, identity
-from gpuemu_flow.runners.process import ServerHandle
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.imports import framework_of, identity
+from gpuemu_flow.workers.process import ServerHandle
 
 pytestmark = pytest.mark.ci
 
 TRIED = """
 import os, sys
-from gpuemu_flow.runners import imports
+from gpuemu_flow.workers import imports
 try:
     imports.preload("torch")
 except imports.PreloadError as refused:

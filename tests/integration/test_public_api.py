@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import gpuemu_flow
 from gpuemu_flow import Client, ValidationError, validate_op
 from gpuemu_flow.client import NoOutputError
-from gpuemu_flow.daemon.control import running
+from gpuemu_flow.services.daemon.control import running
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "daemon.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

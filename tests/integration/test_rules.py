@@ -17,8 +17,8 @@ from mini_workspace import Mini
 from once import once
 
 from gpuemu_flow.config.load import check_config
-from gpuemu_flow.runners.sandbox.fence import system_level
-from gpuemu_flow.runners.sandbox.spec import landlock_version
+from gpuemu_flow.workers.sandbox.fence import system_level
+from gpuemu_flow.workers.sandbox.spec import landlock_version
 
 fenced = pytest.mark.skipif(
     not landlock_version(system_level()), reason="the system has no Landlock"

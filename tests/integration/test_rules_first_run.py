@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.runners.sandbox.fence import system_level
-from gpuemu_flow.runners.sandbox.spec import landlock_version
+from gpuemu_flow.workers.sandbox.fence import system_level
+from gpuemu_flow.workers.sandbox.spec import landlock_version
 
 pytestmark = pytest.mark.ci
 

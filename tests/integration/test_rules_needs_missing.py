@@ -16,7 +16,7 @@ from mini_workspace import Mini
 from pytest_workspace import Place
 
 from gpuemu_flow.client import ClientError
-from gpuemu_flow.reporting.last_results import last_results
+from gpuemu_flow.report.last_results import last_results
 
 pytestmark = pytest.mark.ci
 

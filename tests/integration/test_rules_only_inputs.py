@@ -10,8 +10,8 @@ import pytest
 from built_workspace import OUTPUT, make_built
 from mini_workspace import Mini
 
-from gpuemu_flow.runners.sandbox.fence import system_level
-from gpuemu_flow.runners.sandbox.spec import landlock_version
+from gpuemu_flow.workers.sandbox.fence import system_level
+from gpuemu_flow.workers.sandbox.spec import landlock_version
 
 pytestmark = [
     pytest.mark.ci,

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 from runner_workspace import Workspace, make_case, marked_case, slugs, workspace
 
-from gpuemu_flow.errors import RunnerError
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.model.errors import RunnerError
+from gpuemu_flow.workers.pool import Pool
 
 pytestmark = pytest.mark.ci
 
@@ -149,7 +149,7 @@ def test_making_the_inputs_is_no_time_of_the_programs(ws: Workspace) -> None:
     """The generator is made slow, from inside the worker, far beyond the program's timeout."""
     source = """
     import time
-    from gpuemu_flow.runners import execute
+    from gpuemu_flow.workers import execute
     fast = execute.materialise
     def slow(*given):
         time.sleep(7.0)
@@ -198,7 +198,7 @@ FORGERIES = {
 def test_a_forged_blob_is_not_published(ws: Workspace, name: str) -> None:
     source = f"""
     import os
-    from gpuemu_flow.runners import worker
+    from gpuemu_flow.workers import worker
     honest = worker._stage
     def forged(fd, executed):
         digest, size = honest(fd, executed)

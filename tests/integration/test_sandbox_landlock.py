@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.runners.sandbox import filters
+from gpuemu_flow.workers.sandbox import filters
 
 pytestmark = [pytest.mark.ci, pytest.mark.skipif(not filters.version(), reason="no Landlock")]
 
 _PROGRAM = """
 import json, os, sys
-from gpuemu_flow.runners.sandbox import filters
+from gpuemu_flow.workers.sandbox import filters
 
 def deed(act, *arguments):
     try:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from report_samples import hostile
 
-from gpuemu_flow.reports import signature
-from gpuemu_flow.reports.html_writer import report_to_html
-from gpuemu_flow.reports.signature import MARKER
+from gpuemu_flow.report import signature
+from gpuemu_flow.report.html_writer import report_to_html
+from gpuemu_flow.report.signature import MARKER
 
 pytestmark = pytest.mark.ci
 

@@ -14,9 +14,9 @@ from mini_workspace import Mini
 from stale_rows import Row, make, module, rewrite, scale_by
 from stored_snapshot import is_clean
 
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.runners import notices
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.workers import notices
 
 CAUSES = False
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from daemon_workspace import Served
 from submissions import results, submit
 
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
 
 SCRIPT = """
 import sys

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools, run_tool
+from gpuemu_flow.lint.toolchain import Tool, find_tools, run_tool
 
 pytestmark = pytest.mark.ci
 
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_program_too(tmp_path: Path) -> None:
         "fcntl.flock(stream, fcntl.LOCK_EX); stream.write('held'); stream.flush(); time.sleep(600)"
     )
     text = (
-        "import signal, sys; from gpuemu_flow.artifacts.toolchain import run_tool;"
+        "import signal, sys; from gpuemu_flow.lint.toolchain import run_tool;"
         # a shell that runs the tests in the background has them ignore it
         "signal.signal(signal.SIGINT, signal.default_int_handler);"
         f"run_tool([sys.executable, '-c', {child!r}])"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_mini
 
-from gpuemu_flow.runners.triton_memory import base_name, meant_by
-from gpuemu_flow.types import FailureKind
+from gpuemu_flow.model.types import FailureKind
+from gpuemu_flow.workers.triton_memory import base_name, meant_by
 
 pytestmark = pytest.mark.ci
 
@@ -102,9 +102,9 @@ CALLING = (
 DRIVER = """
 import json, sys
 import numpy as np
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.triton_runner import TritonRunner
-from gpuemu_flow.runners.channel import Watch
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.triton_runner import TritonRunner
+from gpuemu_flow.workers.channel import Watch
 
 told = []
 for path, required, forbid in json.load(sys.stdin):

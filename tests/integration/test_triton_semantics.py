@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="no torch")
 pytest.importorskip("triton", reason="no triton")
 
 from gpuemu_flow.frameworks import triton as triton_cpu  # noqa: E402
-from gpuemu_flow.types import FailureKind  # noqa: E402
+from gpuemu_flow.model.types import FailureKind  # noqa: E402
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
 

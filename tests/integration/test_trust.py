@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_mini
 
-from gpuemu_flow.engine import trust
-from gpuemu_flow.engine.trust import foreign_owners, own_users, require_trust, trusted_file
-from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.build import trust
+from gpuemu_flow.build.trust import foreign_owners, own_users, require_trust, trusted_file
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.model.errors import UsageError
 
 STRANGER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

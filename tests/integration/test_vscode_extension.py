@@ -79,7 +79,7 @@ def test_the_lock_names_no_machine() -> None:
 
 def test_it_names_what_the_server_knows() -> None:
     pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
-    from gpuemu_flow.lsp.server import LANGUAGE, is_config
+    from gpuemu_flow.services.lsp.server import LANGUAGE, is_config
 
     package = json.loads((EXTENSION / "package.json").read_text())
     (language,) = package["contributes"]["languages"]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from gpuemu_flow.model.types import CheckResult, FailureKind, Tolerance, Verdict
 from gpuemu_flow.numerics import blocked, statistics
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import ulp_distance
 from gpuemu_flow.numerics.shadow import shadow_source
-from gpuemu_flow.types import CheckResult, FailureKind, Tolerance, Verdict
 
 FLOATS = st.sampled_from([np.float32, np.float64, np.float16])
 TOLERANCES = st.floats(0, 1e200) | st.sampled_from([0.0, 1e-10, 1e-5, 1e-2, 1.0])

@@ -19,13 +19,13 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from report_samples import passed, recorded, report_of, sample
 
-from gpuemu_flow.engine.trust import remembered
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.reporting import pictures
-from gpuemu_flow.results.document import Picture
+from gpuemu_flow.build.trust import remembered
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import Case, CheckResult
+from gpuemu_flow.report import pictures
+from gpuemu_flow.report.document import Picture
 from gpuemu_flow.store.baselines import read_file
 from gpuemu_flow.store.failure_record import FailureRecord
-from gpuemu_flow.types import Case, CheckResult
 
 EXAMPLES = int(os.environ.get("GPUEMU_FUZZ_EXAMPLES", "150"))
 REFUSALS = (KeyError, TypeError, ValueError, AttributeError)

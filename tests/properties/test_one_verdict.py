@@ -21,13 +21,13 @@ from contract_ops import contract_ops
 from planted_ops import PlantedOp, planted_ops
 from whole import WHOLE
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import Client
-from gpuemu_flow.daemon.control import stop_daemon
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import FailureLog, reproduce
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.model.types import BAD, Case, CheckResult
+from gpuemu_flow.services.daemon.control import stop_daemon
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
-from gpuemu_flow.types import BAD, Case, CheckResult
 from gpuemu_flow.wire.launch import start_daemon
 
 OPS = int(os.environ.get("GPUEMU_PLANTED_OPS", "34"))

@@ -16,13 +16,13 @@ from report_samples import KERNEL, failed, passed, recorded, report_of
 
 import gpuemu_flow
 from gpuemu_flow.cli.report import FORMATS, render
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.plain_text import inert, inert_markup, printable
-from gpuemu_flow.reports import failure_text, github, lint_text, markdown, report_text
-from gpuemu_flow.reports.text import Style
-from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.model import KernelResult, OpResult, Regression
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.plain_text import inert, inert_markup, printable
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report import failure_text, github, lint_text, markdown, report_text
+from gpuemu_flow.report.document import FileLine, Report
+from gpuemu_flow.report.model import KernelResult, OpResult, Regression
+from gpuemu_flow.report.text import Style
 
 COMMANDS = (
     "::stop-commands::x", "::error::fake", "##[error]x", "##vso[task.complete]", "##[", ":", "::",

@@ -23,7 +23,7 @@ from gpuemu_flow.emulator.launch import (
     read_entries,
 )
 from gpuemu_flow.emulator.native.compiler import find_compiler
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_ptx_execution import FILES, altered, kernels_of

@@ -33,7 +33,7 @@ from gpuemu_flow.emulator.launch import (
     read_entries,
 )
 from gpuemu_flow.emulator.memory import READ_ONLY, LaunchArena
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
 FILES = sorted(KERNELS.glob("*.ptx"))

@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.launch import Kernel, choose_entry, read_entries
 from gpuemu_flow.emulator.native.generate import generate
 from gpuemu_flow.emulator.native.writer import LackingError
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 TESTS = Path(__file__).resolve().parent.parent
 EVERY = 1 if os.environ.get("PTX_FORMS") == "all" else 40

@@ -21,17 +21,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
-from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
-from gpuemu_flow.artifacts.kernel import KernelView
-from gpuemu_flow.artifacts.lint import Linter, parse_allowances
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.ptx import read_body, read_ptx
-from gpuemu_flow.artifacts.ptx.flow import analyse_dataflow, build_cfg
-from gpuemu_flow.artifacts.ptx.parser import MAX_PROBLEMS
-from gpuemu_flow.artifacts.rules import RULES_BY_ID
-from gpuemu_flow.artifacts.tool_output import parse_ptxas_output
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.lint.cubin import Cubin, read_cubin
+from gpuemu_flow.lint.kernel import KernelView
+from gpuemu_flow.lint.lint import Linter, parse_allowances
+from gpuemu_flow.lint.measure import Artifact, measure
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.ptx import read_body, read_ptx
+from gpuemu_flow.lint.ptx.flow import analyse_dataflow, build_cfg
+from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
+from gpuemu_flow.lint.rules import RULES_BY_ID
+from gpuemu_flow.lint.tool_output import parse_ptxas_output
+from gpuemu_flow.model.errors import Problem
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 KERNELS = REPOSITORY / "scripts" / "kernels"
@@ -255,9 +255,9 @@ def test_divergence_search_in_a_ladder_of_branches_stays_bounded() -> None:
 
 SCRIPT = """
 import resource, sys
-from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
+from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Artifact, measure
+from gpuemu_flow.lint.policy import KernelPolicy
 limit = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 with open(sys.argv[1], "rb") as stream:

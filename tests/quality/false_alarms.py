@@ -32,20 +32,20 @@ from contract_sets import Chosen, contract_ops, write_workspace
 from controls import CONTROLS, install
 from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 
+from gpuemu_flow.build import own_code
+from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
-from gpuemu_flow.inputs import own_code
-from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.judging.case_evaluator import (
+from gpuemu_flow.judge.case_evaluator import (
     SESSIONS_PER_EVALUATOR,
     BatchSize,
     EvaluatedCase,
     input_bytes,
     open_evaluator,
 )
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import Case, Verdict
+from gpuemu_flow.model.types import Case, Verdict
+from gpuemu_flow.workers.pool import Pool
 
 PLAIN = Path(__file__).parent / "plain_ops"
 

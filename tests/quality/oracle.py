@@ -13,14 +13,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase, open_evaluator
-from gpuemu_flow.judging.subject import FULL_CHECKS
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase, open_evaluator
+from gpuemu_flow.judge.subject import FULL_CHECKS
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.workers.pool import Pool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUN_CASES = 24

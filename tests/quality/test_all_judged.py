@@ -18,9 +18,9 @@ import pytest
 from oracle import REPOSITORY, RUN_CASES, all_subjects, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.workers.pool import Pool
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -98,9 +98,9 @@ def test_templates(pool: Pool, tmp_path: Path, framework: str) -> None:
 
 LOADING = """
 import sys
-from gpuemu_flow.runners import imports
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.jobs import shadow_bytes
+from gpuemu_flow.workers import imports
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.jobs import shadow_bytes
 
 root = sys.argv[1]
 program = Program(kind="callable", root=root, input_names=("a", "b"), function="matmul",

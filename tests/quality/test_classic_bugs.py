@@ -14,8 +14,8 @@ from false_alarms import Tally, contract_subjects, judge, parts_of
 from oracle import search
 from whole import WHOLE, rotated
 
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
+from gpuemu_flow.workers.pool import Pool
 
 pytestmark = pytest.mark.timeout(3600)
 

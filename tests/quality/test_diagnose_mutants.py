@@ -11,8 +11,8 @@ import numpy as np
 import probes
 import pytest
 
+from gpuemu_flow.model.types import Tolerance
 from gpuemu_flow.numerics.diagnose import Finding, diagnose
-from gpuemu_flow.types import Tolerance
 
 MUTANTS = {mutant.id: mutant for mutant in mutants.MUTANTS}
 TOLERANCES = {"float32": Tolerance(1e-5, 1e-3), "float16": Tolerance(1e-9, 8e-3)}

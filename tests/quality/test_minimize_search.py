@@ -16,8 +16,8 @@ from gpuemu_flow.cases.minimize import (
     minimised_case,
 )
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.model.types import Case, InputSpec
 from gpuemu_flow.numerics.layouts import describe
-from gpuemu_flow.types import Case, InputSpec
 
 
 def test_a_dim_of_two_axes_shrinks_in_both() -> None:

@@ -20,7 +20,7 @@ from once import once
 from oracle import fuzzed, search_all
 from whole import WHOLE, sample
 
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_names
 
 pytestmark = pytest.mark.timeout(1800)

@@ -19,7 +19,7 @@ from controls import CONTROLS, install
 from mutants import MUTANTS, plant
 from oracle import copy_workspace, search_all
 
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.measures import calibrate_op
 from gpuemu_flow.numerics.calibrate import tolerances
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from mutants import MUTANTS, Mutant, load_tables, plant
 from oracle import REPOSITORY, copy_workspace, designed, search_all, subjects
 
-from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import op_names
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
-from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.workers.pool import Pool
 
 PLAIN = Path(__file__).parent / "plain_ops"
 

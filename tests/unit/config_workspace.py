@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuemu_flow.config.load import check_config, load_config
 from gpuemu_flow.config.model import Config
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 DATA = Path(__file__).parent.parent / "data" / "config"
 VALID = sorted((DATA / "valid").glob("*.toml"))

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.model.types import CheckResult
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.shadow import shadow_source
-from gpuemu_flow.types import CheckResult
 
 Arrays = Mapping[str, np.ndarray]
 Op = Callable[..., np.ndarray]

@@ -21,7 +21,7 @@ class Import:
     Attributes
     ----------
     module : str
-        The module that holds it, such as ``gpuemu_flow.engine.run``.
+        The module that holds it, such as ``gpuemu_flow.build.run``.
     target : str
         The module that it names: the longest dotted name that is a module of ours, else as
         written.

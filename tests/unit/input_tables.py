@@ -7,7 +7,7 @@ from typing import Any
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.schema import parse_schema
-from gpuemu_flow.types import Case
+from gpuemu_flow.model.types import Case
 
 Table = dict[str, Any]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.analysis import KernelAnalysis
-from gpuemu_flow.artifacts.kernel import KernelRecord, KernelView
-from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.ptx import Body, Function, PtxFile, read_body, read_ptx
+from gpuemu_flow.lint.analysis import KernelAnalysis
+from gpuemu_flow.lint.kernel import KernelRecord, KernelView
+from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Artifact, measure
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.ptx import Body, Function, PtxFile, read_body, read_ptx
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 KERNELS = REPOSITORY / "scripts" / "kernels"

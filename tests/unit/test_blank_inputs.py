@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.checked_output import only_zeros_or_nan
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.types import DTYPES
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8", "bool"])

@@ -15,9 +15,9 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.runners import blobs
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.workers import blobs
 
 
 def sample(dtype: str, shape: tuple[int, ...] = (3, 5)) -> np.ndarray:

@@ -9,7 +9,8 @@ import pytest
 import tomli
 
 from gpuemu_flow.config.tolerance_edit import write_tolerances
-from gpuemu_flow.errors import ConfigError
+from gpuemu_flow.model.errors import ConfigError
+from gpuemu_flow.model.types import Tolerance
 from gpuemu_flow.numerics.calibrate import (
     MARGIN,
     MeasuredErrors,
@@ -19,7 +20,6 @@ from gpuemu_flow.numerics.calibrate import (
     to_toml,
     tolerances,
 )
-from gpuemu_flow.types import Tolerance
 
 
 def observed(

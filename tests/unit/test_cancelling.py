@@ -10,12 +10,12 @@ import pytest
 from envelope_ops import F32, Function
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import CheckResult, Verdict
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import CheckResult, Verdict
 
 Array = NDArray[Any]
 UNIT = 2.0**-23

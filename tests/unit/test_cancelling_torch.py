@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import CheckResult, Verdict
 from gpuemu_flow.numerics.cancelling import Operands, cancelling_torch
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import CheckResult, Verdict
 
 torch = pytest.importorskip("torch")
 

@@ -19,10 +19,10 @@ from gpuemu_flow.cases.op_schema import (
 )
 from gpuemu_flow.cases.plan import plan_cases, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import LAYOUTS, STRATEGIES, Case, effective_layout
+from gpuemu_flow.model.value_rules import ValueRule
 from gpuemu_flow.numerics.rng import derive_seed
-from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case, effective_layout
-from gpuemu_flow.value_rules import ValueRule
 
 FLAT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")
 DEFAULT_LAYOUTS = (*FLAT_LAYOUTS, "padded", "permuted")

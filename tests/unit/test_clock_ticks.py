@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpuemu_flow.engine.run import Executor
-from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.observed import ConfiguredEnv, Observation
+from gpuemu_flow.build.discovery import Discovery
+from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.build.run import Executor
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 
 
 class Counted(Discovery):

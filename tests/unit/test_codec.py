@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.runners.api import OpError
-from gpuemu_flow.runners.script import decode_response, encode_request
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.workers.api import OpError
+from gpuemu_flow.workers.script import decode_response, encode_request
 
 
 def tensor(array: np.ndarray, **changes: Any) -> dict[str, Any]:

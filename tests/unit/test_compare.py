@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuemu_flow.model.types import CheckResult, FailureKind, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import QUICK_SHARE, Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import build_envelope
-from gpuemu_flow.types import CheckResult, FailureKind, Tolerance, Verdict
 
 NAN, INF = float("nan"), float("inf")
 Arrays = Mapping[str, np.ndarray]

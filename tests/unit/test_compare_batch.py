@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from gpuemu_flow.model.types import Case, CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_batch, check_outputs, form_of
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
-from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
 
 Tensors = list[np.ndarray]
 INPUTS = {"x": np.ones((3, 7), np.float32)}

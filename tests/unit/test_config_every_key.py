@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.config.fields import Table, forms, keys_of, rows_of, table_of
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.errors import ConfigError
+from gpuemu_flow.model.errors import ConfigError
 
 KeyPath = tuple[str, ...]
 ELSEWHERE = {

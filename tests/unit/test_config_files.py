@@ -12,7 +12,7 @@ from config_workspace import INVALID, VALID, ConfigWorkspace, expected
 
 from gpuemu_flow.config.fields import Table, keys_of, rows_of, table_of
 from gpuemu_flow.config.tables import File
-from gpuemu_flow.errors import ConfigError
+from gpuemu_flow.model.errors import ConfigError
 
 REPOSITORY = Path(__file__).parent.parent.parent
 SCHEMA = json.loads((REPOSITORY / "schemas" / "gpuemu.schema.json").read_text())

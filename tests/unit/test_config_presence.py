@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from config_workspace import ConfigWorkspace
 
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 NAMED = '[project]\nname = "x"\n'
 OP = '[[ops]]\nname = "f"\nreference = "bin/reference"\n'

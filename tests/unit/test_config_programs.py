@@ -9,7 +9,7 @@ import pytest
 from config_workspace import ConfigWorkspace
 
 from gpuemu_flow.config.model import ProgramRef
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 
 @pytest.fixture

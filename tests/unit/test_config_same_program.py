@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.config.load import check_config
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 SLUG = "config-op-is-reference"
 CONFIG = """

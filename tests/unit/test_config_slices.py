@@ -10,7 +10,7 @@ import pytest
 from config_workspace import DATA, ConfigWorkspace
 
 from gpuemu_flow.config.slices import to_slice
-from gpuemu_flow.types import Json
+from gpuemu_flow.model.types import Json
 
 OP = """
 [[ops]]

@@ -10,6 +10,7 @@ import pytest
 from envelope_ops import check
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.constants import DOWN, UP, moving_constants
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.evaluations import Evaluations
@@ -17,7 +18,6 @@ from gpuemu_flow.numerics.perturb import as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.numerics.single import MAKERS, staying_single
-from gpuemu_flow.types import Verdict
 
 Array = NDArray[Any]
 F = np.float32

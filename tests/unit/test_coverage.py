@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gpuemu_flow.cases.coverage import HEADINGS, Cell, Coverage, table
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.types import CORE_STRATEGIES, STRATEGIES, Case, Verdict
+from gpuemu_flow.model.types import CORE_STRATEGIES, STRATEGIES, Case, Verdict
 
 LAYOUTS = ("contiguous", "strided", "transposed", "offset")
 REDUCTION = BUILTIN_SCHEMAS["reduction"]

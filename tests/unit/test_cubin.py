@@ -7,8 +7,8 @@ import struct
 import pytest
 from ptx_text import ARCHITECTURES, KERNELS
 
-from gpuemu_flow.artifacts.cubin import Cubin, CubinKernel, read_cubin
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.lint.cubin import Cubin, CubinKernel, read_cubin
+from gpuemu_flow.model.errors import Problem
 
 SHT_CUDA_INFO = 0x70000000
 

@@ -6,7 +6,13 @@ import threading
 
 import pytest
 
-from gpuemu_flow.daemon.jobs import MAX_WAITERS, CancelledJobError, Job, JobTable, WorkerPool
+from gpuemu_flow.services.daemon.jobs import (
+    MAX_WAITERS,
+    CancelledJobError,
+    Job,
+    JobTable,
+    WorkerPool,
+)
 
 
 def test_an_equal_request_of_the_same_client_waits_with_the_first() -> None:

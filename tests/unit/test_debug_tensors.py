@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuemu_flow.debug.tensors import describe, difference_lines, value_lines
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.services.debug.tensors import describe, difference_lines, value_lines
 
 NAMES = ("a", "b")
 

@@ -12,10 +12,10 @@ from diagnosing import CLOSE, EXACT, kinds, one, values, with_zeroed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuemu_flow.model.types import Tolerance, number_to_json
 from gpuemu_flow.numerics.diagnose import MOST_FINDINGS, diagnose, failing_elements
 from gpuemu_flow.numerics.finding import SAMPLE, some_positions
 from gpuemu_flow.numerics.judge import AffineBound, Rules
-from gpuemu_flow.types import Tolerance, number_to_json
 
 # Where
 

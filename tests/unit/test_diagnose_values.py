@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from diagnosing import CLOSE, EXACT, kinds, one, values, with_zeroed
 
+from gpuemu_flow.model.types import Tolerance
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.types import Tolerance
 
 # What
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from import_graph import read_imports, source_files
 
-from gpuemu_flow.inputs import input_names as settled
-from gpuemu_flow.inputs import own_code, plan
-from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.inputs.input_names import Distributions
-from gpuemu_flow.inputs.observed_sets import ObservedSets
-from gpuemu_flow.observed import ConfiguredEnv, Observation
-from gpuemu_flow.reports.workspace_text import observed_line
-from gpuemu_flow.runners.process import THREAD_VARIABLES
+from gpuemu_flow.build import input_names as settled
+from gpuemu_flow.build import own_code, plan
+from gpuemu_flow.build.discovery import Discovery
+from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.build.input_names import Distributions
+from gpuemu_flow.build.observed_sets import ObservedSets
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.report.workspace_text import observed_line
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
 from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.workers.process import THREAD_VARIABLES
 
 SECRET = "hunter2"
 
@@ -300,7 +300,7 @@ def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
     for found in read_imports(files):
         if not found.type_checking:
             edges.setdefault(found.module, set()).add(found.target)
-    starts = ("gpuemu_flow.tasks.", "gpuemu_flow.runners.", "gpuemu_flow.graph.compile")
+    starts = ("gpuemu_flow.tasks.", "gpuemu_flow.workers.", "gpuemu_flow.build.compile")
     pending = [module for module in files if module.startswith(starts)]
     reached: set[str] = set()
     while pending:
@@ -316,8 +316,8 @@ def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
 
 def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> None:
     paths = own_code.paths()
-    for name in ("judging/judge.py", "numerics/compare.py", "cases/plan.py", "runners/worker.py",
-                 "gpuemu_flow/types.py", "inputs/discovery.py"):  # fmt: skip
+    for name in ("judge/judge.py", "numerics/compare.py", "cases/plan.py", "workers/worker.py",
+                 "gpuemu_flow/model/types.py", "build/discovery.py"):  # fmt: skip
         assert any(path.endswith(name) for path in paths)
     first = own_code.digest(FileTable(tmp_path))
     table = FileTable(tmp_path)

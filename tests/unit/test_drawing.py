@@ -6,13 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuemu_flow.judging.judge import Criteria
+from gpuemu_flow.judge.judge import Criteria
+from gpuemu_flow.model.types import Case, Tolerance
 from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.numerics.contracts import CaseContracts
-from gpuemu_flow.reporting import pictures
-from gpuemu_flow.reporting.pictures import draw, heat_map, histogram, scatter, values_text
-from gpuemu_flow.results.document import SHARES
-from gpuemu_flow.types import Case, Tolerance
+from gpuemu_flow.report import pictures
+from gpuemu_flow.report.document import SHARES
+from gpuemu_flow.report.pictures import draw, heat_map, histogram, scatter, values_text
 
 CASE = Case(0, 0, "float32", "contiguous", "normal", ())
 TERMS = Criteria(

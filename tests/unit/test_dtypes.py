@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import DTYPE_ALIASES, DTYPES
 from gpuemu_flow.numerics.dtypes import (
     FLOAT_LIMITS,
     dtype_name,
@@ -19,7 +20,6 @@ from gpuemu_flow.numerics.dtypes import (
     to_float32,
     to_float64,
 )
-from gpuemu_flow.types import DTYPE_ALIASES, DTYPES
 
 FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
 NARROW = [name for name in FLOATS if DTYPES[name].itemsize <= 2]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.run import longest_first
 from gpuemu_flow.cli.progress import Remaining
-from gpuemu_flow.engine.run import longest_first
-from gpuemu_flow.graph.graph import Graph
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import DiffParams
 

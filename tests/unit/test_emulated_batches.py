@@ -11,9 +11,9 @@ import pytest
 from emulated_kernels import FOLDER
 
 from gpuemu_flow.emulator.launch import Kernel
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.channel import Watch
-from gpuemu_flow.runners.emulated import EmulatedRunner
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.channel import Watch
+from gpuemu_flow.workers.emulated import EmulatedRunner
 
 SOFTMAX = {
     "entry": "softmax_rows", "grid": ["B"], "block": [64], "args": ["x", "out", {"i32": "H"}],

@@ -12,7 +12,7 @@ from emulated_kernels import Case, all_cases, as_argument, kernel_of, out
 
 from gpuemu_flow.emulator.cases import can_share, launch_cases
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, load_kernel
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 MANY = 5
 

@@ -13,7 +13,7 @@ from test_emulator_checks import HARMLESS, PLANTED
 from test_emulator_checks import launch as planted
 
 from gpuemu_flow.emulator.launch import Kernel, load_kernel
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 VALUES = ("mem", "init", "race", "sync")
 

@@ -8,8 +8,8 @@ from cooperative_kernels import WRONG, cooperative
 from emulated_kernels import FOLDER, Case, all_cases, as_argument, kernel_of
 from emulator_kernels import compile_all
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 from gpuemu_flow.emulator.launch import load_kernel
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 SIZES = (100, 1, 333)
 

@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.race_log import LoggedRaces
 from gpuemu_flow.emulator.races import SharedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.model.errors import FlowError
 
 CASES = {c.entry: c for c in all_cases(4, 150)}
 _ENTRY = re.compile(r"\.visible \.entry .*?^\}", re.DOTALL | re.MULTILINE)

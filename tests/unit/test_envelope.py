@@ -21,13 +21,13 @@ from envelope_ops import (
     online_softmax,
 )
 
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import (
     build_envelope,
 )
 from gpuemu_flow.numerics.judge import ElementBound, QuickBound, make_quick_bound
 from gpuemu_flow.numerics.perturb import Perturbation, as_float32, widen
-from gpuemu_flow.types import Verdict
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from envelope_ops import F32, Function, Op, check
 
-from gpuemu_flow.types import CheckResult, Verdict
+from gpuemu_flow.model.types import CheckResult, Verdict
 
 RNG = np.random.default_rng(0)
 INPUTS = {

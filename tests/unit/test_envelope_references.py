@@ -16,7 +16,8 @@ from envelope_ops import (
     two_pass_layernorm,
 )
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import (
     build_envelope,
@@ -25,7 +26,6 @@ from gpuemu_flow.numerics.envelope import (
     shadow_is_faithful,
 )
 from gpuemu_flow.numerics.evaluations import Evaluate
-from gpuemu_flow.types import Verdict
 
 
 def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from envelope_ops import F32, Arrays, check, outer_product_matmul, tiled_matmul
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import shadow_is_faithful
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.types import Verdict
 
 
 class Choosy:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from gpuemu_flow.judging.expected_store import (
+from gpuemu_flow.judge.expected_store import (
     Effort,
     ExpectedStore,
     _key,
@@ -23,9 +23,9 @@ from gpuemu_flow.judging.expected_store import (
     stage,
     worth_keeping,
 )
-from gpuemu_flow.runners import blobs
+from gpuemu_flow.model.types import Case, InputSpec
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Case, InputSpec
+from gpuemu_flow.workers import blobs
 
 CASE = Case(3, 7, "float32", "contiguous", "normal", (InputSpec("x", (2, 5), "float32"),))
 OUTPUTS = {"y": np.arange(10.0).reshape(2, 5), "n": np.array(4, dtype=np.int64)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.store.failures import (
     GIVEN,
     MADE_AGAIN,
@@ -19,7 +20,6 @@ from gpuemu_flow.store.failures import (
     excess,
 )
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
 SIZE = 100
 

@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord, FailureStore
-from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import (
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import (
     Case,
     CheckResult,
     ErrorStats,
@@ -24,6 +21,9 @@ from gpuemu_flow.types import (
     InputSpec,
     Verdict,
 )
+from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord, FailureStore
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 TENSORS = b"stands for a safetensors file"
 

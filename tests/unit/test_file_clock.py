@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import StoreError
-from gpuemu_flow.inputs.files import FileClock
+from gpuemu_flow.build.files import FileClock
+from gpuemu_flow.model.errors import StoreError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from report_samples import hostile, sample
 
 from gpuemu_flow.cli.report import ALIASES, ENDINGS, format_of, render
-from gpuemu_flow.reports.formats import FORMATS, ReaderOptions
+from gpuemu_flow.report.formats import FORMATS, ReaderOptions
 
 
 @pytest.mark.parametrize("name", FORMATS)

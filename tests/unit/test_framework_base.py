@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client import ClientError, ValidationError
 from gpuemu_flow.client.results import FuzzResults
-from gpuemu_flow.errors import UsageError
 from gpuemu_flow.frameworks import get_jax_adapter, get_pytorch_adapter, get_tensorflow_adapter
 from gpuemu_flow.frameworks.base import (
     CheckOutcome,
@@ -24,6 +23,7 @@ from gpuemu_flow.frameworks.base import (
 from gpuemu_flow.frameworks.fuzz import fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import GradientChecker
 from gpuemu_flow.frameworks.local import compare
+from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 
 Array = NDArray[Any]

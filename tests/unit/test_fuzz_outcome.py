@@ -19,7 +19,7 @@ from gpuemu_flow.fuzz.outcome import (
     Judged,
     OpFuzzOutcome,
 )
-from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
+from gpuemu_flow.model.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(
     dims=(Dim("M", (3, 128)), Dim("N", (1, 7, 512))),

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gpuemu_flow import fuzzing, rng, validate
 from gpuemu_flow.cases.protocol_v1 import case_at, tensors
-from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzzing import FuzzConfig, SeededFuzzer, generate_random_tensor
+from gpuemu_flow.model.errors import UsageError
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "rng_vectors.json").read_text())
 

@@ -16,10 +16,10 @@ from gpuemu_flow.cases.generate import (
 )
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.model.types import LAYOUTS, STRATEGIES, Case, InputSpec
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.layouts import describe, new_buffer, place
-from gpuemu_flow.runners.arena import whole_memory
-from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case, InputSpec
+from gpuemu_flow.workers.arena import whole_memory
 
 # Case seed, dtype, and per input its shape and the sha256 of its bytes: made by gpuemu's daemon.
 RECORDED = [

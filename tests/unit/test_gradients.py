@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.gradients import as_submitted, half_judged
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judge.gradients import as_submitted, half_judged
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, cotangent, unit_of
-from gpuemu_flow.runners.api import Gradients, Program
-from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
+from gpuemu_flow.workers.api import Gradients, Program
 
 Arrays = Mapping[str, NDArray[Any]]
 UNIT = unit_of("float32")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.cases.grouped import ArgumentGroup, spread
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.callable import CallableRunner
-from gpuemu_flow.runners.channel import Watch, create
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.callable import CallableRunner
+from gpuemu_flow.workers.channel import Watch, create
 
 
 def refused(*_: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.artifacts.toolchain import host_compilers
+from gpuemu_flow.lint.toolchain import host_compilers
 
 
 def program(path: Path, text: str = "") -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.in_place import with_changed_inputs
+from gpuemu_flow.model.in_place import with_changed_inputs
 
 GIVEN = {"x": "X", "w": "W", "v": "V"}
 TAKEN: list[tuple[Any, tuple[str, ...], tuple[str, ...], Any]] = [

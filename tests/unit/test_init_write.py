@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import StoreError, UsageError
-from gpuemu_flow.init.write import PREFIX, install
+from gpuemu_flow.model.errors import StoreError, UsageError
+from gpuemu_flow.services.init.write import PREFIX, install
 
 FILES = {"a": b"new a", "deep/b": b"new b", "deep/er/c": b"new c", "d": b"new d"}
 

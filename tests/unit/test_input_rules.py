@@ -17,9 +17,9 @@ from gpuemu_flow.cases.minimize import minimise
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.schema import parse_schema
+from gpuemu_flow.model.types import DTYPES, LAYOUTS, Case
+from gpuemu_flow.model.value_rules import KINDS, PATTERNS
 from gpuemu_flow.numerics.dtypes import float_limits, to_float64
-from gpuemu_flow.types import DTYPES, LAYOUTS, Case
-from gpuemu_flow.value_rules import KINDS, PATTERNS
 
 
 def rows(values: np.ndarray) -> np.ndarray:

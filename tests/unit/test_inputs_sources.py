@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.inputs.sources import Closure, SourceIndex
+from gpuemu_flow.build.sources import Closure, SourceIndex
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from envelope_ops import F32, check
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.envelope import is_exact_op, shadow_is_faithful
 from gpuemu_flow.numerics.shadow import shadow_source
-from gpuemu_flow.types import Verdict
 
 Array = NDArray[Any]
 

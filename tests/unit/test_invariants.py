@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpuemu_flow.model.types import INVARIANTS, Tolerance
 from gpuemu_flow.numerics import checked_output
 from gpuemu_flow.numerics.checked_output import (
     BrokenInvariant,
@@ -12,7 +13,6 @@ from gpuemu_flow.numerics.checked_output import (
     check_shape_preserved,
 )
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.types import INVARIANTS, Tolerance
 
 NAN, INF = float("nan"), float("inf")
 TOLERANCE = Tolerance(1e-5, 1e-5)

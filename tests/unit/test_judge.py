@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judge.judge import Judge
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.types import Case, InputSpec, Verdict
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.types import Case, InputSpec, Verdict
 
 Array = NDArray[Any]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.judge_service import Ran, judge_case, judge_cases
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judge.judge import Judge
+from gpuemu_flow.judge.judge_service import Ran, judge_case, judge_cases
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.numerics.contract import OutputContract
-from gpuemu_flow.types import Case, Verdict
 
 TOLERANCES = {"float32": {"atol": 1e-6, "rtol": 1e-4}}
 DIMS = ("B", "N")

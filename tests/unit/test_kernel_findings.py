@@ -9,12 +9,9 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.ptx.source import plain_ptx
-from gpuemu_flow.kernel_findings import THERE, CodePlace, KernelFinding
-from gpuemu_flow.lsp.findings import ERROR, source_findings
-from gpuemu_flow.reporting.last_results import LastResults
-from gpuemu_flow.results.model import CaseVerdict, OpResult
-from gpuemu_flow.types import (
+from gpuemu_flow.lint.ptx.source import plain_ptx
+from gpuemu_flow.model.kernel_findings import THERE, CodePlace, KernelFinding
+from gpuemu_flow.model.types import (
     Case,
     CheckResult,
     Failure,
@@ -23,6 +20,9 @@ from gpuemu_flow.types import (
     failure_from_json,
     failure_to_json,
 )
+from gpuemu_flow.report.last_results import LastResults
+from gpuemu_flow.report.model import CaseVerdict, OpResult
+from gpuemu_flow.services.lsp.findings import ERROR, source_findings
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "gpuemu_flow/schemas/run.schema.json"
 FINDING = KernelFinding(

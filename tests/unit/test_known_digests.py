@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.inputs import files
-from gpuemu_flow.inputs.files import FileTable
+from gpuemu_flow.build import files
+from gpuemu_flow.build.files import FileTable
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ BESIDE = {
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
     "runners": (
-        "gpuemu_flow.artifacts.ptx.source",
+        "gpuemu_flow.lint.ptx.source",
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
@@ -71,27 +71,31 @@ BESIDE = {
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
     "fuzzing": ("gpuemu_flow.cases.protocol_v1", "gpuemu_flow.cases.protocol_v1"),
     "frameworks": (
-        "gpuemu_flow.runners.triton_interpreter",
-        "gpuemu_flow.runners.triton_runner",
-        "gpuemu_flow.runners.triton_memory",
+        "gpuemu_flow.workers.triton_interpreter",
+        "gpuemu_flow.workers.triton_runner",
+        "gpuemu_flow.workers.triton_memory",
     ),
     # The emulator reads PTX with the parser of the linter.
     "emulator": (
-        "gpuemu_flow.artifacts.ptx",
-        "gpuemu_flow.artifacts.ptx.parser",
-        "gpuemu_flow.artifacts.ptx.model",
-        "gpuemu_flow.artifacts.ptx.opcode",
-        "gpuemu_flow.artifacts.ptx.opcode",
-        "gpuemu_flow.artifacts.ptx.opcode",
+        "gpuemu_flow.lint.ptx",
+        "gpuemu_flow.lint.ptx.parser",
+        "gpuemu_flow.lint.ptx.model",
+        "gpuemu_flow.lint.ptx.opcode",
+        "gpuemu_flow.lint.ptx.opcode",
+        "gpuemu_flow.lint.ptx.opcode",
         # Compiled kernels are kept in the user's cache.
         "gpuemu_flow.store.user_cache",
     ),
     "__main__": ("gpuemu_flow.front",),
-    "errors": ("gpuemu_flow.types",),
-    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings", "gpuemu_flow.value_rules"),
-    "observed": ("gpuemu_flow.types",),
-    "shown_values": ("gpuemu_flow.types",),
-    "verdicts": ("gpuemu_flow.types",),
+    "errors": ("gpuemu_flow.model.types",),
+    "types": (
+        "gpuemu_flow.model.errors",
+        "gpuemu_flow.model.kernel_findings",
+        "gpuemu_flow.model.value_rules",
+    ),
+    "observed": ("gpuemu_flow.model.types",),
+    "shown_values": ("gpuemu_flow.model.types",),
+    "verdicts": ("gpuemu_flow.model.types",),
 }
 """Modules that a package may import from another package on its own floor."""
 
@@ -128,7 +132,7 @@ ALWAYS_THERE = {*sys.stdlib_module_names, PACKAGE, "adapters"}
 
 
 def part_of(module: str) -> str:
-    """The package or top module that a module belongs to: ``engine`` for its ``engine.run``."""
+    """The package or top module that a module belongs to: ``engine`` for its ``build.run``."""
     return module.removeprefix(PACKAGE).removeprefix(".").partition(".")[0]
 
 
@@ -216,7 +220,7 @@ def test_third_party_packages_are_declared(imports: list[Import]) -> None:
     [
         ("from gpuemu_flow.cli import main\n", "store/bad.py", "breach"),
         ("from gpuemu_flow.store import keys\n", "runners/bad.py", "breach"),
-        ("def f():\n    import gpuemu_flow.engine.run\n", "tasks/bad.py", "breach"),
+        ("def f():\n    import gpuemu_flow.build.run\n", "tasks/bad.py", "breach"),
         ("if TYPE_CHECKING:\n    from gpuemu_flow.tasks.base import TaskSpec\n", "cases/bad.py",
          "breach"),
         ("from ..engine import run\n", "numerics/bad.py", "breach"),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from gpuemu_flow.model.types import DTYPES, LAYOUTS, effective_layout
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.layouts import (
     ALIGNMENT,
@@ -18,7 +19,6 @@ from gpuemu_flow.numerics.layouts import (
     place,
     reduced_shape,
 )
-from gpuemu_flow.types import DTYPES, LAYOUTS, effective_layout
 
 SHAPES = [(), (1,), (5,), (0,), (3, 0, 2), (1, 1), (4, 7), (1, 7), (4, 1), (2, 3, 5), (2, 1, 3, 4)]
 

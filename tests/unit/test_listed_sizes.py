@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef, untried_sizes
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.types import LAYOUTS
+from gpuemu_flow.model.types import LAYOUTS
 
 
 def schema(*dims: Dim) -> OpSchema:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from ptx_text import ARCHITECTURES, KERNELS, analysed, kernel_views
 
-from gpuemu_flow.artifacts import measure as liveness
-from gpuemu_flow.artifacts.measure import estimate_registers, max_live, register_cap
-from gpuemu_flow.artifacts.ptx import LaunchBounds
+from gpuemu_flow.lint import measure as liveness
+from gpuemu_flow.lint.measure import estimate_registers, max_live, register_cap
+from gpuemu_flow.lint.ptx import LaunchBounds
 
 
 def pressure(statements: str) -> int:

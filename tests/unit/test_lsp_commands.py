@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.lsp.jobs import REPRODUCE, RUN, CommandResult, outcome
+from gpuemu_flow.services.lsp.jobs import REPRODUCE, RUN, CommandResult, outcome
 
 
 def ended(document: dict[str, Any]) -> CommandResult:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from report_samples import HOSTILE, failed, hostile, huge, passed, report_of, sample
 
 from gpuemu_flow.cli.report import FORMATS, render
-from gpuemu_flow.reports.github import MAX_ANNOTATIONS, MAX_SUMMARY_BYTES, workflow_commands
-from gpuemu_flow.reports.markdown import MARKER, code, report_to_markdown
-from gpuemu_flow.reports.text import printable
+from gpuemu_flow.report.github import MAX_ANNOTATIONS, MAX_SUMMARY_BYTES, workflow_commands
+from gpuemu_flow.report.markdown import MARKER, code, report_to_markdown
+from gpuemu_flow.report.text import printable
 
 GITHUB_LIMIT = 65_536
 

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from report_samples import KERNEL, failed, report_of
 
 from gpuemu_flow.cli.report import FORMATS, render
-from gpuemu_flow.reports import github
-from gpuemu_flow.reports.text import printable
-from gpuemu_flow.results.document import FileLine, Report
-from gpuemu_flow.results.model import OpResult, Regression
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report import github
+from gpuemu_flow.report.document import FileLine, Report
+from gpuemu_flow.report.model import OpResult, Regression
+from gpuemu_flow.report.text import printable
 
 NAMES = (
     "aten::swish", "aten::silu", "aten", "kernel", "kernel swish", "kernel:softmax_kernel", "a.b",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from envelope_ops import F32, Function
 
+from gpuemu_flow.model.types import CheckResult, FailureKind, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import build_envelope
-from gpuemu_flow.types import CheckResult, FailureKind, Verdict
 
 NAN, INF = float("nan"), float("inf")
 ROWS = 20

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from config_workspace import ConfigWorkspace
 
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.contract import Mask, OutputContract, Statistics
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
 from gpuemu_flow.numerics.contract_views import (
@@ -19,7 +20,6 @@ from gpuemu_flow.numerics.contract_views import (
     relabelled,
 )
 from gpuemu_flow.numerics.contracts import promoted
-from gpuemu_flow.types import DTYPES
 
 OP = """[[ops]]
 name = "f"

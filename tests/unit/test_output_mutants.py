@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
     MutantResult,

@@ -9,8 +9,8 @@ import pytest
 from envelope_ops import F32, Function, check
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.regroup import overflowing
-from gpuemu_flow.types import Verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gpuemu_flow.graph.overrides import Overrides
+from gpuemu_flow.build.overrides import Overrides
 
 
 def test_all_of_it_survives() -> None:

@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from gpuemu_flow.config.load import load_config
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.types import Case, InputSpec
+from gpuemu_flow.model.types import Case, InputSpec
+from gpuemu_flow.workers.api import Program
 
 CONFIG = """
 [[ops]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from envelope_ops import F32, Arrays, Reference, check
 
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype
 from gpuemu_flow.numerics.operand import (
     PRECISIONS,
@@ -21,7 +22,6 @@ from gpuemu_flow.numerics.operand import (
 )
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.shadow import shadow_source
-from gpuemu_flow.types import Verdict
 
 HALVES = ["float16", "bfloat16"]
 SIZES = [(67, 129, 64), (33, 257, 64)]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.problems.kernelbench import find_kernelbench
-from gpuemu_flow.problems.model import Argument, ProblemFacts
-from gpuemu_flow.problems.probing import ProbeError, described
-from gpuemu_flow.problems.sizes import CachedAttempts, scale_down, vary
+from gpuemu_flow.services.problems.kernelbench import find_kernelbench
+from gpuemu_flow.services.problems.model import Argument, ProblemFacts
+from gpuemu_flow.services.problems.probing import ProbeError, described
+from gpuemu_flow.services.problems.sizes import CachedAttempts, scale_down, vary
 
 GOOD = {
     "init": [3, {"tuple": [1, 2]}],

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.problems.flashinfer_definitions import axes_of, find_flashinfer, rules_of_axes
-from gpuemu_flow.problems.gpumode import YamlError, find_gpumode, read_yaml
-from gpuemu_flow.problems.probing import ProbeError
+from gpuemu_flow.services.problems.flashinfer_definitions import (
+    axes_of,
+    find_flashinfer,
+    rules_of_axes,
+)
+from gpuemu_flow.services.problems.gpumode import YamlError, find_gpumode, read_yaml
+from gpuemu_flow.services.problems.probing import ProbeError
 
 REFERENCE = (
     "def generate_input(size, seed): ...\ndef ref_kernel(data): ...\n"

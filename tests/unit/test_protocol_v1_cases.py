@@ -20,9 +20,9 @@ from gpuemu_flow.cases.protocol_v1 import (
     representative_shape,
     tensors,
 )
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.types import Case, InputSpec
 from gpuemu_flow.numerics.rng import MASK64, SeededRng
-from gpuemu_flow.types import Case, InputSpec
 
 DATA = Path(__file__).parents[1] / "data"
 RUNS = json.loads((DATA / "fuzz_vectors.json").read_text(encoding="utf-8"))["runs"]

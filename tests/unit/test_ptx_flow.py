@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ptx_text import entry, module, only_body
 
-from gpuemu_flow.artifacts.ptx.flow import analyse_dataflow, build_cfg
-from gpuemu_flow.artifacts.ptx.opcode import (
+from gpuemu_flow.lint.ptx.flow import analyse_dataflow, build_cfg
+from gpuemu_flow.lint.ptx.opcode import (
     first_operand,
     parse_address,
     parse_integer,

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from ptx_text import ARCHITECTURES, HEADER, KERNELS, entry, kernel_views, module, view_of
 
-from gpuemu_flow.artifacts.families import FAMILIES, family_of_text
-from gpuemu_flow.artifacts.kernel import KernelView
-from gpuemu_flow.artifacts.measure import Artifact, KnownLaunch, measure
+from gpuemu_flow.lint.families import FAMILIES, family_of_text
+from gpuemu_flow.lint.kernel import KernelView
+from gpuemu_flow.lint.measure import Artifact, KnownLaunch, measure
 
 
 def ptx_of(name: str, arch: str = "sm_80") -> bytes:

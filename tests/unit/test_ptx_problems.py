@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from ptx_text import HEADER, module
 
-from gpuemu_flow.artifacts.ptx import read_body, read_ptx
-from gpuemu_flow.artifacts.ptx.parser import MAX_PROBLEMS
+from gpuemu_flow.lint.ptx import read_body, read_ptx
+from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
 
 
 @pytest.mark.parametrize(

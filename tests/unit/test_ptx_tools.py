@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.artifacts.tool_output import (
+from gpuemu_flow.lint.tool_output import (
     parse_nvdisasm_json,
     parse_ptxas_output,
 )
-from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.lint.toolchain import Tool, Toolchain, find_tools
+from gpuemu_flow.model.errors import Problem
 
 PTXAS_13 = """\
 ptxas info    : 10 bytes gmem, 16 bytes cmem[4]

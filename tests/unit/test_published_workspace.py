@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import tomli
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.problems.gpuemu import import_gpuemu
-from gpuemu_flow.problems.model import ImportOutcome, Options
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.services.problems.gpuemu import import_gpuemu
+from gpuemu_flow.services.problems.model import ImportOutcome, Options
 
 OP = "[[ops]]\nname = 'a'\nreference = 'ref.py'\nop_script = 'op.py'\n"
 META: dict[str, Any] = {

@@ -11,12 +11,12 @@ import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.judging.verdicts import reason, run_error_result
-from gpuemu_flow.results.document import causes
-from gpuemu_flow.results.model import CaseVerdict, OpResult
-from gpuemu_flow.runners.api import Program, RunError
-from gpuemu_flow.runners.diagnose import explain
-from gpuemu_flow.types import CheckResult, FailureKind, Verdict
+from gpuemu_flow.judge.verdicts import reason, run_error_result
+from gpuemu_flow.model.types import CheckResult, FailureKind, Verdict
+from gpuemu_flow.report.document import causes
+from gpuemu_flow.report.model import CaseVerdict, OpResult
+from gpuemu_flow.workers.api import Program, RunError
+from gpuemu_flow.workers.diagnose import explain
 
 PROGRAM = Program(kind="callable", root="/w", input_names=("x",), path="/w/op.py", function="op")
 LYING = "the op: op-timeout: op-exception: KeyError: 12"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.judging.traits import overflow_notes
+from gpuemu_flow.judge.traits import overflow_notes
+from gpuemu_flow.model.errors import Problem, RunnerError
 
 Array = NDArray[Any]
 X = np.array([-3.0, 2.0, 750.0, 1e5], np.float32)

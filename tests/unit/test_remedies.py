@@ -11,11 +11,11 @@ from envelope_ops import Function
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.judge import Judge
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judge.judge import Judge
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
 from gpuemu_flow.numerics.operand import Rounding, rounded, rounding_to
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.types import Case, CheckResult, InputSpec, Verdict
 
 Array = NDArray[Any]
 F16, F32 = np.float16, np.float32

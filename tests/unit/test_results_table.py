@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.kernel import KernelFigures, KernelRecord
-from gpuemu_flow.reports.text import Style, render_kernels, render_results, wrapped
-from gpuemu_flow.results.model import KernelResult, OpResult
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report.model import KernelResult, OpResult
+from gpuemu_flow.report.text import Style, render_kernels, render_results, wrapped
 
 
 def columns(result: OpResult) -> str:

@@ -9,9 +9,9 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from ptx_text import kernel_views
 
-from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
-from gpuemu_flow.artifacts.kernel import KernelMetrics
-from gpuemu_flow.artifacts.occupancy import ARCHITECTURES, occupancy
+from gpuemu_flow.lint.diff import KernelDiff, diff_kernels
+from gpuemu_flow.lint.kernel import KernelMetrics
+from gpuemu_flow.lint.occupancy import ARCHITECTURES, occupancy
 
 BASE = KernelMetrics(
     name="k",

@@ -8,10 +8,10 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
-from gpuemu_flow.artifacts.kernel import KernelMetrics, KernelRecord, KernelView
-from gpuemu_flow.artifacts.occupancy import ARCHITECTURES, occupancy
-from gpuemu_flow.artifacts.policy import KernelPolicy, opcode_matches
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.lint.kernel import KernelMetrics, KernelRecord, KernelView
+from gpuemu_flow.lint.occupancy import ARCHITECTURES, occupancy
+from gpuemu_flow.lint.policy import KernelPolicy, opcode_matches
+from gpuemu_flow.model.types import Verdict
 
 
 def view(**figures: object) -> KernelView:

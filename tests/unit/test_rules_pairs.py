@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from ptx_text import HEADER, broken_rules, kernel_views, view_of
 
-from gpuemu_flow.artifacts.kernel import KernelView
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules import RULES_BY_ID
+from gpuemu_flow.lint.kernel import KernelView
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.rules import RULES_BY_ID
 
 
 class Pair(NamedTuple):

@@ -9,8 +9,8 @@ import pytest
 from config_workspace import ConfigWorkspace
 from msgspec import to_builtins
 
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.graph.compile_kernels import kernel_policy
+from gpuemu_flow.build.compile_kernels import kernel_policy
+from gpuemu_flow.lint.policy import KernelPolicy
 
 KERNEL = '[[kernels]]\nname = "k"\nptx = "kernels/k.ptx"\n'
 

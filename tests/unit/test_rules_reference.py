@@ -9,8 +9,8 @@ import pytest
 from config_workspace import ConfigWorkspace
 from ptx_text import REPOSITORY
 
-from gpuemu_flow.artifacts import rules
-from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID, explain
+from gpuemu_flow.lint import rules
+from gpuemu_flow.lint.rules import RULES, RULES_BY_ID, explain
 
 PAGE = REPOSITORY / "docs" / "lint-rules.md"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from ptx_text import REPOSITORY, kernel_views
 
-from gpuemu_flow.artifacts.kernel import PtxLocation
-from gpuemu_flow.artifacts.lint import Allowances, Linter, parse_allowances
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.rules import RULES_BY_ID
+from gpuemu_flow.lint.kernel import PtxLocation
+from gpuemu_flow.lint.lint import Allowances, Linter, parse_allowances
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.rules import RULES_BY_ID
 
 
 def read_source(path: str) -> bytes | None:

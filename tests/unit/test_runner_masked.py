@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuemu_flow.runners.api import OpError
-from gpuemu_flow.runners.tensors import name_outputs
+from gpuemu_flow.workers.api import OpError
+from gpuemu_flow.workers.tensors import name_outputs
 
 VALUES = np.arange(4, dtype=np.float32)
 

@@ -13,10 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
+from gpuemu_flow.model.types import DTYPES, LAYOUTS, Case, FailureKind, InputSpec
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.runners import channel
-from gpuemu_flow.runners.api import Slot, end_of
-from gpuemu_flow.runners.arena import (
+from gpuemu_flow.workers import channel
+from gpuemu_flow.workers.api import Slot, end_of
+from gpuemu_flow.workers.arena import (
     Arena,
     InputBuffers,
     byte_span,
@@ -24,8 +25,7 @@ from gpuemu_flow.runners.arena import (
     same_bytes,
     whole_memory,
 )
-from gpuemu_flow.runners.checked import FIRST_FILL, SECOND_FILL, compare_calls
-from gpuemu_flow.types import DTYPES, LAYOUTS, Case, FailureKind, InputSpec
+from gpuemu_flow.workers.checked import FIRST_FILL, SECOND_FILL, compare_calls
 
 
 def make_case(layout: str, dtype: str, shape: tuple[int, ...] = (5, 7)) -> Case:

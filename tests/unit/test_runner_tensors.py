@@ -13,7 +13,7 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from gpuemu_flow.runners.tensors import name_outputs
+from gpuemu_flow.workers.tensors import name_outputs
 
 pytestmark = pytest.mark.ci
 DTYPES = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from gpuemu_flow.runners.sandbox import filters
+from gpuemu_flow.workers.sandbox import filters
 
 ALLOW = 0x7FFF0000
 PROCESSORS = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

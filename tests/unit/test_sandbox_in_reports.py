@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from report_samples import passed, report_of
 
 from gpuemu_flow.cli.report import FORMATS, render
-from gpuemu_flow.results.document import Report
+from gpuemu_flow.report.document import Report
 
 LEVELS = ("landlock 3, seccomp", "off")
 

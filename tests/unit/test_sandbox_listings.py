@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.runners.sandbox import listings
-from gpuemu_flow.runners.sandbox.listings import Listings
-from gpuemu_flow.runners.sandbox.rules import rules_for
-from gpuemu_flow.runners.sandbox.spec import Sandbox
+from gpuemu_flow.workers.sandbox import listings
+from gpuemu_flow.workers.sandbox.listings import Listings
+from gpuemu_flow.workers.sandbox.rules import rules_for
+from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 NAMES = ("a.py", "b.py", "deep")
 

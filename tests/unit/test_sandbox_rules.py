@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.runners.sandbox import spec
-from gpuemu_flow.runners.sandbox.rules import AccessRules, rules_for
-from gpuemu_flow.runners.sandbox.spec import Sandbox
+from gpuemu_flow.workers.sandbox import spec
+from gpuemu_flow.workers.sandbox.rules import AccessRules, rules_for
+from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 
 def made(root: Path, *names: str) -> None:

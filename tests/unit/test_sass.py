@@ -7,13 +7,13 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 from ptx_text import kernel_views, view_of, with_sass
 
-from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
-from gpuemu_flow.artifacts.families import FAMILIES, count_sass_families, sass_family
-from gpuemu_flow.artifacts.kernel import KernelMetrics, KernelView
-from gpuemu_flow.artifacts.lint import Linter
-from gpuemu_flow.artifacts.measure import Artifact, measure
-from gpuemu_flow.artifacts.policy import KernelPolicy
-from gpuemu_flow.artifacts.tool_output import MachineCode
+from gpuemu_flow.lint.diff import KernelDiff, diff_kernels
+from gpuemu_flow.lint.families import FAMILIES, count_sass_families, sass_family
+from gpuemu_flow.lint.kernel import KernelMetrics, KernelView
+from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Artifact, measure
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.tool_output import MachineCode
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.judging.verdicts import run_error_result
-from gpuemu_flow.problems.score import scores_of
-from gpuemu_flow.results.model import CaseVerdict, OpResult, RunReport, TaskCounts
-from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import CheckResult, FailureKind, Verdict
+from gpuemu_flow.judge.verdicts import run_error_result
+from gpuemu_flow.model.types import CheckResult, FailureKind, Verdict
+from gpuemu_flow.report.model import CaseVerdict, OpResult, RunReport, TaskCounts
+from gpuemu_flow.services.problems.score import scores_of
+from gpuemu_flow.workers.api import RunError
 
 OP, REFERENCE, GENERATOR = (
     FailureKind.EXECUTION,

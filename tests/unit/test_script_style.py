@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuemu_flow.runners.script import function_to_call
+from gpuemu_flow.workers.script import function_to_call
 
 REFERENCE = "def reference(x):\n    return x\n"
 GUARDED = "try:\n    import torch\nexcept ImportError:\n    torch = None\n"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.inputs import files
-from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.inputs.input_names import SettledFacts
-from gpuemu_flow.observed import ConfiguredEnv, Observation
+from gpuemu_flow.build import files
+from gpuemu_flow.build.discovery import Discovery
+from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.build.input_names import SettledFacts
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 
 NO_AGE = -(10**18)

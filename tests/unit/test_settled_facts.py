@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.inputs import input_names as settled
-from gpuemu_flow.inputs.files import stamp_of
-from gpuemu_flow.inputs.input_names import SettledFacts
+from gpuemu_flow.build import input_names as settled
+from gpuemu_flow.build.files import stamp_of
+from gpuemu_flow.build.input_names import SettledFacts
 
 MANY = 100
 

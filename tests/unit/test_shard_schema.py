@@ -13,20 +13,10 @@ from msgspec.structs import asdict
 from report_samples import KERNEL, failed, report_of, sample
 
 import gpuemu_flow.schemas
-from gpuemu_flow.artifacts.kernel import KernelRecord
 from gpuemu_flow.cases.cause import Cause, Condition, Counts
-from gpuemu_flow.kernel_findings import CodePlace, KernelFinding
-from gpuemu_flow.results.document import Report, ShardPart, TaskState
-from gpuemu_flow.results.model import (
-    KernelChange,
-    KernelResult,
-    OpResult,
-    Regression,
-    ResultChange,
-    RunReport,
-)
-from gpuemu_flow.results.shard_document import document_of, rebuilt, violation
-from gpuemu_flow.types import (
+from gpuemu_flow.lint.kernel import KernelRecord
+from gpuemu_flow.model.kernel_findings import CodePlace, KernelFinding
+from gpuemu_flow.model.types import (
     Case,
     CheckResult,
     ErrorStats,
@@ -35,7 +25,17 @@ from gpuemu_flow.types import (
     InputSpec,
     WeakOutput,
 )
-from gpuemu_flow.value_rules import GeneratedValues, ValueRule
+from gpuemu_flow.model.value_rules import GeneratedValues, ValueRule
+from gpuemu_flow.report.document import Report, ShardPart, TaskState
+from gpuemu_flow.report.model import (
+    KernelChange,
+    KernelResult,
+    OpResult,
+    Regression,
+    ResultChange,
+    RunReport,
+)
+from gpuemu_flow.report.shard_document import document_of, rebuilt, violation
 
 PART = ShardPart(
     1, 2, "split", {"softmax": "digest"}, {"softmax": "digest"}, {"--since": ""}, ("softmax",)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.remote.entry import Entry, encode, name_of
 from gpuemu_flow.store.remote.place import place_of

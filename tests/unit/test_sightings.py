@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners import channel
-from gpuemu_flow.runners.sightings import Sightings, framed
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.workers import channel
+from gpuemu_flow.workers.sightings import Sightings, framed
 
 
 @pytest.fixture

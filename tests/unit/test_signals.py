@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from gpuemu_flow.cli.main import INTERRUPTED, exit_code_of
-from gpuemu_flow.debug.repl import run_repl
-from gpuemu_flow.engine.signals import (
+from gpuemu_flow.build.signals import (
     TerminatedError,
     cancel_on_signals,
     handled,
     terminating_as_interrupting,
 )
+from gpuemu_flow.cli.main import INTERRUPTED, exit_code_of
+from gpuemu_flow.services.debug.repl import run_repl
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CATCHABLE = (signal.SIGTERM, signal.SIGHUP)

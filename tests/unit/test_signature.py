@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from report_samples import hostile
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.reports import signature
-from gpuemu_flow.reports.html_writer import report_to_html
-from gpuemu_flow.reports.signature import MARKER, SignatureError
+from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.report import signature
+from gpuemu_flow.report.html_writer import report_to_html
+from gpuemu_flow.report.signature import MARKER, SignatureError
 
 pytest.importorskip("cryptography", reason="the extra `sign` is not installed")
 

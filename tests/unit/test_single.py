@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.constants import moving_constants
 from gpuemu_flow.numerics.envelope import build_envelope

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpuemu_flow.judging.subject import CompareParams
+from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import (
     BuildParams,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.results import StampFile
 

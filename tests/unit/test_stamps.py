@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.inputs import plan
-from gpuemu_flow.inputs.files import FileTable, stamp_of
-from gpuemu_flow.inputs.stamps import (
+from gpuemu_flow.build import plan
+from gpuemu_flow.build.files import FileTable, stamp_of
+from gpuemu_flow.build.stamps import (
     ABSENT,
     DATABASE,
     FILE,

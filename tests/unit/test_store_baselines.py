@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 

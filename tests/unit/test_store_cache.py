@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from whole import WHOLE
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.cache import JsonStore, seal, unseal
 from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
 

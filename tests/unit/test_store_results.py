@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Verdict
-from gpuemu_flow.verdicts import Elements
 
 
 @pytest.fixture

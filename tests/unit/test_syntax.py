@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 
-from gpuemu_flow.syntax import parse_python
+from gpuemu_flow.model.syntax import parse_python
 
 THREADS = 8
 SOURCE = "def f(x):\n    return " + " + ".join(["(x, [x, {x: (x,)}])"] * 50) + "\n"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.errors import UsageError
+from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.tolerances import (
     ToleranceConfig,
     ToleranceProfile,

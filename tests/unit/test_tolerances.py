@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpuemu_flow.model.types import DTYPES, Tolerance
 from gpuemu_flow.numerics.contract import (
     DEFAULT_ORIGIN,
     PartialTolerance,
@@ -13,7 +14,6 @@ from gpuemu_flow.numerics.contract import (
     resolve,
 )
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
-from gpuemu_flow.types import DTYPES, Tolerance
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.runners.api import OpError, Program
-from gpuemu_flow.runners.channel import Watch
-from gpuemu_flow.runners.triton_runner import TritonRunner
+from gpuemu_flow.workers.api import OpError, Program
+from gpuemu_flow.workers.channel import Watch
+from gpuemu_flow.workers.triton_runner import TritonRunner
 
 pytest.importorskip("torch")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpuemu_flow.runners.triton_memory import READ, WRITE, Memory, Region
-from gpuemu_flow.types import FailureKind
+from gpuemu_flow.model.types import FailureKind
+from gpuemu_flow.workers.triton_memory import READ, WRITE, Memory, Region
 
 BASE = 1 << 40
 

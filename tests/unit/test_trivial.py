@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpuemu_flow.model.types import Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.trivial import (
     TrivialResult,
@@ -12,7 +13,6 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.types import Tolerance, Verdict
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((5, 7)).astype(np.float32)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import build_envelope
-from gpuemu_flow.types import Tolerance, Verdict
 
 BF16, F16 = ml_dtypes.bfloat16, np.float16
 HALF_AN_ULP = {"bfloat16": Tolerance(5e-41, 0.004, "docs"), "float16": Tolerance(3e-8, 4.9e-4, "")}

@@ -12,9 +12,9 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.values import draw
 from gpuemu_flow.fuzz.named_case import case_from_text
+from gpuemu_flow.model.types import STRATEGIES, Case, InputSpec
+from gpuemu_flow.model.value_rules import ValueRule
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import STRATEGIES, Case, InputSpec
-from gpuemu_flow.value_rules import ValueRule
 
 SEEDS = range(12)
 DIMS = (Dim("M", min=1, max=64), Dim("N", min=1, max=500))

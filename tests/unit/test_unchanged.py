@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpuemu_flow.inputs.discovery import Discovery
-from gpuemu_flow.inputs.files import FileTable
-from gpuemu_flow.observed import ConfiguredEnv, Observation
+from gpuemu_flow.build.discovery import Discovery
+from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 
 Environ = dict[str, str]

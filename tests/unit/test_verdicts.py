@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from import_graph import ROOT, every_node, source_files
 from msgspec.structs import asdict
 
+from gpuemu_flow.model.types import CheckResult, ErrorStats, Tolerance, Verdict, WeakOutput
+from gpuemu_flow.model.verdicts import Compared, Elements, Tally, decide, of_outputs
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.types import CheckResult, ErrorStats, Tolerance, Verdict, WeakOutput
-from gpuemu_flow.verdicts import Compared, Elements, Tally, decide, of_outputs
 
-ONLY = "gpuemu_flow.verdicts"
+ONLY = "gpuemu_flow.model.verdicts"
 counts = st.integers(-3, 10**6)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.types import DTYPES
 from gpuemu_flow.wire.envelope import WireError, parse, render
 from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
 from gpuemu_flow.wire.tensors import c_strides, decode_tensor, decode_tensors, encode_tensor

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from gpuemu_flow.runners import jobs
-from gpuemu_flow.runners.api import Program
-from gpuemu_flow.runners.channel import Watch
-from gpuemu_flow.runners.jobs import Evaluator
+from gpuemu_flow.workers import jobs
+from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.channel import Watch
+from gpuemu_flow.workers.jobs import Evaluator
 
 NAME = "a_module_of_the_test"
 
@@ -66,7 +66,7 @@ def test_what_was_loaded_before_workers_is_not_looked_at_again(
     jobs.prepare()
     assert jobs._never_taken[NAME] is sys.modules[NAME]
     assert jobs._never_taken["sys"] is sys
-    assert jobs._never_taken["gpuemu_flow.runners.jobs"] is jobs
+    assert jobs._never_taken["gpuemu_flow.workers.jobs"] is jobs
     assert evaluator._take_modules() == {}
     module = put(tmp_path / "m.py")
     assert evaluator._take_modules() == {NAME: module}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpuemu_flow.cases.kinds.setting import Array, Ints, Kind, Setting
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype
-from gpuemu_flow.types import DTYPES
 
 NIBBLE_ENDS = (0x00, 0x0F, 0xF0, 0xFF, 0x77, 0x88, 0x78, 0x87, 0x70, 0x07, 0x80, 0x08)
 

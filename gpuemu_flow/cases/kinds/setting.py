@@ -10,9 +10,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.rows import Rows
+from gpuemu_flow.model.types import DTYPES, Shape
+from gpuemu_flow.model.value_rules import Number, ValueRule
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import DTYPES, Shape
-from gpuemu_flow.value_rules import Number, ValueRule
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.effects import (
     asynchronous,
     atomics,
@@ -16,6 +15,7 @@ from gpuemu_flow.emulator.effects import (
     warps,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.lint.ptx import Opcode
 
 _EFFECTS: dict[str, Effect] = {
     **moves.EFFECTS,

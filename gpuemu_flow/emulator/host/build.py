@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 from gpuemu_flow.emulator.native.compiler import _make_private
-from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.lint.toolchain import Tool, find_tools
+from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.store.user_cache import user_cache_folder
 
 NATIVE = Path(__file__).parent / "native"

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuemu_flow.emulator.errors import UnsupportedError
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 MAGIC = 0xBA55ED50
 _PTX = 1

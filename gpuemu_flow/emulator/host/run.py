@@ -19,7 +19,7 @@ import msgspec
 from gpuemu_flow.emulator.host.build import build_program, find_toolkit, problem, runtime_folder
 from gpuemu_flow.emulator.host.places import needed_libraries
 from gpuemu_flow.emulator.host.session import HostReport, Options, Session
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
 
 FINDINGS_CODE = 86
 """Exit code with findings; that of compute-sanitizer is the user's choice, often this one."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.native.lanes_floats import FLOAT_WRITERS, conversion
 from gpuemu_flow.emulator.native.lanes_integers import INTEGER_WRITERS, Arguments
 from gpuemu_flow.emulator.registry import ROUNDINGS
+from gpuemu_flow.lint.ptx import Opcode
 
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2"})
 _ARITHMETIC = frozenset({*ROUNDINGS, "ftz", "sat"})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.native.lanes_integers import Arguments, Words, Writer
 from gpuemu_flow.emulator.native.writer import INTEGRAL, MODES, c_type, width
 from gpuemu_flow.emulator.registry import ROUNDINGS, rounding
 from gpuemu_flow.emulator.types import is_float
+from gpuemu_flow.lint.ptx import Opcode
 
 _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _SUFFIX = {"f32": "f", "f64": "d"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator.native.writer import arithmetic_type, c_type, width
 from gpuemu_flow.emulator.registry import BIT_TYPES, INTEGERS
 from gpuemu_flow.emulator.semantics.integers import _PRMT_TABLES as PERMUTATIONS
 from gpuemu_flow.emulator.types import DTYPES
+from gpuemu_flow.lint.ptx import Opcode
 
 _PAIRS = frozenset({"u16x2", "s16x2"})
 Words = frozenset[str]

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.remote.transport import MOST_ENTRY_BYTES
-from gpuemu_flow.types import Json
 
 VERSION = 2
 MOST_BLOBS = 1_000_000

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.store.remote.entry import LEAST_KEY_BYTES
 from gpuemu_flow.store.remote.transport import Transport
 

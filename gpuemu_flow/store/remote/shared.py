@@ -17,7 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, visible
@@ -35,7 +36,6 @@ from gpuemu_flow.store.remote.transport import (
     Transport,
 )
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Json
 
 T = TypeVar("T")
 REQUEST_THREADS = 8

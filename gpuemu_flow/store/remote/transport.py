@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.model.errors import Problem, UsageError
 
 ACTION = "ac"
 """Kind of entries, which are small and replaceable, and named by the sha256 of their keys."""

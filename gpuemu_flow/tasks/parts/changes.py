@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuemu_flow.errors import StoreError
+from gpuemu_flow.model.errors import StoreError
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest, write_manifest
-from gpuemu_flow.types import Json
 
 
 def read_previous(target: Path, stage: str) -> dict[str, Json]:

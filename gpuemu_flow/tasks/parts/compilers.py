@@ -15,20 +15,20 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpuemu_flow.artifacts.cubin import read_cubin
-from gpuemu_flow.artifacts.tool_output import (
+from gpuemu_flow.lint.cubin import read_cubin
+from gpuemu_flow.lint.tool_output import (
     MachineCode,
     errors_of,
     parse_nvdisasm_json,
     parse_ptxas_output,
 )
-from gpuemu_flow.artifacts.toolchain import PACKAGES, Tool, Toolchain, ToolRun, run_tool
-from gpuemu_flow.errors import Problem
-from gpuemu_flow.let_through import let_through
-from gpuemu_flow.plain_text import clipped
-from gpuemu_flow.runners.sandbox import launch
+from gpuemu_flow.lint.toolchain import PACKAGES, Tool, Toolchain, ToolRun, run_tool
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.let_through import let_through
+from gpuemu_flow.model.plain_text import clipped
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks.base import Interrupted
-from gpuemu_flow.types import Json
+from gpuemu_flow.workers.sandbox import launch
 
 TIMEOUT = 300.0
 COMMAND_TIMEOUT = 900.0

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field, to_builtins
 
-from gpuemu_flow.judging.verdicts import input_error
-from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.judge.verdicts import input_error
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
-from gpuemu_flow.types import Json
+from gpuemu_flow.workers.api import Checks, Outcome, Program, Request
 
 
 class BatchOutcomes(Struct, frozen=True):

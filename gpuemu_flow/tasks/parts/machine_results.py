@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.tasks.base import StageContext, TaskSpec
-from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.remote.shared import SharedCache

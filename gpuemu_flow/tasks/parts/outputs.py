@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gpuemu_flow.judging.subject import FULL_CHECKS, PLAIN
-from gpuemu_flow.judging.verdicts import StoredCase
-from gpuemu_flow.runners.api import Request
+from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
+from gpuemu_flow.judge.verdicts import StoredCase
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.parts.execute import outcome_record
-from gpuemu_flow.types import Json
+from gpuemu_flow.workers.api import Request
 
 
 def heal_missing(

@@ -1,0 +1,1 @@
+"""What is stale, and in which order it runs; the only user of doit."""

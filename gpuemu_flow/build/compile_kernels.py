@@ -1,0 +1,457 @@
+"""Compile kernels to tasks: build, lint and diff for each kernel and architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field, json, structs, to_builtins
+
+from gpuemu_flow.build.compile_rules import RuleTasks, programs_of, with_outputs
+from gpuemu_flow.build.files import stamp_of
+from gpuemu_flow.build.globs import glob_files
+from gpuemu_flow.build.graph import Skip
+from gpuemu_flow.build.includes import Includes, find_includes, relative
+from gpuemu_flow.build.own_code import package_version
+from gpuemu_flow.build.snapshot import KernelBasis
+from gpuemu_flow.build.sources import SourceIndex
+from gpuemu_flow.config.model import Config, KernelConfig, Policies
+from gpuemu_flow.lint.kernel import VIEW_VERSION
+from gpuemu_flow.lint.lint import LINT_VERSION
+from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.toolchain import (
+    HOST_COMPILERS,
+    Toolchain,
+    find_tools,
+    host_compilers,
+    tool_missing,
+    tool_places,
+)
+from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskInput, TaskSpec
+from gpuemu_flow.tasks.params import (
+    BuildParams,
+    CodeParams,
+    KernelDiffParams,
+    LintParams,
+    StageParams,
+    params_of,
+)
+from gpuemu_flow.workers.sandbox.fence import Fence, OffLimits, off_limits_of
+from gpuemu_flow.workers.sandbox.spec import Sandbox
+
+DEFAULT_ARCH = "sm_80"
+"""Architecture for sources that have to be compiled, if none is configured."""
+
+CUDA, GIVEN, COMMAND, TRITON = "cuda", "given", "command", "triton"
+_ALIASES = {
+    "max_local_memory": "max_local_memory_bytes",
+    "forbidden_patterns": "forbidden_instructions",
+}  # under which a limit may stand among those that a kernel gives
+_NEEDED = {
+    CUDA: ("nvcc", "nvdisasm"),
+    GIVEN: ("ptxas", "nvdisasm"),
+    COMMAND: ("ptxas", "nvdisasm"),
+    TRITON: ("nvdisasm",),
+}
+
+
+class KernelTasks(Struct):
+    """The part of the graph that the kernels add."""
+
+    tasks: list[TaskSpec] = field(default_factory=list)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    skips: list[Skip] = field(default_factory=list)
+    basis: KernelBasis | None = None
+    unbuildable: dict[str, str] = field(default_factory=dict)
+
+    def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
+        """Return the ``code`` task of a kernel's build for `arch`; None if there is no such build.
+
+        An empty `arch` accepts any build. A build without an architecture matches every `arch`.
+        """
+        for spec in self.tasks:
+            if spec.stage == stages.CODE and spec.subject == kernel:
+                own = params_of(CodeParams, spec.params).arch
+                if not own or arch in ("", own):
+                    return spec
+        return None
+
+
+def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPolicy:
+    """Return the policy of a kernel: its own limits and, where it sets none, ``[policies]``.
+
+    Without a kernel, this is the policy that ``[policies]`` describes.
+    """
+    limits: dict[str, Any] = {
+        "max_registers": policies.registers.fail,
+        "registers_warn_above": policies.registers.warn,
+        "max_spills": policies.spills.fail,
+        "spills_warn_above": policies.spills.warn,
+        "max_local_memory_bytes": policies.local_memory.fail,
+        "local_memory_warn_above": policies.local_memory.warn,
+    }
+    allow: dict[str, str] = {}
+    archs: tuple[str, ...] = ()
+    if kernel is not None:
+        archs = kernel.build.arch
+        allow = {allowed.rule: allowed.reason for allowed in kernel.allow}
+        for written in kernel.checks.given:
+            name = _ALIASES.get(written, written)
+            own = getattr(kernel.checks, name)
+            if own is not None:
+                limits["expect_tensor_cores" if name == "tensor_cores" else name] = own
+    given = {name: value for name, value in limits.items() if value is not None}
+    return KernelPolicy(
+        **given, severities=policies.rules, allow=allow, archs=archs, explicit=frozenset(given)
+    )
+
+
+def still_holds(root: Path, basis: KernelBasis) -> bool:
+    """Tell whether the artifacts, headers and tools that tasks were compiled from are unchanged."""
+    return (
+        all(
+            find_includes(root / start, flags, root).to_json() == found
+            for start, flags, found in basis.includes
+        )
+        and all((root / path).is_file() == there for path, there in basis.given)
+        and tool_files(basis.tools, basis.configured) == basis.tool_files
+        and basis.triton in (None, triton_version(basis.python))
+    )
+
+
+def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
+    """Return a pair [path, stamp] for each path where a tool is looked for.
+
+    The stamp is None if there is no file at the path. `configured` maps names of tools to the
+    programs that the configuration sets for them.
+    """
+    stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
+    return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
+
+
+def triton_version(python: str) -> str:
+    """Return the version of Triton in the interpreter `python`; empty if Triton is not installed.
+
+    If `python` is empty, this is the version in our own interpreter.
+    """
+    if not python:
+        return package_version("triton")
+    pattern = "lib/python*/site-packages/triton-*.dist-info"
+    found = sorted(path.name for path in Path(python).parent.parent.glob(pattern))
+    return ", ".join(found)
+
+
+class KernelCompiler:
+    """Makes the tasks of all kernels; `version` is the digest of our own code."""
+
+    def __init__(
+        self,
+        config: Config,
+        cache: WorkspaceCache,
+        sources: SourceIndex,
+        version: str,
+        fence: Fence,
+        rules: RuleTasks | None,
+    ) -> None:
+        self._rules = rules
+        self._version = version
+        self._fence = fence
+        self._config = config
+        self._root = config.root
+        self._cache = cache
+        self._sources = sources
+        self._out = KernelTasks()
+        self._includes: list[list[Json]] = []
+        self._given: list[list[Json]] = []
+        self._op_names = {op.name for op in config.ops}
+        self._run = {
+            ref.kernel for op in config.ops for ref in (op.op, op.reference) if ref is not None
+        }
+        self._python = config.execution.python_path or ""
+
+    def compile(self) -> KernelTasks:
+        """Make the tasks of all kernels, in the order of the configuration."""
+        if not self._config.kernels:
+            return self._out
+        kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
+        tools = sorted({name for kind in kinds.values() for name in _NEEDED.get(kind, ())})
+        configured = dict(self._config.execution.tools)
+        self._chain = find_tools(configured, names=tools, root=self._root) if tools else Toolchain()
+        for kernel in self._config.kernels:
+            kind = kinds[kernel.name]
+            if not kind:
+                self._out.skips.append(Skip(kernel.name, "", kernel.skip_reason))
+                self._out.groups.setdefault(kernel.name, [])
+            else:
+                self._add(kernel, kind)
+        watched = [*tools, *(HOST_COMPILERS if CUDA in kinds.values() else ())]
+        self._out.basis = KernelBasis(
+            includes=self._includes,
+            given=self._given,
+            tools=watched,
+            configured=configured,
+            tool_files=tool_files(watched, configured),
+            triton=triton_version(self._python) if TRITON in kinds.values() else None,
+            python=self._python,
+        )
+        return self._out
+
+    def _kind(self, kernel: KernelConfig) -> str:
+        """Return the kind of a kernel's build, such as `CUDA`; empty if nothing can be built."""
+        if kernel.build.command:
+            return COMMAND
+        if kernel.triton is not None:
+            return TRITON
+        given = [path for path in (kernel.ptx, kernel.cubin) if path is not None]
+        compiled = kernel.source is not None and kernel.source.suffix == ".cu"
+        if compiled:
+            self._given += [[relative(path, self._root), path.is_file()] for path in given]
+            return GIVEN if any(path.is_file() for path in given) else CUDA
+        return GIVEN if given or kernel.source is not None else ""
+
+    def _add(self, kernel: KernelConfig, kind: str) -> None:
+        archs: tuple[str, ...] = kernel.build.arch
+        if kind == COMMAND:
+            archs = archs if len(archs) == 1 else ()
+        elif kind != GIVEN:
+            archs = archs or (DEFAULT_ARCH,)
+        linted = []
+        missing = self._missing(kind)
+        if missing:
+            self._out.unbuildable[kernel.name] = missing
+        for arch in archs or ("",):
+            build = self._build(kernel, kind, arch)
+            lint = self._lint(kernel, build, arch)
+            run = kernel.name in self._run and not missing
+            code = [self._code(kernel, build, arch)] if run else []
+            for spec in (build, *code, lint):
+                self._take(spec, f"{spec.stage}:{kernel.name}", spec.stage)
+            linted.append(TaskInput(f"lint:{arch}", lint.name, lint.target))
+        if not archs:
+            for arch in kernel.build.arch:  # names that the configuration's targets may use
+                for stage in (stages.BUILD, stages.LINT):
+                    self._out.groups[f"{stage}:{kernel.name}:{arch}"] = [f"{stage}:{kernel.name}"]
+        policy = kernel_policy(self._config.policies, kernel)
+        name = f"diff:{kernel.name}"
+        diff = self._spec(
+            stages.KERNEL_DIFF,
+            kernel,
+            name=f"{name}:kernel" if kernel.name in self._op_names else name,
+            inputs=tuple(linted),
+            params=KernelDiffParams(forbidden=list(policy.forbidden_instructions)),
+        )
+        self._take(diff, name, stages.DIFF)
+
+    def _take(self, spec: TaskSpec, group: str, stage: str) -> None:
+        self._out.tasks.append(spec)
+        groups = self._out.groups
+        names = [stage, spec.subject]
+        if group != spec.name:
+            names.append(group)
+        for name in names:
+            groups.setdefault(name, []).append(spec.name)
+
+    def _build(self, kernel: KernelConfig, kind: str, arch: str) -> TaskSpec:
+        includes = self._includes_of(kernel)
+        files, packages = self._files(kernel, kind, includes)
+        tools = [tool for name in _NEEDED[kind] for tool in self._chain.tools.get(name, ())]
+        ptx, cubin = (
+            None if p is None else relative(p, self._root) for p in self._given_paths(kernel)
+        )
+        params = BuildParams(
+            kind=kind,
+            arch=arch,
+            source=None if kernel.source is None else relative(kernel.source, self._root),
+            ptx=ptx,
+            cubin=cubin,
+            tools=[[tool.name, tool.version] for tool in tools],
+            unusable=[problem.file for problem in self._chain.problems],
+            flags=list(kernel.build.flags),
+        )
+        if kind == COMMAND:
+            globs = kernel.build.inputs
+            params = msgspec.structs.replace(
+                params,
+                command=list(kernel.build.command),
+                inputs=None if globs is None else sorted(globs),
+            )
+        if kind == TRITON and kernel.triton is not None:
+            triton = kernel.triton
+            compiled = {
+                "path": relative(triton.path, self._root),
+                "kernel": triton.kernel,
+                "signature": dict(triton.signature),
+                "constants": dict(triton.constants),
+                "num_warps": triton.num_warps,
+                "num_stages": triton.num_stages,
+            }
+            version = triton_version(self._python)
+            params = msgspec.structs.replace(params, triton=compiled, triton_version=version)
+        own = map(str, _own(kernel))
+        wall = self._fence.around(self._off_limits(kernel), "", emulated=False, own=own)
+        maker = wall
+        if wall is not None and kind == COMMAND:
+            maker = self._with_outputs(wall, kernel)
+        if kind in (COMMAND, CUDA, TRITON):
+            params = msgspec.structs.replace(params, sandbox=self._fence.key())
+        if kind == CUDA and kernel.source is not None:
+            start = relative(kernel.source, self._root)
+            self._includes.append([start, list(kernel.build.flags), includes.to_json()])
+            headers = [name for name in includes.headers if name not in files]
+            host = host_compilers(kernel.build.flags, self._root)
+            params = msgspec.structs.replace(
+                params,
+                headers=digest_json(headers) if headers else None,
+                host_compilers=sorted(host.values()),
+            )
+        return self._spec(
+            stages.BUILD,
+            kernel,
+            arch=arch,
+            sources=files,
+            packages=packages,
+            inputs=() if self._rules is None else self._rules.of_files(files),
+            params=params,
+            settings={
+                "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
+                "tool_problems": [to_builtins(problem) for problem in self._chain.problems],
+                "python": self._python,
+                "sandbox": None if maker is None else msgspec.to_builtins(maker),
+                "tool_sandbox": None if wall is None else msgspec.to_builtins(wall),
+            },
+        )
+
+    def _with_outputs(self, wall: Sandbox, kernel: KernelConfig) -> Sandbox:
+        """Return the sandbox `wall`, extended so that a build command can write its outputs."""
+        outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
+        return with_outputs(wall, outputs, programs_of(self._config), self._root)
+
+    def _off_limits(self, kernel: KernelConfig) -> OffLimits:
+        """Return the restrictions that keep a compiler away from the files of references."""
+        references = [path for op in self._config.ops for path in op.reference.files]
+        return off_limits_of(_own(kernel), references, cache=self._cache.folder, root=self._root)
+
+    @staticmethod
+    def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
+        """Return the configured paths of a kernel's PTX and cubin, each None if there is none.
+
+        If a file is not configured, but the kernel's source is a ``.ptx`` or ``.cubin`` file, this
+        source is returned for it, unless the kernel is built by a command.
+        """
+        ptx, cubin = kernel.ptx, kernel.cubin
+        if kernel.source is not None and not kernel.build.command:
+            ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx
+            cubin = kernel.source if cubin is None and kernel.source.suffix == ".cubin" else cubin
+        return ptx, cubin
+
+    def _includes_of(self, kernel: KernelConfig) -> Includes:
+        """Return a kernel's source and the files that it includes; empty if there is no source."""
+        if kernel.source is None:
+            return Includes([])
+        return find_includes(kernel.source, kernel.build.flags, self._root)
+
+    def _files(
+        self, kernel: KernelConfig, kind: str, includes: Includes
+    ) -> tuple[list[str], tuple[str, ...]]:
+        """Return the files, sorted, and the packages that decide the result of a build."""
+        files = set(includes.files)
+        packages: tuple[str, ...] = ()
+        if kind == GIVEN:
+            given = [path for path in self._given_paths(kernel) if path is not None]
+            files.update(relative(path, self._root) for path in given)
+        if kind == TRITON and kernel.triton is not None:
+            closure = self._sources.closure(kernel.triton.path)
+            files.update(closure.files)
+            packages = closure.packages
+        outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
+        for pattern in kernel.build.inputs or ():
+            made = [] if self._rules is None else self._rules.made(pattern)
+            matched = {*glob_files(self._root, pattern), *made}
+            files.update(matched - {relative(path, self._root) for path in outputs})
+        for word in kernel.build.command:
+            path = self._root / word
+            if word and path not in outputs and path.is_file():
+                files.update(
+                    self._sources.closure(path).files
+                    if path.suffix == ".py"
+                    else find_includes(path, kernel.build.command, self._root).files
+                )
+        return sorted(files), packages
+
+    def _missing(self, kind: str) -> str:
+        """Return the reason why kernels of a kind cannot be built here; empty if they can."""
+        if kind == CUDA and not self._chain.tools.get("nvcc"):
+            missing = tool_missing("nvcc")
+            return f"{missing.message}: {missing.hint}"
+        if kind == TRITON and not triton_version(self._python):
+            return "triton is not installed: pip install triton"
+        return ""
+
+    def _code(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
+        return self._spec(
+            stages.CODE,
+            kernel,
+            arch=arch,
+            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            params=CodeParams(arch=arch),
+        )
+
+    def _lint(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
+        policy = kernel_policy(self._config.policies, kernel)
+        if arch:  # this task answers for its own architecture
+            policy = structs.replace(policy, archs=(arch,))
+        return self._spec(
+            stages.LINT,
+            kernel,
+            arch=arch,
+            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            params=LintParams(
+                entry=kernel.name,
+                arch=arch,
+                policy=json.decode(json.encode(policy, order="deterministic")),
+                threads=kernel.threads_per_block or 0,
+                dynamic_shared_bytes=kernel.dynamic_shared_memory,
+                versions=[VIEW_VERSION, LINT_VERSION],
+            ),
+        )
+
+    def _spec(
+        self,
+        stage: str,
+        kernel: KernelConfig,
+        *,
+        params: StageParams,
+        name: str = "",
+        arch: str = "",
+        settings: Json = None,
+        sources: Sequence[str] = (),
+        packages: Sequence[str] = (),
+        inputs: tuple[TaskInput, ...] = (),
+    ) -> TaskSpec:
+        target = self._cache.manifest_path(stage, kernel.name, arch)
+        default = f"{stage}:{kernel.name}:{arch}" if arch else f"{stage}:{kernel.name}"
+        return TaskSpec(
+            name=name or default,
+            stage=stage,
+            version=self._version,
+            subject=kernel.name,
+            dtype="",
+            sources=tuple(sources),
+            inputs=inputs,
+            params=params,
+            settings=settings,
+            target=target.relative_to(self._cache.folder).as_posix(),
+            packages=tuple(packages),
+        )
+
+
+def _own(kernel: KernelConfig) -> list[Path]:
+    """Return the sources of a kernel."""
+    places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
+    return [path for path in places if path is not None]

@@ -1,0 +1,500 @@
+"""One run: select tasks, find the stale ones, execute them, store the new state."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gpuemu_flow.build import own_code
+from gpuemu_flow.build.elsewhere import far_results
+from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.files import ABSENT, FileTable
+from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.shards import remember_split
+from gpuemu_flow.build.shared_place import shared
+from gpuemu_flow.build.states import TaskStates
+from gpuemu_flow.build.trust import require_trust
+from gpuemu_flow.build.unordered import announced, refuse_unordered
+from gpuemu_flow.build.words import is_set, select
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.keys import TRIGGERS, BuildReason
+from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import StageContext
+from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
+
+if TYPE_CHECKING:
+    from gpuemu_flow.build.elsewhere import Elsewhere
+    from gpuemu_flow.build.run import Executor
+    from gpuemu_flow.build.shards import Shard
+    from gpuemu_flow.config.target_options import TargetOptions
+
+
+class RunOptions(Struct, frozen=True):
+    """The options that a command passes to a run."""
+
+    words: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    since: str = ""
+    shard: Shard | None = None
+    until: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
+    jobs: int | None = None
+    fail_fast: bool | None = None
+    force: bool = False
+    dry_run: bool = False
+    triggers: tuple[str, ...] = TRIGGERS
+    time_limit: float | None = None
+    only_restore: bool = False
+    elsewhere: Elsewhere | None = None
+
+    def under(self, target: TargetOptions) -> RunOptions:
+        """Return these options, with unset ones replaced by the options of a target."""
+        stops = None if target.keep_going is None else not target.keep_going
+        return replace(
+            self,
+            dtypes=self.dtypes or target.dtypes,
+            jobs=target.jobs if self.jobs is None else self.jobs,
+            fail_fast=stops if self.fail_fast is None else self.fail_fast,
+            until=self.until or target.until,
+            forced=self.forced or target.forcerun,
+        )
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Return the names of the options set here, which targets therefore cannot set."""
+        own = {
+            "dtypes": bool(self.dtypes),
+            "jobs": self.jobs is not None,
+            "keep_going": self.fail_fast is not None,
+            "until": bool(self.until),
+            "forcerun": bool(self.forced),
+        }
+        return frozenset(name for name, here in own.items() if here)
+
+    @property
+    def may_be_nothing(self) -> bool:
+        """Tell whether these options may select no task without causing an error.
+
+        This is so if there are `words` and all of them name sets, such as ``@changed``. It is also
+        so if `since` or `shard` is given.
+        """
+        sets_alone = bool(self.words) and all(map(is_set, self.words))
+        return sets_alone or bool(self.since) or self.shard is not None
+
+
+class RunOutcome(Struct):
+    """The outcome of a run."""
+
+    graph: Graph
+    options: RunOptions
+    selected: set[str]
+    status: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, list[BuildReason]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    interrupted: bool = False
+    timed_out: bool = False
+    duration_s: float = 0.0
+
+    @property
+    def executed(self) -> list[str]:
+        """Return the tasks with status ``ran``, in graph order."""
+        return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
+
+    def ordered_status(self) -> dict[str, str]:
+        """Return `status` in graph order."""
+        return {name: self.status[name] for name in self.graph.tasks if name in self.status}
+
+    @property
+    def everything(self) -> bool:
+        """Tell whether no option restricts the run to some of the tasks."""
+        asked = self.options
+        limited = asked.words or asked.dtypes or asked.until or asked.since or asked.shard
+        return not limited
+
+    def all_current(self, workspace: Workspace) -> bool:
+        """Tell whether every task of the run's graph is now known to be current."""
+        return set(self.graph.tasks) <= workspace.snapshot.current
+
+
+def run(
+    workspace: Workspace,
+    options: RunOptions,
+    listener: Listener | None = None,
+    pool: Pool | None = None,
+    conclude: Callable[[RunOutcome], None] | None = None,
+) -> RunOutcome:
+    """Bring the selected tasks up to date.
+
+    Raises UsageError: A word of the options names nothing. Raises StoreError: The cache cannot be
+    used. Raises RunnerError: ``sandbox-missing``.
+    """
+    begin = time.perf_counter()
+    shown = listener or Listener()
+    _check_fence(workspace)
+    cache = workspace.cache
+    selected = selected_tasks(workspace, options)  # report wrong words before waiting for the lock
+    cache.create()
+    cache.check_manifests()
+    with RunLock(cache.lock_path, shown.on_wait) as lock:
+        try:
+            if lock.waited:
+                workspace.renew()
+                _check_fence(workspace)
+                selected = selected_tasks(workspace, options)
+            forced = _forced(workspace, options) & selected
+            outcome = RunOutcome(workspace.graph, options, selected)
+            todo = selected
+            if not options.force:
+                todo = workspace.stale(selected, options.triggers) | forced
+            outcome.problems += _ignored_changes(workspace, options, selected - todo)
+            outcome.status = dict.fromkeys(selected - todo, "current")
+            if options.shard is not None and not options.dry_run:
+                outcome.problems += _other_splits(workspace, options.shard)
+            shown.on_plan(len(selected), len(todo))
+            if options.dry_run:
+                _explain_all(workspace, options, todo, outcome, forced)
+                outcome.problems += announced(workspace, outcome.status)
+            else:
+                if todo:
+                    _execute(workspace, options, todo, outcome, shown, pool, forced)
+                outcome.problems += refuse_unordered(workspace, outcome.status)
+                _remember(workspace, outcome)
+            outcome.problems += cache.problems
+            outcome.duration_s = time.perf_counter() - begin
+            if conclude is not None:
+                conclude(outcome)
+        finally:
+            workspace.close()
+    return outcome
+
+
+def selected_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
+    """Return the tasks that a run with these options covers, dependencies included."""
+    graph = workspace.graph
+    selected = graph.upstream(chosen_tasks(workspace, options))
+    if options.until:
+        selected &= graph.upstream(select(workspace, options.until))
+    return selected
+
+
+def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
+    """Return the tasks that the options select, without their dependencies.
+
+    Raises UsageError: A word names nothing, or the commit does not exist.
+    """
+    graph = workspace.graph
+    chosen = select(workspace, options.words, options.dtypes)
+    if options.since:
+        from gpuemu_flow.build.since import touched_since  # noqa: PLC0415 - seldom needed
+
+        require_trust(workspace)  # git may run what a repository configures
+        chosen &= touched_since(workspace, options.since)
+    if options.shard is not None:
+        from gpuemu_flow.build.shards import owned  # noqa: PLC0415 - seldom needed
+
+        mine = owned(graph, workspace.root, options.shard)
+        chosen = {name for name in chosen if graph.tasks[name].subject in mine}
+    return chosen
+
+
+def _forced(workspace: Workspace, options: RunOptions) -> set[str]:
+    """Return the tasks that have to run even if their results are cached."""
+    graph = workspace.graph
+    if options.force:
+        return set(graph.tasks)
+    return graph.downstream(select(workspace, options.forced)) if options.forced else set()
+
+
+def count_jobs(workspace: Workspace, options: RunOptions) -> int:
+    """Return the number of tasks that may run at a time."""
+    jobs = options.jobs if options.jobs is not None else workspace.settings.jobs
+    return jobs or os.cpu_count() or 1
+
+
+def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
+    """Return a warning, in a list, if tasks in `left` changed, but only in ways the run ignores."""
+    if set(options.triggers) == set(TRIGGERS) or options.force:
+        return []
+    states, tasks = workspace.states(), workspace.graph.tasks
+    differ = [n for n in left if states.reasons(tasks[n], states.parts(tasks[n]))]
+    if not differ:
+        return []
+    ignored = ", ".join(t for t in TRIGGERS if t not in options.triggers)
+    message = f"{len(differ)} tasks were not run although they changed in {ignored}"
+    return [Problem("ignored-changes", message, "leave out --rerun-triggers", warning=True)]
+
+
+def _other_splits(workspace: Workspace, shard: Shard) -> list[Problem]:
+    return remember_split(workspace.cache.state, workspace.graph, workspace.root, shard)
+
+
+def _explain_all(
+    workspace: Workspace,
+    options: RunOptions,
+    todo: set[str],
+    outcome: RunOutcome,
+    forced: set[str],
+) -> None:
+    states = workspace.states(options.triggers)
+    for name in todo:
+        spec = workspace.graph.tasks[name]
+        outcome.status[name] = "pending"
+        reasons = states.reasons(spec, states.parts(spec))
+        made_again = [i.task for i in spec.inputs if i.task in todo]
+        if name in forced:
+            reasons = [BuildReason("forced", new="--force" if options.force else "--forcerun")]
+        elif not reasons:
+            reasons = [BuildReason("follows", new=", ".join(made_again))]
+        outcome.reasons[name] = reasons
+
+
+def _check_fence(workspace: Workspace) -> None:
+    """Raise RunnerError ``sandbox-missing`` if a required sandbox is not available."""
+    level, mode = workspace.snapshot.basis.sandbox, workspace.settings.sandbox
+    if mode == "require" and lacks(level):
+        raise RunnerError(missing_problem(level))
+
+
+def _execute(
+    workspace: Workspace,
+    options: RunOptions,
+    todo: set[str],
+    outcome: RunOutcome,
+    listener: Listener,
+    pool: Pool | None,
+    forced: set[str],
+) -> None:
+    from gpuemu_flow.build.run import Executor  # noqa: PLC0415 - doit only when tasks may run
+
+    require_trust(workspace)
+    jobs = count_jobs(workspace, options)
+    workspace.forget_clean()
+    workspace.cache.clear_staging()
+    _set_damaged_aside(workspace, todo)
+    # Changed inputs always count, whatever the triggers: else a new output would keep the verdict
+    # on the old output.
+    triggers = {*options.triggers, "input"}
+    basis, files = workspace.snapshot.basis, workspace.snapshot.files
+    config = [path for path, _ in basis.config]
+    evidence = StartDigests.take(workspace.graph, todo, files, basis.own_code, config)
+    with (
+        open_context(workspace, options, jobs, listener, pool) as context,
+        shared(workspace, context),
+    ):
+        states = workspace.states(triggers)
+        executor = Executor(
+            workspace.graph,
+            context,
+            states,
+            listener,
+            jobs=jobs,
+            fail_fast=bool(options.fail_fast),
+            forced=forced,
+        )
+        with (
+            _time_limit(options.time_limit, executor) as limit,
+            far_results(workspace, options.elsewhere, todo, context) as lost,
+            states.only_writer(),
+        ):
+            execution = executor.run(todo - set(lost))
+    for name, problem in lost.items():
+        execution.status[name], execution.broken[name] = "failed", (problem,)
+    execution.problems += dict.fromkeys(lost.values())
+    states = workspace.states()
+    tasks = workspace.graph.tasks
+    built = [name for name in tasks if execution.status.get(name) in ("ran", "restored")]
+    made = set[str]().union(*(states.as_made(tasks[name]) for name in built))
+    doubts = evidence.touched(workspace.graph, states, workspace.root)
+    doubts |= evidence.changed(files, made)
+    for name, problem in doubts.items():
+        if execution.status.get(name) in ("ran", "restored"):
+            execution.status[name], execution.broken[name] = "failed", (problem,)
+            execution.problems.append(problem)
+    for name, problems in execution.broken.items():
+        states.save_broken(workspace.graph.tasks[name], problems)
+    outcome.status.update(dict.fromkeys(todo, "pending"))
+    outcome.status.update(execution.status)
+    outcome.status.update(dict.fromkeys(execution.uncached, "pending"))
+    outcome.problems += execution.problems
+    outcome.timed_out = execution.interrupted and limit.is_set()
+    outcome.interrupted = execution.interrupted and not outcome.timed_out
+
+
+@contextmanager
+def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
+    """Inside the context, interrupt the execution when `seconds` have passed; None means never.
+
+    The yielded event is set when this happens.
+    """
+    passed = threading.Event()
+    if seconds is None:
+        yield passed
+        return
+
+    def end() -> None:
+        passed.set()
+        executor.interrupt()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield passed
+    finally:
+        timer.cancel()
+
+
+def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
+    """Set aside each manifest that was changed since its task wrote it, or that is a folder."""
+    states = workspace.states()
+    for name in todo:
+        spec, record = workspace.graph.tasks[name], states.record(name)
+        digest, path = states.manifest_digest(spec), workspace.cache.folder / spec.target
+        changed = record is not None and digest not in (ABSENT, record.digest)
+        if changed or (digest == ABSENT and path.is_dir() and not path.is_symlink()):
+            workspace.cache.set_aside(path, f"not what {name} wrote")
+
+
+@contextmanager
+def open_context(
+    workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
+) -> Iterator[StageContext]:
+    """Yield the context for actions, with new workers if `workers` is None."""
+    own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
+    with own as pool:
+        yield StageContext(
+            root=workspace.root,
+            cache=workspace.cache,
+            pool=pool,
+            environment=workspace.environment,
+            inputs=workspace.inputs,
+            on_progress=listener.on_progress,
+            on_wait=listener.on_wait,
+            force=options.force,
+            only_restore=options.only_restore,
+        )
+
+
+def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
+    """Store the workspace's snapshot after updating its current tasks and observed inputs."""
+    states = workspace.states()
+    ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
+    current = workspace.snapshot.current - workspace.graph.downstream(ended)
+    current -= {name for name, status in outcome.status.items() if status == "failed"}
+    for name in ended:
+        record = states.record(name)
+        if record is not None and record.inputs:
+            workspace.snapshot.observed.record(name, record.discovered, record.observed)
+    workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
+    with workspace.inputs.at_once(), states.only_writer():
+        for name in workspace.graph.downstream(ended):
+            spec = workspace.graph.tasks[name]
+            if not states.reasons(spec, states.parts(spec)):
+                current.add(name)
+    limit = workspace.settings.size_limit
+    if limit and outcome.executed:
+        workspace.cache.blobs.collect(limit, FailureStore(workspace.cache).pinned())
+    workspace.save(current)
+
+
+# Check that nothing on which verdicts depend changed during a run.
+
+
+SLUG = "judged-by-changed"
+
+
+class StartDigests(Struct, frozen=True):
+    """The digests, at the beginning of a run, of everything on which its verdicts depend."""
+
+    judge: str
+    config: Mapping[str, str]
+    references: Mapping[str, Mapping[str, str]]
+    began: int = 0
+
+    @classmethod
+    def take(
+        cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
+    ) -> StartDigests:
+        """Take the digests of everything on which the verdicts of `todo` will depend."""
+        began = time.time_ns()
+        references = {
+            name: {path: files.digest(path) for path in graph.tasks[name].sources}
+            for name in sorted(todo)
+            if graph.tasks[name].stage == stages.COMPARE
+        }
+        table = FileTable(files.root)  # a separate table: these files are no sources of tasks
+        return cls(judge, {path: table.digest(path) for path in config}, references, began)
+
+    def changed(self, files: FileTable, made: Collection[str]) -> dict[str, Problem]:
+        """Find the comparisons whose verdicts depend on a file that changed during the run.
+
+        The result maps the name of each such comparison task to a problem that names the file.
+        """
+        common = ""
+        if own_code.digest(files) != self.judge:
+            common = "gpuemu-flow's own code"
+        table = FileTable(files.root)
+        for path, digest in self.config.items():
+            if table.digest(path) != digest:
+                common = common or path
+        found = {}
+        for task, sources in self.references.items():
+            moved = [
+                path
+                for path, digest in sources.items()
+                if path not in made and files.digest(path) != digest
+            ]
+            what = common or (moved[0] if moved else "")
+            if what:
+                found[task] = _problem(task, what)
+        return found
+
+    def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
+        """Find the comparisons whose op may have changed a file that the reference read.
+
+        The result maps the name of each such comparison task to a problem that names the file. An
+        op may have changed a file if it could write to the file, and the file changed during the
+        run. The file's change time decides, since the op could restore the content.
+        """
+        found = {}
+        for task in self.references:
+            wall = graph.tasks[task].settings["op"].get("sandbox") or {}
+            writable = [f"{path}/" for path in wall.get("writable", ())]
+            files = _read_by_reference(graph, states, task) if writable else ()
+            for file in sorted(files):
+                path = f"{root / file}"
+                if f"{path}/".startswith(tuple(writable)) and _changed_since(path, self.began):
+                    found[task] = _problem(task, file)
+                    break
+        return found
+
+
+def _read_by_reference(graph: Graph, states: TaskStates, task: str) -> set[str]:
+    makers = [i.task for i in graph.tasks[task].inputs]
+    makers = [name for name in makers if graph.tasks[name].stage == stages.REFERENCE]
+    records = filter(None, map(states.record, (task, *makers)))
+    return {file for record in records for file in record.discovered.files}
+
+
+def _changed_since(path: str, began: int) -> bool:
+    try:
+        return Path(path).lstat().st_ctime_ns >= began
+    except OSError:
+        return True
+
+
+def _problem(task: str, what: str) -> Problem:
+    text = f"{task}: {what} changed during the run, and the verdict depends on it"
+    return Problem(SLUG, text, "run again when nothing writes to it")

@@ -1,0 +1,214 @@
+"""Workspace files that a script runs, found by following its imports without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.store.keys import digest_bytes, digest_json
+
+_LONGEST_FIRST_LINE = 512
+_MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__", re.MULTILINE)
+_STDLIB = sys.stdlib_module_names
+
+
+class Closure(Struct, frozen=True):
+    """The files and packages of one program."""
+
+    files: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+class SourceIndex(Struct):
+    """Follows imports, reading and parsing each file once.
+
+    A static scan sees ``import a.b``, ``from . import c`` and constant arguments of
+    ``import_module``; files that it cannot see (those opened by name, computed imports) have to be
+    named with ``depends`` in the configuration.
+    """
+
+    root: Path
+    _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
+    _contents: dict[Path, str] = field(default_factory=dict)
+    _closures: dict[tuple[Path, frozenset[Path]], Closure] = field(default_factory=dict)
+    _absent: set[Path] = field(default_factory=set)
+
+    def closure(self, script: Path, *, without: frozenset[Path] = frozenset()) -> Closure:
+        """Return all files and packages of the program that starts at `script`."""
+        known = self._closures.get((script, without))
+        if known is not None:
+            return known
+        files: set[Path] = set()
+        packages: set[str] = set()
+        pending = [script]
+        while pending:
+            path = pending.pop()
+            if path in files or path in without:
+                continue
+            files.add(path)
+            for level, name in self._imports(path):
+                found = self._resolve(name, level, path, script.parent)
+                pending.extend(found)
+                top = name.partition(".")[0]
+                if not found and level == 0 and top and top not in _STDLIB:
+                    packages.add(top)
+        closure = Closure(
+            tuple(sorted(self.relative(path) for path in files)), tuple(sorted(packages))
+        )
+        self._closures[script, without] = closure
+        return closure
+
+    def can_follow(self, path: Path) -> bool:
+        """Tell whether a program is a file of Python source, so that its imports can be read."""
+        try:
+            return _is_python(path, path.read_bytes()[:_LONGEST_FIRST_LINE])
+        except OSError:
+            return False
+
+    def imports_digest(self, path: Path) -> str:
+        """Return a digest of a file's imports.
+
+        As long as this digest stays the same, the results of `closure` are assumed not to change
+        with the file.
+        """
+        return digest_json(sorted(self._imports(path)))
+
+    def content_digest(self, path: Path) -> str:
+        """Return the sha256 of the content whose imports were read; empty if reading failed."""
+        self._imports(path)
+        return self._contents[path]
+
+    @property
+    def absent(self) -> list[str]:
+        """Return the files and folders that an import would have found first, had they existed.
+
+        When one of them appears, the same import may mean another module.
+        """
+        return sorted(self.relative(path) for path in self._absent)
+
+    def module_file(self, name: str) -> Path | None:
+        """Return the workspace file that ``import name`` would run; None for other modules."""
+        found = self._module_files(self.root, name)
+        return found[-1] if found else None
+
+    def packages_around(self, name: str) -> list[Path]:
+        """Return the ``__init__`` files that ``import name`` runs before the module's own file."""
+        return self._module_files(self.root, name)[:-1]
+
+    def relative(self, path: Path) -> str:
+        """Return a path relative to the workspace if it lies inside, else unchanged."""
+        if path.is_relative_to(self.root):
+            return path.relative_to(self.root).as_posix()
+        return path.as_posix()
+
+    def _imports(self, path: Path) -> frozenset[tuple[int, str]]:
+        known = self._parsed.get(path)
+        if known is not None:
+            return known
+        names: frozenset[tuple[int, str]] = frozenset()
+        self._contents[path] = ""
+        try:
+            source = path.read_bytes()
+            self._contents[path] = digest_bytes(source)
+            if _is_python(path, source) and _MENTIONS_IMPORT.search(source):
+                tree = parse_python(source)
+                names = frozenset(_imported_names(tree))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            # A script that does not parse is reported when it is run, with its own traceback.
+            names = frozenset()
+        self._parsed[path] = names
+        return names
+
+    def imported(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:
+        """Return the workspace files that an import runs, the module's own file last."""
+        return self._resolve(name, level, importer, script_folder)
+
+    def _resolve(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:
+        if level:
+            base = importer.parent
+            for _ in range(level - 1):
+                base = base.parent
+            return self._module_files(base, name)
+        for base in (script_folder, self.root):
+            found = self._module_files(base, name)
+            if found:
+                return found
+        return []
+
+    def _module_files(self, base: Path, name: str) -> list[Path]:
+        """Return the files that importing the module `name` from the folder `base` would run.
+
+        The ``__init__`` files of the packages around the module come first. The list is empty if
+        `base` does not contain the module.
+        """
+        found: list[Path] = []
+        folder = base
+        parts = [p for p in name.split(".") if p]
+        if not parts:
+            init = base / "__init__.py"
+            return [init] if self._is_file(init) else []
+        for n, part in enumerate(parts):
+            module = folder / f"{part}.py"
+            package = folder / part
+            init = package / "__init__.py"
+            if self._is_file(init):
+                found.append(init)
+                folder = package
+            elif self._is_file(module):
+                found.append(module)
+                break
+            elif package.is_dir() and (n + 1 < len(parts) or found):
+                folder = package
+            else:
+                if not package.exists():
+                    self._absent.add(package)
+                break
+        return found
+
+    def _is_file(self, path: Path) -> bool:
+        found = path.is_file()
+        if not found:
+            self._absent.add(path)
+        return found
+
+
+def _is_python(path: Path, source: bytes) -> bool:
+    """Tell whether a file is Python source, by its name or by the interpreter that it asks for."""
+    first = source[:_LONGEST_FIRST_LINE].partition(b"\n")[0]
+    return path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
+
+
+def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
+    """Return the level and dotted name of each import.
+
+    The level is the number of leading dots. ``from a import b`` gives both ``a`` and ``a.b``.
+    """
+    names: set[tuple[int, str]] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names.add((node.level, module))
+            names.update(
+                (node.level, f"{module}.{alias.name}".lstrip("."))
+                for alias in node.names
+                if alias.name != "*"
+            )
+        elif isinstance(node, ast.Call) and node.args:
+            function = node.func
+            called = function.attr if isinstance(function, ast.Attribute) else None
+            called = function.id if isinstance(function, ast.Name) else called
+            argument = node.args[0]
+            if (
+                called in ("import_module", "__import__")
+                and isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+            ):
+                names.add((0, argument.value))
+    return names

@@ -1,0 +1,326 @@
+"""States of tasks. A task is current if its present key equals the key of its last success."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import asdict, replace
+
+from gpuemu_flow.build.discovery import Discovery
+from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.own_code import package_version
+from gpuemu_flow.build.revealed import as_inputs, revealed
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.discovered import Discovered, Lookup
+from gpuemu_flow.store.keys import (
+    OBSERVED,
+    TRIGGERS,
+    BuildReason,
+    KeyParts,
+    changed_parts,
+)
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, output_state
+
+RECORD_VERSION = 2
+_MAX_CACHED = 64
+"""Number of records to keep in memory. Tasks of one op run in a row and read each other's records.
+"""
+
+
+class TaskRecord(Struct, frozen=True):
+    """The stored record of a task's last success."""
+
+    parts: Mapping[str, Json]
+    key: str
+    digest: str
+    complete: bool
+    values: Mapping[str, Json]
+    inputs: Json
+
+    @classmethod
+    def from_json(cls, data: Json) -> TaskRecord | None:
+        """Rebuild from the result of `to_json`; return None for invalid data or another version."""
+        if not isinstance(data, dict) or data.get("version") != RECORD_VERSION:
+            return None
+        try:
+            return cls(**{name: value for name, value in data.items() if name != "version"})
+        except TypeError:
+            return None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        return {"version": RECORD_VERSION, **asdict(self)}
+
+    @property
+    def discovered(self) -> Discovered:
+        """Return the inputs that the task's program was seen to use."""
+        try:
+            return Discovered.from_json(self.inputs)
+        except (KeyError, ValueError):
+            return Discovered()
+
+    @property
+    def observed(self) -> Mapping[str, str]:
+        """Return the states that the discovered inputs had at the last success."""
+        return KeyParts(**self.parts).observed
+
+
+class TaskStates:
+    """The last success and the present key of each task."""
+
+    def __init__(
+        self,
+        cache: WorkspaceCache,
+        files: FileTable,
+        environment: Mapping[str, str],
+        triggers: Iterable[str] = TRIGGERS,
+        inputs: Lookup | None = None,
+    ) -> None:
+        self._cache = cache
+        self._files = files
+        self._environment = dict(environment)
+        self._triggers = tuple(triggers)
+        self._inputs: Lookup = inputs or Discovery(files)
+        self._versions: dict[str, str] = {}
+        self._cached: dict[str, TaskRecord | None] | None = None
+        self._lock = threading.Lock()
+        folder, root = cache.folder, files.root
+        below = folder.relative_to(root) if folder.is_relative_to(root) else folder
+        self._manifests = below.as_posix() + "/"
+        files.expect_targets(f"{self._manifests}tasks/")
+
+    def manifest(self, target: str) -> str:
+        """Return a target's path in the file table."""
+        return self._manifests + target
+
+    def manifest_digest(self, spec: TaskSpec) -> str:
+        """Return the sha256 of a task's manifest, or `ABSENT` if it is no regular file."""
+        return self._files.digest(self.manifest(spec.target))
+
+    def targets_in(self, paths: Iterable[str]) -> set[str]:
+        """Return the targets of the manifests among `paths`.
+
+        `paths` are paths in the file table. A target is a manifest's path relative to the cache
+        folder.
+        """
+        start = self._manifests
+        return {path[len(start) :] for path in paths if path.startswith(start)}
+
+    def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
+        """Return those of the tasks `names` whose manifests are in the file table.
+
+        The other tasks must not be considered current. The table reports a missing manifest as
+        changed only once, and then forgets it, so that a later check would not notice it.
+        """
+        listed, tasks = self.targets_in(self._files.targets()), graph.tasks
+        return {name for name in names if tasks[name].target in listed}
+
+    def parts(self, spec: TaskSpec) -> KeyParts:
+        """Collect the present values of everything that decides whether `spec` must run."""
+        record = self.record(spec.name) if spec.stage in stages.RECORDING else None
+        static = self.static_parts(spec)
+        if record is None:
+            return static
+        return replace(static, observed=self._inputs.parts(record.discovered))
+
+    def static_parts(self, spec: TaskSpec) -> KeyParts:
+        """Return the parts of a task's key that need no observed inputs of the task's program."""
+        runs_program = bool(spec.sources or spec.packages)
+        judge = self.record(spec.judge) if spec.judge else None
+        hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
+        return KeyParts(
+            stage=f"{spec.stage}/{spec.version}",
+            code=self.code(spec),
+            params=spec.params.to_json(),
+            input={
+                i.role: self._files.digest(self.manifest(i.path))
+                for i in spec.inputs
+                if not i.role.startswith(stages.AFTER)
+            }
+            | as_inputs(hidden),
+            env={**self._environment, **self.packages(spec)} if runs_program else {},
+        )
+
+    def code(self, spec: TaskSpec) -> dict[str, str]:
+        """Return the present digest of each of a task's sources."""
+        return {path: self._files.digest(path) for path in spec.sources}
+
+    def packages(self, spec: TaskSpec) -> dict[str, str]:
+        """Return the present versions of the packages that a task's sources import."""
+        versions = ((name, self._version(name)) for name in spec.packages)
+        return {name: version for name, version in versions if version}
+
+    def _version(self, name: str) -> str:
+        if name not in self._versions:
+            self._versions[name] = package_version(name)
+        return self._versions[name]
+
+    def record(self, name: str) -> TaskRecord | None:
+        """Return the stored record of a task's last success."""
+        cached = self._cached
+        if cached is None:
+            return self._read(name)
+        with self._lock:
+            if name not in cached:
+                if len(cached) >= _MAX_CACHED:
+                    del cached[next(iter(cached))]
+                cached[name] = self._read(name)
+            return cached[name]
+
+    def _read(self, name: str) -> TaskRecord | None:
+        return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
+
+    @contextmanager
+    def only_writer(self) -> Iterator[None]:
+        """Keep each record in memory after its first read, until the context ends.
+
+        The caller must hold the workspace's lock, so that no other process writes records.
+        """
+        self._cached = {}
+        try:
+            yield
+        finally:
+            self._cached = None
+
+    def _drop(self, name: str) -> None:
+        """Drop a record from memory; call this after the stored record has changed."""
+        with self._lock:
+            if self._cached is not None:
+                self._cached.pop(name, None)
+
+    def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
+        """Return the reasons why `spec` must run; empty if it is current."""
+        record = self.record(spec.name)
+        if record is None:
+            return [BuildReason("state", old="never finished")]
+        if not record.complete:
+            return [BuildReason("state", old="some cases ended in an error, which is tried again")]
+        found = _once(
+            change
+            for change in changed_parts(record.parts, parts.to_json())
+            if change.trigger in (*self._triggers, "stage")
+        )
+        digest = self.manifest_digest(spec)
+        if digest != record.digest:
+            found.append(BuildReason("output", "", record.digest, digest or None))
+        return found + self._outputs_touched(spec, record)
+
+    def _outputs_touched(self, spec: TaskSpec, record: TaskRecord) -> list[BuildReason]:
+        """Return a reason for each output in the workspace that was changed or deleted."""
+        if not spec.outputs:
+            return []
+        made = record.values.get("outputs", {})
+        found = []
+        for path in spec.outputs:
+            was, now = made.get(path), self.output(path)
+            if was != now:
+                found.append(BuildReason("output", path, was, now))
+        return found
+
+    def as_made(self, spec: TaskSpec) -> set[str]:
+        """Return the outputs in the workspace that are unchanged since the task made them."""
+        if not spec.outputs:
+            return set()
+        record = self.record(spec.name)
+        made = record.values.get("outputs", {}) if record is not None else {}
+        return {path for path in spec.outputs if path in made and made[path] == self.output(path)}
+
+    def output(self, path: str) -> str | None:
+        """Return the state of an output file as `output_state` does; None if it is missing."""
+        digest = self._files.digest(path)
+        if not digest:
+            return None
+        try:
+            mode = (self._files.root / path).stat().st_mode
+        except OSError:
+            return None
+        return output_state(digest, executable=bool(mode & stat.S_IXUSR))
+
+    def save(
+        self,
+        spec: TaskSpec,
+        parts: KeyParts,
+        digest: str,
+        complete: bool,
+        values: Json,
+        discovered: Discovered,
+    ) -> None:
+        """Store the record of a success; the record is on disk when this returns."""
+        self._files.record(self.manifest(spec.target), digest)
+        record = TaskRecord(
+            parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
+        )
+        self._cache.state.put(f"task:{spec.name}", record.to_json())
+        self._drop(spec.name)
+
+    def forget(self, name: str) -> None:
+        """Delete the stored record of a task."""
+        self._cache.state.delete(f"task:{name}")
+        self._drop(name)
+
+    def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
+        """Record that a task made no target, and why; delete the record of its last success.
+
+        Reports then do not show an older result.
+        """
+        self.forget(spec.name)
+        said = [to_builtins(problem) for problem in problems]
+        found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
+        self._cache.state.put(f"broken:{spec.name}", found)
+
+    def broken(self, spec: TaskSpec) -> list[Problem] | None:
+        """Return the problems of a task that failed with its present key; else None."""
+        if self.record(spec.name) is not None:
+            return None
+        found = self._cache.state.get(f"broken:{spec.name}")
+        if not isinstance(found, dict) or found.get("version") != RECORD_VERSION:
+            return None
+        if found.get("key") != self.parts(spec).key():
+            return None
+        try:
+            return [Problem(**problem) for problem in found["problems"]]
+        except (KeyError, TypeError):
+            return []
+
+    def duration(self, name: str) -> float | None:
+        """Return the last duration of a task's work in seconds; None if unknown."""
+        record = self.record(name)
+        seconds = None if record is None else record.values.get("duration_s")
+        return float(seconds) if isinstance(seconds, (int, float)) else None
+
+    def has_failed(self, name: str) -> bool:
+        """Tell whether a task has ever failed to make its target, even if it succeeded since."""
+        return isinstance(self._cache.state.get(f"broken:{name}"), dict)
+
+    def moved(self, spec: TaskSpec) -> bool:
+        """Tell whether a task has no record of a success, or has changed since that success.
+
+        A task has changed if its key, its manifest or its outputs in the workspace differ from the
+        record. Cases that ended in an error do not count here, although the task will run again.
+        """
+        record = self.record(spec.name)
+        if record is None:
+            return True
+        changed = changed_parts(record.parts, self.parts(spec).to_json())
+        kinds = {change.part for change in changed}
+        digest = self.manifest_digest(spec)
+        return (
+            not kinds.isdisjoint({*self._triggers, "stage"})
+            or digest != record.digest
+            or bool(self._outputs_touched(spec, record))
+        )
+
+
+def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:
+    """Return the changes, but omit an observed file that also changed as a declared source."""
+    found = list(changes)
+    twice = {f"file {change.name}" for change in found if change.part == "code"}
+    return [c for c in found if c.part != OBSERVED or c.name not in twice]

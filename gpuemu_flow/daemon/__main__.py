@@ -1,8 +1,0 @@
-"""Run a daemon in the foreground; clients and ``daemon start --background`` exec this."""
-
-from __future__ import annotations
-
-from gpuemu_flow.daemon.lifecycle import main
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,0 @@
-"""The build engine: it finds stale tasks and executes them."""

@@ -1,0 +1,529 @@
+"""Judge one case by its outputs and the reference's, in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judge import gradients
+from gpuemu_flow.judge.compare_functions import CompareFunctions
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.judge.traits import (
+    OpTraits,
+    blamed,
+    find_traits,
+    overflow_notes,
+    unsteady_output,
+)
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
+from gpuemu_flow.numerics.checked_output import SpecialInputs
+from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
+from gpuemu_flow.numerics.contract import OutputContract, default_tolerance
+from gpuemu_flow.numerics.contract_statistics import tested
+from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, split_variants
+from gpuemu_flow.numerics.contracts import (
+    CaseContracts,
+    SeenOutputs,
+    ViewedReference,
+    declared_dtypes,
+)
+from gpuemu_flow.numerics.diagnose import diagnose
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, element_name, to_float64
+from gpuemu_flow.numerics.envelope import Envelope, build_envelope
+from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
+from gpuemu_flow.numerics.judge import BoolArray, Bound
+from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+class Reference(Protocol):
+    """The reference as a function of its inputs; see `numerics.envelope.Evaluate`."""
+
+    @property
+    def has_source(self) -> bool:
+        """Tell whether the reference has source from which a float32 shadow is made."""
+
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> Arrays:
+        """Evaluate the reference and return its outputs."""
+
+
+class Criteria(Struct, frozen=True):
+    """The criteria of the verdict on one case's outputs; see `numerics.compare.check_outputs`."""
+
+    tolerance: Mapping[str, Tolerance] | Envelope
+    policy: Policy
+    dtypes: Mapping[str, str]
+    contracts: CaseContracts
+
+    def bound(self, name: str, dtype: str) -> Tolerance | Bound:
+        """Return the tolerance of one output, or the error bound under the ``auto`` tolerance."""
+        own = self.contracts.tolerances.get(name)
+        if own is not None:
+            return own
+        if isinstance(self.tolerance, Envelope):
+            return self.tolerance.final(name)
+        return self.tolerance.get(dtype) or default_tolerance(dtype)
+
+
+class _Measured(Struct, frozen=True):
+    """The tensors of the case judged last, with facts that were derived from them."""
+
+    inputs: Arrays
+    expected: Arrays
+    contracts: CaseContracts
+    kinks: Kinks
+    envelopes: dict[tuple[tuple[str, str], ...], Envelope] = field(default_factory=dict)
+    unsteady: list[Failure | None] = field(default_factory=list)
+
+
+class Judge:
+    """Judges the cases of one op and dtype."""
+
+    def __init__(
+        self,
+        settings: CompareParams,
+        expected_dtypes: Mapping[str, list[str]],
+        samples: Sequence[Case],
+        evaluate: Reference,
+        *,
+        traits: OpTraits | None = None,
+        functions: CompareFunctions | None = None,
+    ) -> None:
+        self._functions = functions
+        self._settings = settings
+        self._expected_dtypes = expected_dtypes
+        self._evaluate = evaluate
+        self._samples = samples
+        self.traits = traits
+        self._last: _Measured | None = None
+        self._tolerances = {
+            dtype: Tolerance(t["atol"], t["rtol"], settings.tolerances_from)
+            for dtype, t in settings.tolerances.items()
+        }
+        self._policy = Policy(
+            nan_policy=settings.nan_policy,
+            inf_policy=settings.inf_policy,
+            invariants=settings.invariants,
+            shape_preserved_input=settings.shape_preserved_input,
+        )
+
+    def check(
+        self,
+        case: Case,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays | None = None,
+        *,
+        explain: bool = True,
+    ) -> CheckResult:
+        """Return the verdict on one case's outputs; make its inputs if they are not given.
+
+        If the outputs of a variant (`numerics.contract_views`) get a different verdict, the case is
+        inconclusive. The variant with gradients is an exception: there, the worse verdict counts.
+
+        With `explain`, two more steps follow for a case that does not pass, and take longer than
+        the rest. The result notes what the wrong elements have in common. The reference is
+        evaluated again: if its outputs differ this time, the verdict is ``error``.
+        """
+        if inputs is None:
+            inputs = materialise(case)
+        result = self._check(case, actual, expected, inputs, explain=explain)
+        if result.verdict not in (Verdict.FAILED, Verdict.INCONCLUSIVE) or not explain:
+            return result
+        measured = self._measured(case, inputs, expected)
+        if not measured.unsteady:
+            random = [each.name for each in self._settings.outputs if not each.plain]
+            found = unsteady_output(self._evaluate, inputs, expected, random=random)
+            measured.unsteady.append(found)
+        (failure,) = measured.unsteady
+        return result if failure is None else blamed(result, failure)
+
+    def _check(
+        self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
+    ) -> CheckResult:
+        """Judge a case's outputs, and those of the op's variants; combine the verdicts."""
+        own: Arrays
+        own, variants = split_variants(actual)
+        if self._settings.gradients:
+            dtypes = self.allowed_dtypes(expected)
+            own = gradients.with_parameters(own, expected, dtypes)
+            variants = {
+                label: gradients.with_parameters(outputs, expected, dtypes)
+                for label, outputs in variants.items()
+            }
+        result = self._check_own(case, own, expected, inputs, explain=explain)
+        if not variants or result.verdict not in (Verdict.PASSED, Verdict.FAILED):
+            return result
+        others = {
+            label: self._check_own(case, outputs, expected, inputs, explain=False)
+            for label, outputs in variants.items()
+        }
+        flips = [label for label, other in others.items() if other.verdict is not result.verdict]
+        if not flips:
+            return result
+        if WITH_GRADIENTS in flips:
+            return gradients.worse(result, others[WITH_GRADIENTS])
+        notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
+        return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
+
+    def _check_own(
+        self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
+    ) -> CheckResult:
+        """Judge one set of outputs, without considering variants."""
+        criteria = self.criteria(case, expected, inputs, actual)
+        seen = None
+        given = actual, expected
+        if criteria.contracts:
+            seen = SeenOutputs(criteria.contracts, actual)
+            early = refused(actual, expected, criteria)
+            if early is not None:
+                return early
+        result = self._compared(actual, expected, inputs, criteria)
+        if criteria.policy.gradients and result.verdict is Verdict.FAILED:
+            found = gradients.excused(result, actual, self._measured(case, inputs, expected).kinks)
+            if found:
+                left_out = {name: excuse.unjudged for name, excuse in found.items()}
+                mended = gradients.corrected(actual, expected, found)
+                result = self._compared(mended, expected, inputs, criteria, left_out)
+            result = gradients.explained(result, actual, found)
+        if criteria.contracts:
+            actual = criteria.contracts.views(actual)
+            expected = criteria.contracts.expected
+        if result.verdict is Verdict.INCONCLUSIVE:
+            return replace(result, notes=(*result.notes, *range_notes(case, inputs, result)))
+        if result.verdict is not Verdict.FAILED or not explain:
+            return result
+        findings = self._findings(result, actual, expected, inputs, criteria)
+        fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
+        fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
+        overflows = overflow_notes(actual, expected, inputs, self._evaluate)
+        return replace(result, notes=(*overflows, *findings, *fix, *result.notes))
+
+    def _compared(
+        self,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        left_out: Mapping[str, BoolArray] | None = None,
+    ) -> CheckResult:
+        """Compare outputs; an output with a contract is judged by its contract.
+
+        `left_out` holds, for outputs by name, a mask of the elements whose errors do not count.
+        """
+        contracts = criteria.contracts
+        if not contracts:
+            return check_outputs(
+                actual,
+                expected,
+                tolerance=criteria.tolerance,
+                policy=criteria.policy,
+                expected_dtypes=criteria.dtypes,
+                inputs=inputs,
+                excused=left_out,
+            )
+        return check_outputs(
+            contracts.views(actual),
+            contracts.expected,
+            tolerance=criteria.tolerance,
+            policy=criteria.policy,
+            expected_dtypes=contracts.dtypes(criteria.dtypes),
+            inputs=inputs,
+            seen=SeenOutputs(contracts, actual),
+            excused=left_out,
+            apart=[
+                self._apart(contract, actual, inputs, criteria) for contract in contracts.apart()
+            ],
+        )
+
+    def _apart(
+        self, contract: OutputContract, actual: Arrays, inputs: Arrays, criteria: Criteria
+    ) -> SeparateVerdict:
+        """Judge one output by its declared distribution, or by the user's compare function."""
+        name, contracts = contract.name, criteria.contracts
+        values = contracts.masked(name, actual[name])
+        if contract.statistics is not None:
+            declared = contract.statistics
+            drawn = contracts.masked(name, contracts.whole(name)) if declared.mean else None
+            result = tested(name, values, contracts.means(contract), declared, drawn)
+            kind, rate = FailureKind.TOLERANCE, declared.false_alarms
+            failures = tuple(
+                Failure(kind, f"{text} (false alarms: at most {rate:g} of cases)", name)
+                for text in result.failures
+            )
+            without = 0 if result.count else values.size
+            return SeparateVerdict(
+                name, result.count or values.size, without, failures, result.note
+            )
+        if self._functions is None or contract.compare is None:
+            raise ValueError("functions that compare run beside the reference only")
+        dtype = dtype_name(actual[name].dtype) or ""
+        tolerance = contract.tolerance or self._tolerances.get(dtype) or default_tolerance(dtype)
+        expected = contracts.whole(name)
+        answer = self._functions.ask(name, contract.compare, values, expected, inputs, tolerance)
+        note = "" if answer.compared else f"nothing of {name!r} was compared, as its function says"
+        count = answer.compared or values.size
+        return SeparateVerdict(name, count, 0 if answer.compared else count, answer.failures, note)
+
+    def _policy_that_passes(
+        self,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        seen: SeenOutputs | None,
+    ) -> list[str]:
+        """Suggest policies under which the outputs do not fail, if the inputs contain NaN or Inf.
+
+        Return an empty list if there are none. `seen` holds the outputs before their conversion.
+        """
+        if not SpecialInputs(inputs):
+            return []
+        for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
+            ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
+            policy = replace(criteria.policy, **ignored)
+            result = check_outputs(
+                actual,
+                expected,
+                tolerance=criteria.tolerance,
+                policy=policy,
+                expected_dtypes=criteria.contracts.dtypes(criteria.dtypes),
+                inputs=inputs,
+                seen=seen,
+            )
+            if result.verdict is not Verdict.FAILED:
+                keys = " and ".join(f'`{name} = "ignore"`' for name in names)
+                return [f"nothing but NaN and Inf differs; if that is meant, {keys} for this op"]
+        return []
+
+    def _precision_that_passes(
+        self,
+        case: Case,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        result: CheckResult,
+    ) -> list[str]:
+        """Suggest a wider `precision` under which the case would pass; empty if there is none."""
+        if not isinstance(criteria.tolerance, Envelope):
+            return []
+        measured = self._measured(case, inputs, expected)
+        for precision in wider_precisions(self._settings.precision, result, case):
+            envelope = self._envelope(case, measured, criteria.dtypes, precision)
+            wider = replace(criteria, tolerance=envelope)
+            if self._compared(actual, expected, inputs, wider).verdict is Verdict.PASSED:
+                return [precision_note(precision, case.dtype)]
+        return []
+
+    def criteria(
+        self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
+    ) -> Criteria:
+        """Choose the criteria for a case's outputs; `actual` selects among the allowed dtypes."""
+        given = actual or {}
+        measured = self._measured(case, inputs, expected)
+        contracts = measured.contracts
+        dtypes = {
+            name: contracts.dtype(name) or self._dtype(name, given.get(name), values)
+            for name, values in expected.items()
+        }
+        automatic = self._settings.tolerance == "auto" and case.dtype not in self._tolerances
+        automatic = automatic and not contracts.refused
+        tolerance = self._envelope(case, measured, dtypes) if automatic else None
+        policy = self._policy
+        if self._settings.gradients:
+            policy = replace(policy, gradients=gradients.gradients_in(expected))
+        return Criteria(tolerance or self._tolerances, policy, dtypes, contracts)
+
+    def shared_policy(self, dtype: str) -> Policy | None:
+        """Return the policy for comparing cases together; None if each must be judged alone."""
+        settings = self._settings
+        automatic = settings.tolerance == "auto" and dtype not in self._tolerances
+        if settings.gradients or (automatic and self.traits is None):
+            return None
+        return self._policy if all(each.of_form for each in settings.outputs) else None
+
+    def allowed_dtypes(
+        self, expected: Arrays, inputs: Arrays | None = None
+    ) -> dict[str, list[str]]:
+        """Map each output to the dtypes that it may have, the likeliest first.
+
+        If `inputs` are given and the output's dtype is declared, only the declared dtype is
+        allowed.
+        """
+        declared = {} if inputs is None else declared_dtypes(self._settings.outputs, inputs)
+        return {
+            name: [declared[name]]
+            if name in declared
+            else self._expected_dtypes.get(name) or [element_name(values.dtype) or ""]
+            for name, values in expected.items()
+        }
+
+    def _findings(
+        self,
+        result: CheckResult,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+    ) -> list[str]:
+        """Describe where the wrong elements are, and what they have in common."""
+        outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
+        sentences = []
+        for name in outputs:
+            if criteria.contracts.is_masked(name):
+                continue  # positions among the selected elements are not those in the output
+            bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
+            prefix = f"{name}: " if len(actual) > 1 else ""
+            sentences += [
+                prefix + finding.sentence
+                for finding in diagnose(actual[name], expected[name], bound, inputs=inputs)
+            ]
+        return sentences
+
+    def _dtype(self, name: str, actual: NDArray[Any] | None, expected: NDArray[Any]) -> str:
+        allowed = self.allowed_dtypes({name: expected})[name]
+        own = element_name(actual.dtype) if actual is not None else None
+        return own if own is not None and own in allowed else allowed[0]
+
+    def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
+        """Return the facts known about a case; start anew if another case was judged last."""
+        last = self._last
+        if last is None or last.inputs is not inputs or last.expected is not expected:
+            settings = self._settings
+            contracts = CaseContracts(settings.outputs, settings.input_dims, case, inputs, expected)
+            unit = unit_of(case.dtype)
+            kinks = Kinks(self._evaluate, inputs, expected, case.seed, unit)
+            last = self._last = _Measured(inputs, expected, contracts, kinks)
+        return last
+
+    def _envelope(
+        self, case: Case, last: _Measured, dtypes: Mapping[str, str], precision: str = ""
+    ) -> Envelope:
+        """Return the error bounds (envelope) for a case's outputs.
+
+        If an output is converted for the comparison, its bounds are for the converted values.
+        `last` holds the case's tensors, and keeps its envelopes, so that none is measured twice. An
+        empty `precision` means the op's configured precision.
+        """
+        precision = precision or self._settings.precision
+        key = (*sorted(dtypes.items()), ("", precision))
+        if key not in last.envelopes:
+            traits = self._traits()
+            contracts = last.contracts
+            own = contracts.tolerances
+            expected = {n: a for n, a in contracts.expected.items() if n not in own}
+            evaluate = self._evaluate
+            if self._settings.gradients:
+                evaluate = MovedCotangents(evaluate, case.seed, unit_of(case.dtype))
+            last.envelopes[key] = build_envelope(
+                last.inputs,
+                expected,
+                ViewedReference(evaluate, contracts) if contracts else evaluate,
+                dtype=contracts.dtypes(dtypes) if contracts else dtypes,
+                seed=case.seed,
+                exact_op=traits.exact,
+                exact_outputs=traits.exact_outputs,
+                weak=traits.weak,
+                rounding=rounding_for(precision, case.dtype),
+            )
+        return last.envelopes[key]
+
+    def _traits(self) -> OpTraits:
+        if self.traits is None:
+            self.traits = find_traits(self._evaluate, self._samples)
+        return self.traits
+
+
+def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
+    """Return the error for outputs of a wrong structure; None if they can be compared."""
+    refused = criteria.contracts.refused
+    if refused:
+        return CheckResult(Verdict.ERROR, refused)
+    structural = criteria.contracts.shape_faults(actual)
+    named = {failure.output for failure in structural}
+    found = check_structure(actual, expected, criteria.dtypes, element_name)
+    structural += [
+        failure
+        for failure in found
+        if failure.kind is not FailureKind.SHAPE
+        or failure.output not in (named | (criteria.contracts.of_any_shape & actual.keys()))
+    ]
+    return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
+
+
+# Suggest settings under which a failed case would pass.
+
+
+FEW = 0.25
+"""Maximum share of wrong elements for which another precision is tried. Each try takes a separate
+measurement, and an op that is wrong nearly everywhere does not merely round too early."""
+
+FAR = 1e18
+"""Magnitude beyond which a product of two inputs is near the limit of float32."""
+
+DRAWING_FAR = ("extremes", "special", "large")
+"""Strategies that draw values beyond `FAR`; inputs of a request are not drawn."""
+
+
+def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
+    """Return the wider precisions, narrowest first, under which a failed case might pass."""
+    stats = result.stats
+    values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
+    if not values_only or stats.num_exceeding > FEW * stats.count:
+        return []
+    order = (FLOAT32, TENSOR_CORE, INPUT)
+    wider = order[order.index(precision) + 1 :]
+    return [name for name in wider if rounding_for(name, case.dtype) is not None]
+
+
+def precision_note(precision: str, dtype: str) -> str:
+    """Return a note that a failed case passes under a wider precision, and what this allows."""
+    what = "the result of every step" if precision == INPUT else "operands of matrix products"
+    return (
+        f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '
+        "if the op is meant to, set it for this op"
+    )
+
+
+def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
+    """Suggest a smaller range of inputs, if large inputs may explain elements without verdict."""
+    unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
+    if not unjudged or case.dtype == "float64":
+        return []
+    largest = {
+        spec.name: _largest(inputs[spec.name])
+        for spec in case.inputs
+        if spec.strategy in DRAWING_FAR and not spec.is_generated and spec.name in inputs
+    }
+    far = [name for name, size in largest.items() if size > FAR]
+    if not far:
+        return []
+    verb = "reaches" if len(far) == 1 else "reach"
+    top = max(largest[name] for name in far)
+    return [
+        f"{_listed(far)} {verb} {top:.3g}, and sums of products of such values may overflow in "
+        "float32; a `range` of these inputs, such as [-1e4, 1e4], draws none (`nonfinite = false` "
+        "takes out NaN and Inf alone)"
+    ]
+
+
+def _largest(values: NDArray[Any]) -> float:
+    if dtype_name(values.dtype) not in FLOAT_LIMITS:
+        return 0.0
+    sizes = np.abs(to_float64(values))
+    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,546 @@
+"""Judge in the reference's worker, so that almost no tensor is copied between processes.
+
+For each case, the service makes the inputs, and copies them to memory that it shares with the op's
+worker. It runs the reference while the op runs, and judges the op's outputs in the shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
+from gpuemu_flow.judge import gradients
+from gpuemu_flow.judge.compare_functions import CompareError, CompareFunctions
+from gpuemu_flow.judge.expected_store import Effort, load, stage
+from gpuemu_flow.judge.judge import Judge, refused
+from gpuemu_flow.judge.subject import CompareParams, expected_dtypes, own_dtypes, probe_case
+from gpuemu_flow.judge.traits import OpTraits
+from gpuemu_flow.judge.verdicts import comparison_failed
+from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict, dtypes_to_try, failure_to_json
+from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
+from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.single import single, staying_single
+from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers.api import Outcome, OutputInfo, RunError, Slot, end_of
+from gpuemu_flow.workers.arena import Arena, changed_inputs
+from gpuemu_flow.workers.arguments import begin_call
+from gpuemu_flow.workers.blobs import BlobError
+from gpuemu_flow.workers.execute import converted
+from gpuemu_flow.workers.jobs import ServiceContext
+from gpuemu_flow.workers.limits import lift_memory_limit
+from gpuemu_flow.workers.tensors import element_type
+
+Arrays = dict[str, NDArray[Any]]
+
+MOST_BROUGHT = 16 << 20
+"""Maximum number of bytes of inputs that are sent to the coordinator, so that it need not make them
+again. There is a limit since shared memory never shrinks, and counts towards the reference's memory
+limit."""
+
+
+class _Item(Struct):
+    """One prepared case, with the reference's outputs or exception; see `PreparedBatch`."""
+
+    case: Case
+    inputs: Arrays
+    given: Mapping[str, Slot] | None = None
+    known: str | None = None
+    stage: str | None = None
+    digest: str = ""
+    widens: bool = False
+    expected: Arrays | None = None
+    failed: BaseException | None = None
+
+
+class JudgeService:
+    """Judges the cases of one op and dtype; see `workers.jobs.WorkerService`."""
+
+    def __init__(self, setup: Mapping[str, Json]) -> None:
+        self._dtype = str(setup["dtype"])
+        self._widens = bool(setup["widens"])
+        self._probes = bool(setup["probes"])
+        self._compare = CompareParams.from_json(setup["compare"])
+        self._samples = [Case.from_json(case) for case in setup["samples"]]
+        self._facts = setup["facts"]
+        self._judge: Judge | None = None
+        self._items: list[_Item] = []
+
+    def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given``, ``stored`` or
+        ``evaluate``.
+
+        ``judge`` and ``expected`` concern the cases of the last ``prepare``.
+
+        Raises BaseException: The reference's exception, if the request concerns a single case.
+        """
+        if method == "prepare":
+            return self._prepare(payload, context)
+        if method == "evaluate":
+            return self._evaluate(payload, context)
+        if method == "given":
+            return self._judge_given(payload, context)
+        if method == "stored":
+            return self._judge_stored(payload, context)
+        if method == "expected":
+            return self._give_expected(context, bring=bool(payload["bring"]))
+        return self._judge_all(payload, context)
+
+    def _evaluate(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Run the reference, or its shadow, on the inputs of a request.
+
+        The shadow is the reference's source with float64 replaced by float32.
+        """
+        inputs = _copies(context.own, payload["slots"])
+        rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
+        shadow = bool(payload["shadow"])
+        if not payload["single"]:
+            outputs = context.evaluate(inputs, shadow=shadow, rounding=rounding)
+        else:
+            with staying_single():
+                outputs = context.evaluate(single(inputs), shadow=shadow, rounding=rounding)
+        return _to_json(context.own.write(outputs))
+
+    def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Make the cases' inputs, or copy the inputs that came with the request.
+
+        If another process needs the inputs, write them to shared memory, and return their
+        positions.
+        """
+        cases = [Case.from_json(case) for case in payload["cases"]]
+        widens = self._widens and bool(payload["widens"])
+        peer = context.peer if payload["give"] else None
+        made: Iterable[Arrays] = materialise_each(cases)
+        known, staged = payload["known"], payload["stage"]
+        if not payload["by_seed"]:
+            made = [_copies(context.own, payload["slots"])]
+            known = staged = [None]
+        self._items = []
+        given = []
+        start = 0
+        for case, inputs, file, place in zip(cases, made, known, staged, strict=True):
+            item = _Item(case, inputs, known=file, stage=place, widens=widens)
+            self._items.append(item)
+            if peer is not None:
+                item.given = peer.write(inputs, start=start, keep_layout=True)
+                start = end_of(item.given)
+                given.append(_to_json(item.given))
+        if payload["bring"]:
+            return self._bring(context)
+        return given if peer is not None else None
+
+    def _bring(self, context: ServiceContext) -> Json:
+        """Write the inputs of the only case and of its decoy to this worker's shared memory.
+
+        The decoy is a case with the same shapes, layouts and dtypes, but other values. Return the
+        positions of both, or None if the inputs are too large.
+        """
+        (item,) = self._items
+        if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
+            return None
+        try:
+            judged = context.own.write(item.inputs)
+            decoy = context.own.write(materialise(decoy_case(item.case)), start=end_of(judged))
+        except (MemoryError, OSError):  # over the reference's limit, which is not for these
+            return None
+        return [_to_json(judged), _to_json(decoy)]
+
+    def go_on(self, context: ServiceContext) -> None:
+        """Run the reference on a single case, while the op runs in its own process.
+
+        If there are several cases, do nothing: the reference then runs on each case just before the
+        case is judged, so that the tensors are still in the processor's cache.
+        """
+        if len(self._items) == 1:
+            self._fill_expected(self._items[0], context)
+
+    def _fill_expected(self, item: _Item, context: ServiceContext) -> None:
+        if item.expected is None and item.failed is None:
+            try:
+                item.expected = _cached(item) or self._run_reference(item, context)
+            except BaseException as error:  # reported when the result is requested
+                item.failed = error
+
+    def _run_reference(self, item: _Item, context: ServiceContext) -> Arrays:
+        """Run the reference on copies of the inputs, in the first dtype that it accepts."""
+        *earlier, last = dtypes_to_try(widened=item.widens)
+        for dtype in earlier:
+            with suppress(BaseException):  # programs may raise anything
+                return self._run_in(dtype, item, context)
+        return self._run_in(last, item, context)
+
+    def _run_in(self, dtype: str | None, item: _Item, context: ServiceContext) -> Arrays:
+        inputs = self._own_inputs(item, dtype)
+        effort = Effort() if item.stage else None
+        outputs = _in_order(context.run(inputs, item.case.seed))
+        nbytes = sum(array.nbytes for array in outputs.values())
+        if item.stage and effort is not None and effort.is_worth_keeping(nbytes):
+            item.digest = stage(outputs, Path(item.stage))
+        return outputs
+
+    def _only_expected(self) -> Arrays:
+        (item,) = self._items
+        if item.failed is not None:
+            raise item.failed
+        if item.expected is None:
+            raise ValueError("the case was not prepared")
+        return item.expected
+
+    def _give_expected(self, context: ServiceContext, *, bring: bool) -> Json:
+        expected = self._only_expected()
+        if not bring:
+            return {}
+        inputs = self._items[0].inputs
+        allowed = self._made_judge(context, expected).allowed_dtypes(expected, inputs)
+        return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
+
+    def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Judge the prepared cases that have outputs.
+
+        A case that needs a separate request, because the reference failed, gets None as its result.
+        """
+        places, arena = payload["places"], context.peer
+        if places is None or arena is None:
+            places, arena = [payload["slots"]], context.own
+        if len(self._items) == 1:
+            self._only_expected()
+        changed: list[Json] = []
+        verdicts = self._verdicts(context, explain=bool(payload["explain"]))
+        for item, place in zip(self._items, places, strict=False):
+            self._fill_expected(item, context)
+            changed.append(_changed(item, context.peer) if payload["watch"] else [])
+            if item.expected is None:
+                verdicts.skip()
+                continue
+            verdicts.add(Ran(item.case, arena.read(_slots(place)), item.expected, item.inputs))
+            if len(self._items) > 1:
+                item.expected = None
+        results = verdicts.finish()
+        staged = [item.digest for item in self._items]
+        facts = self._found_out()
+        return {"results": results, "changed": changed, "facts": facts, "staged": staged}
+
+    def _verdicts(self, context: ServiceContext, *, explain: bool) -> Verdicts:
+        return Verdicts(lambda expected: self._made_judge(context, expected), explain=explain)
+
+    def _found_out(self) -> Json:
+        """Return the facts about the reference that are known by now."""
+        traits = self._judge.traits if self._judge is not None else None
+        if traits is not None:
+            self._facts = {**self._facts, "traits": asdict(traits)}
+        return self._facts
+
+    def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Judge cases whose outputs came with the request.
+
+        A case that needs a request of its own gets no verdict.
+
+        Raises BaseException: The reference's exception, if the request has a single case.
+        """
+        slots = _slots(payload["slots"])
+        alone = sum(len(group["cases"]) for group in payload["groups"]) == 1
+        found: list[Json] = []
+        for group in payload["groups"]:
+            inputs = _copied(context.own, _places(slots, group["inputs"]))
+            outputs = context.own.read(_places(slots, group["outputs"]))
+            verdicts = self._verdicts(context, explain=True)
+            for number, case in enumerate(map(Case.from_json, group["cases"])):
+                item = _Item(case, _at(inputs, number), widens=self._widens)
+                self._items = [item]
+                self._fill_expected(item, context)
+                if alone:
+                    self._only_expected()
+                if item.expected is None:
+                    verdicts.skip()
+                    continue
+                ran = Ran(item.case, _at(outputs, number), item.expected, item.inputs)
+                if self._compare.gradients:
+                    verdicts.put(self._judge_gradients(ran, context))
+                else:
+                    verdicts.add(ran)
+            found.append(verdicts.finish())
+        self._items = []
+        return {"groups": found, "facts": self._found_out()}
+
+    def _judge_stored(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Judge cases whose outputs, those of the op and of the reference, are blob files.
+
+        The reference only serves the comparison, so its memory limit does not apply.
+        """
+        lift_memory_limit()
+        np.random.seed(0)  # so that a verdict does not depend on the cases before
+        cases = [Case.from_json(case) for case in payload["cases"]]
+        verdicts = self._verdicts(context, explain=True)
+        for case, inputs, files in zip(
+            cases, materialise_each(cases), payload["files"], strict=True
+        ):
+            actual, expected = (blobs.read(Path(file)) for file in files)
+            verdicts.add(Ran(case, actual, expected, inputs))
+        return {"results": verdicts.finish(), "facts": self._found_out()}
+
+    def _judge_gradients(self, ran: Ran, context: ServiceContext) -> CheckResult:
+        """Judge outputs that a client sent, which may lack gradients."""
+        judge = self._made_judge(context, ran.expected)
+        told = gradients.as_submitted(ran.actual, ran.expected)
+        result = judge_case(judge, ran.case, ran.actual, told, ran.inputs)
+        return gradients.half_judged(result, told, ran.expected)
+
+    def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
+        """Return copies of the inputs; convert those of the case's float type to `input_dtype`."""
+        wide = converted(item.inputs, self._dtype, input_dtype)
+        return {
+            name: array.copy(order="K") if array is item.inputs[name] else array
+            for name, array in wide.items()
+        }
+
+    def _probe(self, context: ServiceContext) -> Outcome:
+        """Run the reference on a sample in the case's dtype; return its outcome.
+
+        If the reference fails, or probing is switched off, the outcome is an error.
+        """
+        refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
+        if not self._probes:
+            return refused
+        case = probe_case(self._samples)
+        try:
+            begin_call(case.dtype)
+            return _outcome(context.run(materialise(case), case.seed))
+        except BaseException:  # programs may raise anything
+            return refused
+
+    def _made_judge(self, context: ServiceContext, expected: Mapping[str, NDArray[Any]]) -> Judge:
+        if self._judge is None:
+            allowed: dict[str, list[str]] = self._facts["allowed"] or {}
+            if not allowed:
+                ran = _outcome(expected)
+                allowed = (
+                    expected_dtypes(self._probe(context), [ran], self._dtype)
+                    if self._widens
+                    else own_dtypes(ran, self._dtype)
+                )
+            self._facts = {**self._facts, "allowed": allowed}
+            known = self._facts["traits"]
+            traits = None if known is None else OpTraits(**known)
+            self._judge = Judge(
+                self._compare,
+                allowed,
+                self._samples,
+                context.evaluate,
+                traits=traits,
+                functions=CompareFunctions(context.evaluate.program),
+            )
+        return self._judge
+
+
+def _changed(item: _Item, arena: Arena | None) -> list[Json]:
+    """Compare the op's inputs with private copies; return a failure, as JSON, for each change."""
+    if item.given is None or arena is None:
+        return []
+    found = changed_inputs(item.inputs, arena.views(item.given))
+    return [failure_to_json(failure) for failure in found]
+
+
+def _cached(item: _Item) -> Arrays:
+    """Return the reference's stored outputs for the case; empty if there are none."""
+    if item.known:
+        with suppress(OSError, BlobError):  # if it is gone, the reference runs
+            return load(Path(item.known))
+    return {}
+
+
+def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return outputs in the order and layout of blobs: sorted by name, each array in C order.
+
+    Raises TypeError: An output has an unknown dtype.
+    """
+    for array in outputs.values():
+        element_type(array)
+    return {name: np.asarray(outputs[name], order="C") for name in sorted(outputs)}
+
+
+def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:
+    infos = tuple(OutputInfo(n, a.shape, element_type(a)) for n, a in sorted(outputs.items()))
+    return Outcome(0, ok=True, outputs=infos)
+
+
+def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
+    return msgspec.convert(data, dict[str, Slot])
+
+
+def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
+    places: dict[str, Json] = msgspec.to_builtins(slots)
+    return places
+
+
+def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:
+    """Copy tensors, with their layouts, out of memory that other processes can write to."""
+    return _copied(arena, _slots(data))
+
+
+def _copied(arena: Arena, slots: Mapping[str, Slot]) -> Arrays:
+    return {name: array.copy(order="K") for name, array in arena.views(slots).items()}
+
+
+def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, Slot]:
+    return {name: slots[str(place)] for name, place in names.items()}
+
+
+def _at(stacked: Arrays, number: int) -> Arrays:
+    """Return the tensors of case `number` from tensors in which several cases are stacked."""
+    return {name: array[number, ...] for name, array in stacked.items()}
+
+
+# Judge one case, or many together, by comparing the op's outputs with the reference's.
+
+
+ArraysJudgeCases = Mapping[str, NDArray[Any]]
+
+FEWEST = 3
+"""Minimum number of cases for which comparing them together is faster than one by one."""
+
+
+class Ran(Struct, frozen=True):
+    """A case on which both op and reference have run."""
+
+    case: Case
+    actual: ArraysJudgeCases
+    expected: ArraysJudgeCases
+    inputs: ArraysJudgeCases
+
+
+def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> list[CheckResult]:
+    """Return the verdicts on several cases, equal to those of `judge_case`."""
+    results = _passed_together(judge, ran)
+    return [
+        judge_case(judge, one.case, one.actual, one.expected, one.inputs, explain=explain)
+        if result is None
+        else result
+        for one, result in zip(ran, results, strict=True)
+    ]
+
+
+def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
+    """Compare cases of equal structure together, and return one item for each case.
+
+    The item is the case's result if the case passed. It is None if the case must be judged alone.
+    """
+    results: list[CheckResult | None] = [None] * len(ran)
+    forms: dict[Form, list[int]] = {}
+    for number, one in enumerate(ran):
+        policy = judge.shared_policy(one.case.dtype)
+        if policy is None:
+            continue
+        form = form_of(one.case, one.actual, one.expected, one.inputs, policy)
+        if form is not None:
+            forms.setdefault(form, []).append(number)
+    for form, numbers in forms.items():
+        for start in range(0, len(numbers), MOST_CASES):
+            some = numbers[start : start + MOST_CASES]
+            if len(some) < FEWEST:
+                continue
+            for number, result in zip(
+                some, _checked(judge, form, [ran[n] for n in some]), strict=True
+            ):
+                results[number] = result
+    return results
+
+
+def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult | None]:
+    first, name = ran[0], form.name
+    criteria = judge.criteria(first.case, first.expected, first.inputs, first.actual)
+    contracts = criteria.contracts
+    if contracts and not (
+        contracts.of_form and refused(first.actual, first.expected, criteria) is None
+    ):
+        return [None] * len(ran)
+    return check_batch(
+        form,
+        [one.actual[name] for one in ran],
+        [one.expected[name] for one in ran],
+        [one.inputs for one in ran],
+        dtype=criteria.dtypes[name],
+        tolerance=criteria.tolerance,
+    )
+
+
+class Verdicts:
+    """Collects verdicts in the order of the cases; small cases wait until they are judged
+    together.
+    """
+
+    def __init__(self, made_judge: Callable[[ArraysJudgeCases], Judge], *, explain: bool) -> None:
+        self._made_judge = made_judge
+        self._explain = explain
+        self._results: list[CheckResult | None] = []
+        self._waiting: list[tuple[int, Ran]] = []
+
+    def skip(self) -> None:
+        """Add a case that gets no verdict."""
+        self._results.append(None)
+
+    def put(self, result: CheckResult) -> None:
+        """Add a verdict that is already known."""
+        self._results.append(result)
+
+    def add(self, ran: Ran) -> None:
+        """Add a case to be judged."""
+        small = _is_small(ran)
+        if small:  # copy: the reference's next call may overwrite its results
+            kept = {name: array.copy() for name, array in ran.expected.items()}
+            ran = Ran(ran.case, ran.actual, kept, ran.inputs)
+        self._waiting.append((len(self._results), ran))
+        self._results.append(None)
+        if not small or len(self._waiting) == MOST_CASES:
+            self._judge()
+
+    def finish(self) -> list[Json]:
+        """Judge the waiting cases, and return all verdicts as JSON; None for skipped cases."""
+        self._judge()
+        return [None if result is None else result.to_json() for result in self._results]
+
+    def _judge(self) -> None:
+        if not self._waiting:
+            return
+        judge = self._made_judge(self._waiting[0][1].expected)
+        found = judge_cases(judge, [ran for _, ran in self._waiting], explain=self._explain)
+        for (number, _), result in zip(self._waiting, found, strict=True):
+            self._results[number] = result
+        self._waiting.clear()
+
+
+def _is_small(ran: Ran) -> bool:
+    """Tell whether a case's tensors are small enough to stay in the processor's cache."""
+    size = 0
+    for arrays in (ran.expected, ran.inputs):
+        for array in arrays.values():
+            size += array.size
+    return size <= 2 * MOST_ELEMENTS
+
+
+def judge_case(
+    judge: Judge,
+    case: Case,
+    actual: ArraysJudgeCases,
+    expected: ArraysJudgeCases,
+    inputs: ArraysJudgeCases | None = None,
+    *,
+    explain: bool = True,
+) -> CheckResult:
+    """Return the verdict on one case's outputs; if `Judge.check` raises, return an error result."""
+    try:
+        return judge.check(case, actual, expected, inputs, explain=explain)
+    except CompareError as error:
+        return CheckResult(Verdict.ERROR, (error.failure,))
+    except Exception as error:
+        return comparison_failed(RunError("reference-failed", str(error)))
+    except BaseException as error:  # the reference may raise anything
+        text = f"{type(error).__name__}: {error}"
+        return comparison_failed(RunError("reference-failed", text))

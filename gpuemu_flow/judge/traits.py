@@ -1,0 +1,254 @@
+"""What is found out about a reference: traits of the op, steadiness, and overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judge.verdicts import UNSTEADY
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureKind, Verdict
+from gpuemu_flow.numerics.contracts import PairedReference
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.envelope import exact_outputs_of, is_exact_op, shadow_is_faithful
+from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
+from gpuemu_flow.numerics.perturb import widen
+
+
+class OpTraits(Struct, frozen=True):
+    """Traits of an op on which the ``auto`` tolerance depends."""
+
+    exact: bool
+    weak: bool
+    exact_outputs: Sequence[str] = ()
+
+
+def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
+    """Find an op's traits by evaluating its reference on inputs of the samples' shapes.
+
+    The samples' own values are replaced by ordinary ones; see `plain_inputs`.
+    """
+    inputs = [plain_inputs(case) for case in samples]
+    evaluate = PairedReference(reference)
+    exact = is_exact_op(evaluate, inputs)
+    shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, inputs))
+    outputs = exact_outputs_of(evaluate, inputs) if shadowed and not exact else []
+    return OpTraits(exact, weak=not shadowed, exact_outputs=outputs)
+
+
+# Make the inputs on which the traits of an op are decided.
+
+
+def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
+    """Make inputs in a case's shapes, but with plain values: those of the strategy ``normal``.
+
+    All inputs are contiguous, and floats have the dtype float32. An input that a user's function
+    makes keeps the values that it has in the case.
+    """
+    plain = tuple(
+        replace(spec, layout="contiguous")
+        if spec.rule is not None and spec.rule.generate  # only its function knows valid values
+        else replace(
+            spec,
+            strategy="normal",
+            layout="contiguous",
+            dtype="float32" if DTYPES[spec.dtype].kind == "float" else spec.dtype,
+        )
+        for spec in case.inputs
+    )
+    made = materialise(replace(case, inputs=plain))
+    floats = {spec.name for spec in plain if spec.is_generated and spec.dtype != "float32"}
+    floats -= {spec.name for spec in plain if DTYPES[spec.dtype].kind != "float"}
+    return {n: a.astype(np.float32) if n in floats else a for n, a in made.items()}
+
+
+# Find references whose outputs differ between evaluations on the same inputs.
+
+
+Arrays = Mapping[str, NDArray[Any]]
+
+APART = 1e-3
+"""Minimum relative difference for which two evaluations count as different. Threads that add in
+another order cause much smaller differences."""
+
+IN_SIGHT = 1e-6
+"""Minimum difference, as a share of the output's largest magnitude. Results of cancellation may
+differ by less."""
+
+MOSTLY = 0.5
+"""Share of differing elements above which small differences count, too, since cancellation does not
+affect so many."""
+
+TIMES = 2
+"""Number of evaluations that must agree; a single one may agree by chance."""
+
+
+def unsteady_output(
+    evaluate: Evaluate, inputs: Arrays, expected: Arrays, *, random: Collection[str] = ()
+) -> Failure | None:
+    """Evaluate a reference again; return a failure if an output differs, None if none does."""
+    kept = {name: array for name, array in expected.items() if name not in random and array.size}
+    if not kept:
+        return None
+    evaluations = Evaluations(evaluate, inputs)
+    found = (_once_more(evaluations, inputs, kept) for _ in range(TIMES))
+    return next((failure for failure in found if failure is not None), None)
+
+
+def blamed(result: CheckResult, found: Failure) -> CheckResult:
+    """Turn the result of a case that did not pass into an error that blames the reference.
+
+    `found` is the failure that `unsteady_output` returned.
+    """
+    notes = tuple(failure.message for failure in result.failures)
+    told = "it draws random numbers or keeps state between calls: no verdict on the op"
+    return replace(
+        result,
+        verdict=Verdict.ERROR,
+        failures=(replace(found, message=f"{found.message}; {told}"),),
+        notes=(*notes, *result.notes),
+    )
+
+
+def _once_more(evaluations: Evaluations, inputs: Arrays, expected: Arrays) -> Failure | None:
+    """Evaluate the reference again; return a failure for the first output that differs, or None.
+
+    The expected outputs were computed either from float64 inputs or from inputs of the case's own
+    dtypes. So the reference is evaluated on both. The result is None if one of these evaluations
+    gives the expected outputs again, or if both evaluations fail.
+    """
+    found: Failure | None = None
+    for ask, given in ((evaluations.outputs, widen(inputs)), (evaluations.own_outputs, inputs)):
+        outputs = ask({name: array.copy() for name, array in given.items()})
+        if outputs is None:
+            continue
+        pairs = [(n, a, outputs[n]) for n, a in expected.items() if n in outputs]
+        failures = [_difference(name, array, again) for name, array, again in pairs]
+        different = [failure for failure in failures if failure is not None]
+        if not different:
+            return None
+        found = found or different[0]
+    return found
+
+
+def _difference(name: str, first: NDArray[Any], again: NDArray[Any]) -> Failure | None:
+    message = "the reference, evaluated twice on the same inputs, gives"
+    if again.shape != first.shape:
+        text = f"{message} {name!r} the shapes {list(first.shape)} and {list(again.shape)}"
+        return Failure(FailureKind.REFERENCE, text, name, why=UNSTEADY)
+    if first.dtype.kind == "c" or again.dtype.kind == "c":
+        one, other = np.asarray(first, np.complex128), np.asarray(again, np.complex128)
+    else:
+        one, other = _as_float64(first), _as_float64(again)
+    with np.errstate(all="ignore"):
+        sizes = np.maximum(np.abs(one), np.abs(other))
+        finite = sizes[np.isfinite(sizes)]
+        least = IN_SIGHT * float(finite.max()) if finite.size else 0.0
+        apart = np.abs(one - other)
+        far = (apart > APART * sizes) & np.isfinite(one) & np.isfinite(other)
+        if np.count_nonzero(far) < MOSTLY * far.size:
+            far &= apart > least
+        nan, infinite = (test(one) | test(other) for test in (np.isnan, np.isinf))
+        far |= np.isnan(one) != np.isnan(other)
+        far |= infinite & ~nan & (one != other)
+    if not far.any():
+        return None
+    index = tuple(int(i) for i in np.unravel_index(int(np.flatnonzero(far)[0]), far.shape))
+    values = f"{one[index]:.9g} and {other[index]:.9g}" if one.dtype.kind == "f" else "two values"
+    text = f"{message} different values of {np.count_nonzero(far)} of {far.size} elements of"
+    return Failure(
+        FailureKind.REFERENCE, f"{text} {name!r}: {values} at {list(index)}", name, why=UNSTEADY
+    )
+
+
+def _as_float64(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float64) if array.dtype.kind in "iub" else to_float64(array)
+
+
+_WITH_POLES = (
+    np.true_divide, np.reciprocal, np.log, np.log2, np.log10, np.log1p, np.arctanh, np.tan,
+)  # fmt: skip
+"""Functions whose exact result is infinite for some finite operands."""
+
+
+class OverflowWatch(np.ndarray[Any, np.dtype[Any]]):
+    """A float64 array that records which numpy functions overflow on it."""
+
+    found: dict[str, float]
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        plain = [_bare(value) for value in inputs]
+        if out:
+            options["out"] = tuple(map(_bare, out))
+        result = getattr(ufunc, method)(*plain, **options)
+        if method == "__call__" and ufunc not in _WITH_POLES:
+            self._note(ufunc, plain, result)
+        if out:
+            return out[0] if len(out) == 1 else out
+        if getattr(result, "dtype", None) == np.float64:
+            return np.asarray(result).view(type(self))
+        return result
+
+    def _note(self, ufunc: np.ufunc, operands: list[Any], result: Any) -> None:
+        if getattr(result, "dtype", None) != np.float64:
+            return
+        lost = np.isinf(result)
+        for operand in operands:
+            lost = lost & np.isfinite(operand)
+        if lost.any():
+            first = np.broadcast_to(np.abs(np.asarray(operands[0], np.float64)), lost.shape)
+            least = float(first[lost].min())
+            self.found[ufunc.__name__] = min(least, self.found.get(ufunc.__name__, least))
+
+
+def _bare(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, OverflowWatch) else value
+
+
+def overflow_notes(
+    actual: Arrays, expected: Arrays, inputs: Arrays, evaluate: Evaluate
+) -> list[str]:
+    """Return a note if the reference overflows to Inf or NaN where the op gives numbers; else [].
+
+    The note is only a hint and changes no verdict: the exact result, of an ``exp`` for example, may
+    really exceed float64. There is no note for references that do not compute with numpy, or that
+    are not evaluated in this process.
+    """
+    floats = [a for a in inputs.values() if dtype_name(a.dtype) in FLOAT_LIMITS]
+    finite = all(np.isfinite(to_float64(array)).all() for array in floats)
+    if not any(_lost(actual.get(n), values, nan=finite) for n, values in expected.items()):
+        return []
+    found: dict[str, float] = {}
+    kind = type("OverflowWatch", (OverflowWatch,), {"found": found})
+    watched = {
+        name: array.view(kind) if array.dtype == np.float64 else array
+        for name, array in widen(inputs).items()
+    }
+    try:
+        evaluate(watched)
+    except FlowError:
+        return []
+    if not found:
+        return []
+    which = " and ".join(f"`{name}` of {least:.6g} and more" for name, least in found.items())
+    return [
+        f"the reference itself overflows in float64, in {which}; if the exact result is a number, "
+        "the reference is wrong there, not the op: write it without the overflow"
+    ]
+
+
+def _lost(actual: NDArray[Any] | None, expected: NDArray[Any], *, nan: bool) -> bool:
+    """Tell whether an op gives a number where the reference gives Inf or, if `nan`, NaN."""
+    if actual is None or actual.shape != expected.shape:
+        return False
+    wanted = to_float64(expected)
+    lost = np.isinf(wanted) | (np.isnan(wanted) if nan else False)
+    return bool((lost & np.isfinite(to_float64(actual))).any())

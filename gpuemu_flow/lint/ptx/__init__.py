@@ -1,0 +1,29 @@
+"""Read PTX text into modules, functions, statements and control-flow graphs."""
+
+from gpuemu_flow.lint.ptx.model import (
+    Body,
+    Function,
+    Instruction,
+    LaunchBounds,
+    Module,
+    PtxFile,
+    SourceLocation,
+    Variable,
+)
+from gpuemu_flow.lint.ptx.opcode import Destination, Opcode
+from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
+
+__all__ = [
+    "Body",
+    "Destination",
+    "Function",
+    "Instruction",
+    "LaunchBounds",
+    "Module",
+    "Opcode",
+    "PtxFile",
+    "SourceLocation",
+    "Variable",
+    "read_body",
+    "read_ptx",
+]

@@ -1,0 +1,1 @@
+"""Data that every room uses as it is: cases, verdicts, errors, values."""

@@ -1,0 +1,1 @@
+"""Reports: their data, how they are built, and one writer per format."""

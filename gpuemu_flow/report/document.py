@@ -1,0 +1,386 @@
+"""The content of a report as data, which writers only have to format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from gpuemu_flow.cases.cause import Cause, case_id
+from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.report.model import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
+from gpuemu_flow.store.failure_record import FailureRecord
+
+if TYPE_CHECKING:
+    from gpuemu_flow.lint.diff import KernelDiff
+    from gpuemu_flow.store.baselines import Baseline
+
+
+REPORT_VERSION = 1
+NOTHING_TO_DO = "nothing to do"
+"""Verdict of a report on a set or a shard that contains no task."""
+
+
+class FileLine(Struct, frozen=True, array_like=True):
+    """A location: a file relative to the repository, and a 1-based line."""
+
+    file: str
+    line: int = 1
+
+
+class KnownFailure(Struct, frozen=True):
+    """The record of a failing case in the store of failures."""
+
+    id: str
+    time: str = ""
+    minimized: FailureRecord | None = None
+
+
+class Picture(Struct, frozen=True):
+    """Figures from which a failing output is drawn."""
+
+    output: str = ""
+    shape: tuple[int, ...] = ()
+    # Map of the errors, folded to two dims as `fold` says. Each character stands for a cell: the
+    # largest share of the tolerance that an element of the cell uses; see `LEVELS`.
+    rows: tuple[str, ...] = ()
+    fold: str = ""
+    # Numbers of elements by magnitude and error: ``floor(2 log10 m)`` for an expected magnitude m,
+    # ``floor(2 log10 e)`` for an error e, the elements with both, the failing ones among them
+    scatter: tuple[tuple[int, int, int, int], ...] = ()
+    histogram: tuple[int, ...] = ()  # elements by the share of the tolerance they use; see `SHARES`
+    elements: int = 0
+    failing: int = 0
+    inputs: Mapping[str, str] = field(default_factory=dict)  # smallest inputs that fail, as text
+    note: str = ""  # the reason why there is no picture
+
+
+SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
+"""Upper ends of the histogram's bars; a last bar counts everything above, including NaN and Inf."""
+
+LEVELS = {
+    "0": "exact",
+    "1": "up to 10 % of the tolerance",
+    "2": "up to 50 %",
+    "3": "up to 100 %",
+    "4": "up to 10 x the tolerance",
+    "5": "up to 1000 x",
+    "6": "beyond, NaN or Inf",
+}
+"""Meaning of each character in a row of a heat map; 4 and above stand for failures."""
+
+
+class HistoryPoint(Struct, frozen=True):
+    """A run's result for one op and dtype: Unix time in s, verdict, worst absolute error."""
+
+    time: float
+    op: str
+    dtype: str
+    verdict: str
+    max_abs: float
+    tolerance_used: float
+
+
+class TaskState(Struct, frozen=True):
+    """A task of the graph, and its status after the run."""
+
+    name: str
+    stage: str
+    subject: str
+    part: str = ""
+    status: str = ""
+
+
+class MissingVerdict(Struct, frozen=True):
+    """A requested item that has no verdict."""
+
+    what: str
+    reason: str
+    absence: Absence
+
+
+class ShardPart(Struct, frozen=True):
+    """The part of a workspace that a report covers."""
+
+    index: int  # counted from 1
+    count: int
+    split: str  # digest of the assignment of all ops, kernels and rules to shards
+    # By op, also of other shards: a digest of its cases and of the settings that judge them
+    settings: Mapping[str, str]
+    code: Mapping[str, str]  # by op, kernel and rule, also of other shards: a digest of its sources
+    options: Mapping[str, str]  # those that decide which items are selected, or the exit code
+    # What these options select in all shards together. Empty with ``--since``, which depends on the
+    # programs that have run on the machine, so that shards can differ.
+    selected: tuple[str, ...]
+
+
+class Report(Struct, frozen=True, dict=True):
+    """Everything that a report shows."""
+
+    run: RunReport
+    project: str = ""
+    project_version: str = ""
+    mode: str = "all"  # or quick, thorough, or the words that selected the tasks
+    created: str = ""  # UTC, ISO 8601, to the second
+    version: str = ""
+    cases: tuple[CaseVerdict, ...] = ()
+    places: Mapping[str, FileLine] = field(default_factory=dict)
+    kernel_places: Mapping[str, FileLine] = field(default_factory=dict)
+    prefix: str = ""  # path of the workspace in the repository
+    # Recorded failures by op, seed and dtype; `pictures` has the same keys
+    known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
+    baseline: BaselineDiff | None = None
+    # Failures that are not in this run's results: found by fuzzing or clients, or fixed since
+    recorded: tuple[FailureRecord, ...] = ()
+    regressions: tuple[Regression, ...] = ()
+    fail_on_regression: bool = False
+    timed_out: bool = False
+    require_all: bool = False  # no success while any requested item lacks a verdict
+    tasks: tuple[TaskState, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()  # the second task reads the manifest of the first
+    pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
+    history: tuple[HistoryPoint, ...] = ()  # oldest first
+    shard: ShardPart | None = None
+
+    def place_of(self, failure: CaseVerdict) -> FileLine | None:
+        """Return the location of a failure: the line that a kernel check found, or else the op's.
+
+        Return None if both are unknown.
+        """
+        found = failure.source
+        if found is None or found.file.startswith("/"):
+            return self.places.get(failure.op)
+        return FileLine(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the command that made the report.
+
+        This is the run's exit code, with three exceptions. It is 1 if there is a regression and
+        regressions make the report fail. It is 124 if a time limit cut something off, unless
+        something had failed before. It is 4 if a required verdict is missing.
+        """
+        code = self.run.exit_code
+        if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
+            return 1
+        if self.timed_out and code in (0, 4):
+            return 124
+        whole = Verdict.PASSED in self.run.verdicts and not self.missing
+        return 4 if code == 0 and self.require_all and not whole else code
+
+    @property
+    def missing(self) -> tuple[MissingVerdict, ...]:
+        """Return all requested items without a verdict, those cut off by a time limit first."""
+        every = [
+            *(
+                MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)
+                for r in self.run.results
+            ),
+            *(
+                MissingVerdict(f"kernel {k.kernel} {k.arch}".strip(), k.reason, k.absent)
+                for k in self.run.kernels
+            ),
+        ]
+        found = [one for one in every if one.absence in MISSED]
+        return tuple(sorted(found, key=lambda missing: missing.absence is not Absence.CUT_OFF))
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict on the report in a few words, for a heading."""
+        if self.exit_code in (0, 4) and self.run.had_nothing_to_do:
+            return NOTHING_TO_DO
+        if self.exit_code == 4:
+            passed = Verdict.PASSED in self.run.verdicts
+            return "not all validated" if passed else "nothing validated"
+        words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
+        return words.get(self.exit_code, "error")
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Count cases and kernels by verdict.
+
+        If an op has no cases in a dtype, the verdict on the op in this dtype is counted once.
+        """
+        found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
+        plural = {Verdict.ERROR: "errors"}
+        for result in self.run.results:
+            if not result.cases:
+                found[plural.get(result.verdict, result.verdict.value)] += 1
+                continue
+            for name in found:
+                found[name] += getattr(result, name)
+        for kernel in self.run.kernels:
+            found[plural.get(kernel.verdict, kernel.verdict.value)] += 1
+        return {"total": sum(found.values()), **found}
+
+    def place_of_regression(self, worse: Regression) -> FileLine | None:
+        """Return the location of the op or kernel of a regression; None if it is unknown."""
+        places = self.kernel_places if worse.kernel else self.places
+        return places.get(worse.kernel or worse.op)
+
+    def key(self, failure: CaseVerdict) -> tuple[str, int, str]:
+        """Return the key of a failing case in `known` and `pictures`."""
+        return failure.op, failure.case.seed, failure.case.dtype
+
+    def worst_first(self) -> list[CaseVerdict]:
+        """Return the cases that did not pass, with the worst first.
+
+        The first are wrong results, ordered by the share of the tolerance that they used. Then come
+        cases that ended in an error, and then the rest.
+        """
+        order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
+
+        def rank(failure: CaseVerdict) -> tuple[int, float, int]:
+            used = failure.result.stats.tolerance_used
+            wrong = math.inf if math.isnan(used) else used
+            return order.get(failure.result.verdict, 2), -wrong, failure.case.numel
+
+        return sorted(self.run.failures, key=rank)
+
+    @cached_property
+    def causes(self) -> Mapping[tuple[str, int, str], str]:
+        """Map each failing case with a confirmed cause to a text about the cause."""
+        by_op: dict[str, list[OpResult]] = {}
+        for result in self.run.results:
+            if result.failures:
+                by_op.setdefault(result.op, []).append(result)
+        return {
+            self.key(failure): found.text
+            for same in by_op.values()
+            for found in causes(same)
+            if found.cause is not None
+            for failure in found.members
+        }
+
+    def representatives(self) -> list[CaseVerdict]:
+        """Return the worst case of each op, dtype and kind of failure, worst first."""
+        found: dict[tuple[str, str, str], CaseVerdict] = {}
+        for failure in self.worst_first():
+            found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
+        return list(found.values())
+
+
+def kind_of(failure: CaseVerdict) -> str:
+    """Return the kind of a failing case's first failure; if there is none, the case's verdict."""
+    first = failure.result.failures[0] if failure.result.failures else None
+    return first.kind.value if first is not None else failure.result.verdict.value
+
+
+# Differences between a workspace and one of its baselines, as data.
+
+
+NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
+REGRESSION = "regression"
+GONE = "gone"
+"""Value in place of a verdict if the op or dtype is no longer configured."""
+
+
+class ResultDiff(Struct, frozen=True):
+    """The difference of an op's result in one dtype from the baseline."""
+
+    op: str
+    dtype: str
+    status: str
+    what: str = ""
+    old: Json = None
+    new: Json = None
+    was: str = ""
+
+
+class BaselineDiff(Struct):
+    """All differences between a workspace and one baseline."""
+
+    baseline: Baseline
+    kernels: list[tuple[str, KernelDiff]] = field(default_factory=list)
+    results: list[ResultDiff] = field(default_factory=list)
+
+    @property
+    def has_regressions(self) -> bool:
+        """Tell whether anything got worse."""
+        return any(diff.is_regression for _, diff in self.kernels) or any(
+            result.status == REGRESSION for result in self.results
+        )
+
+    def drop_missing(self) -> None:
+        """Drop the items that only the baseline has.
+
+        Call this if only a part of the workspace was requested, since all other items then look
+        missing.
+        """
+        self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
+        self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
+
+    def regressions(self) -> list[Regression]:
+        """Return the regressions, first of ops, then of kernels."""
+        tag = self.baseline.tag
+        worse = [
+            Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
+            for r in self.results
+            if r.status == REGRESSION
+        ]
+        for kernel, diff in self.kernels:
+            for judgement in diff.judgements:
+                if judgement.kind == REGRESSION:
+                    old, new = diff.figures(judgement.metric)
+                    worse.append(
+                        Regression(
+                            kernel=kernel,
+                            arch=diff.arch,
+                            entry=diff.name,
+                            what=judgement.metric,
+                            old=old,
+                            new=new,
+                            message=judgement.message,
+                            baseline=tag,
+                        )
+                    )
+        return worse
+
+
+# Group the failing cases of one op by their causes.
+
+
+class Explained(Struct, frozen=True):
+    """Failing cases with the same confirmed cause or, without one, of the same kind.
+
+    The smallest case is the first of `members`.
+    """
+
+    members: list[CaseVerdict]
+    cause: Cause | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the confirmed cause as text; empty if there is none."""
+        return self.cause.text if self.cause is not None else ""
+
+
+def causes(results: Sequence[OpResult]) -> list[Explained]:
+    """Group one op's failing cases by cause; the group with the smallest case comes first."""
+    failures = [failure for result in results for failure in result.failures]
+    known = next((result.causes for result in results if result.causes), ())
+    of_case = {member: cause for cause in reversed(known) for member in cause.members}
+    groups: dict[object, list[CaseVerdict]] = {}
+    found: dict[object, Cause] = {}
+    for failure in sorted(failures, key=lambda f: (f.case.numel, f.case.index)):
+        cause = of_case.get(case_id(failure.case))
+        key = _kind(failure) if cause is None else ("cause", cause.text)
+        groups.setdefault(key, []).append(failure)
+        if cause is not None:
+            found[key] = cause
+    return [Explained(members, found.get(key)) for key, members in groups.items()]
+
+
+def _kind(failure: CaseVerdict) -> object:
+    """Return what failing cases without a known cause are grouped by."""
+    result = failure.result
+    first = result.failures[0] if result.failures else None
+    if first is None:
+        return (result.verdict,)
+    if result.verdict is Verdict.FAILED:
+        return result.verdict, first.kind
+    return result.verdict, reason(first), first.output, first.place

@@ -1,0 +1,247 @@
+"""Extend the result of a run to a complete report."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from gpuemu_flow import __version__
+from gpuemu_flow.build import shards
+from gpuemu_flow.build.session import RunOptions, selected_tasks
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.model.errors import StoreError
+from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.report import history
+from gpuemu_flow.report.document import (
+    FileLine,
+    KnownFailure,
+    Report,
+    ShardPart,
+    TaskState,
+)
+from gpuemu_flow.report.model import CaseVerdict, Regression, RunReport
+from gpuemu_flow.report.relocate import Relocator
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+
+MAX_SOURCE_BYTES = 4 << 20
+
+
+def gather(
+    workspace: Workspace,
+    report: Report,
+    status: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+) -> Report:
+    """Complete a report: add all cases, the locations of failures, the tasks and the history."""
+    graph, run = workspace.graph, report.run
+    base = repository(workspace.root, environ)
+    prefix = workspace.root.relative_to(base).as_posix()
+    shown = {name: spec for name, spec in graph.tasks.items() if not status or name in status}
+    return replace(
+        report,
+        project=workspace.config.project.name,
+        project_version=workspace.config.project.version,
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        version=__version__,
+        cases=tuple(checked_cases(workspace, run)),
+        places=op_places(workspace, run, report.regressions, base),
+        kernel_places=kernel_places(workspace, base),
+        prefix="" if prefix == "." else prefix,
+        known=known_failures(workspace, run),
+        tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
+        edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
+        history=tuple(history.read(workspace.cache)),
+    )
+
+
+def _state(spec: TaskSpec, status: str) -> TaskState:
+    part = spec.name.removeprefix(f"{spec.stage}:{spec.subject}").removeprefix(":")
+    return TaskState(spec.name, spec.stage, spec.subject, part, status)
+
+
+def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
+    """Return the verdict on every case of a report, in the order of the report.
+
+    Of the cases that clients submitted, only the failing ones are returned.
+    """
+    tasks, relocate = workspace.graph.tasks, Relocator(workspace)
+    found = []
+    for result in run.results:
+        spec = tasks.get(f"{stages.COMPARE}:{result.op}:{result.dtype}")
+        cases: list[Json] = []
+        if spec is not None and result.cases:
+            try:
+                manifest = read_manifest(workspace.cache.folder / spec.target, stages.COMPARE)
+                cases = manifest["cases"]
+            except StoreError:
+                cases = []
+        for c in cases:
+            checked = CheckResult.from_json(c["result"])
+            checked = checked if spec is None else relocate(spec, checked)
+            found.append(CaseVerdict(result.op, Case.from_json(c["case"]), checked))
+        if not cases:
+            found += result.failures
+    return found
+
+
+def known_failures(
+    workspace: Workspace, run: RunReport
+) -> dict[tuple[str, int, str], KnownFailure]:
+    """Return the stored failures for a report's failing cases, by op, seed and dtype."""
+    wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
+    if not wanted:
+        return {}
+    records = {record.id: record for record in FailureStore(workspace.cache)}
+    found = {}
+    for record in records.values():
+        key = (record.op, record.seed, record.dtype)
+        if key in wanted and not record.minimized_from:
+            found[key] = KnownFailure(record.id, record.time, records.get(record.minimized or ""))
+    return found
+
+
+def repository(root: Path, environ: Mapping[str, str]) -> Path:
+    """Return the repository's root, since code review tools need paths relative to it.
+
+    This is the folder that the CI service names, else the closest one with ``.git``, else `root`.
+    """
+    checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
+    if checkout and root.is_relative_to(Path(checkout).resolve()):
+        return Path(checkout).resolve()
+    for folder in (root, *root.parents):
+        if (folder / ".git").exists():
+            return folder
+    return root
+
+
+def op_places(
+    workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
+) -> dict[str, FileLine]:
+    """Map each op that did not pass, or whose results changed, to its location.
+
+    This is the location of the op's source or, if that is unknown, of the op's table in the
+    configuration.
+    """
+    wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
+    wanted |= {change.op for change in run.changes}
+    wanted |= {regression.op for regression in worse}
+    return {
+        op.name: _op_place(op, workspace.config_path, base)
+        for op in workspace.config.ops
+        if op.name in wanted
+    }
+
+
+def kernel_places(workspace: Workspace, base: Path) -> dict[str, FileLine]:
+    """Map each configured kernel to the location of its source, or else of its artifact."""
+    found = {}
+    for kernel in workspace.config.kernels:
+        source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
+        if source is not None:
+            found[kernel.name] = FileLine(_relative(source, base))
+    return found
+
+
+def _op_place(op: OpConfig, config: Path, base: Path) -> FileLine:
+    program = op.op
+    if program is not None and program.path is not None:
+        line = _definition(program.path, program.function) if program.function else 1
+        if line:
+            return FileLine(_relative(program.path, base), line)
+    file = config.parent / op.file if op.file else config
+    return FileLine(_relative(file, base), max(op.line, 1))
+
+
+def _definition(path: Path, function: str) -> int:
+    """Return the line on which a function or class is defined; 0 if it cannot be found."""
+    try:
+        if path.stat().st_size > MAX_SOURCE_BYTES:
+            return 0
+        tree = parse_python(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    return next(_lines_of(tree, function), 0)
+
+
+def _lines_of(tree: ast.Module, function: str) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.name == function
+        ):
+            yield node.lineno
+
+
+def _relative(path: Path, base: Path) -> str:
+    resolved = path if path.is_absolute() else base / path
+    try:
+        return resolved.relative_to(base).as_posix()
+    except ValueError:
+        return resolved.as_posix()
+
+
+def shard_part(
+    workspace: Workspace,
+    shard: shards.Shard,
+    options: RunOptions,
+    deciding: Mapping[str, Json],
+    environ: Mapping[str, str],
+) -> ShardPart:
+    """Describe the part that a shard covers, with all facts that a merge compares."""
+    graph, root = workspace.graph, workspace.root
+    drawn = workspace.settings.drawn_seed is not None
+    return ShardPart(
+        shard.index,
+        shard.count,
+        shards.split_digest(graph, root, shard.count),
+        shards.settings_digests(graph, drawn=drawn),
+        shards.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
+        _as_texts({**deciding, **_deciding(workspace, options)}),
+        () if options.since else _selected(workspace, options),
+    )
+
+
+def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
+    """Return those options of a run that affect the selection of tasks or the exit code.
+
+    `--since` is returned as a commit, because a branch can differ between machines. Options that
+    say where tasks run, or how many at a time, are left out.
+    """
+    since = ""
+    if options.since:
+        from gpuemu_flow.build.since import parting_commit  # noqa: PLC0415 - seldom needed
+
+        since = parting_commit(workspace.root, options.since)
+    return {
+        "--since": since,
+        "dtypes": list(options.dtypes),
+        "until": list(options.until),
+        "forcerun": list(options.forced),
+        "keep_going": not options.fail_fast,
+        **{f"changed {name}": value for name, value in workspace.snapshot.basis.overrides.items()},
+    }
+
+
+def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        for name, value in options.items()
+    }
+
+
+def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
+    """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
+    tasks = workspace.graph.tasks
+    names = selected_tasks(workspace, replace(options, shard=None))
+    judged = (stages.COMPARE, stages.LINT)
+    return tuple(sorted({tasks[n].subject for n in names if tasks[n].stage in judged}))

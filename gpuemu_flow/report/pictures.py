@@ -1,0 +1,423 @@
+"""Add drawings of the worst failures to a report, from the cache or by running cases again."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from gpuemu_flow.build.signals import on_signals
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.fuzz.failures import stored_inputs
+from gpuemu_flow.fuzz.minimizing import minimise_failure
+from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
+from gpuemu_flow.judge.judge import Criteria
+from gpuemu_flow.model.errors import CancelledRunError, FlowError
+from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.numerics.checked_output import CheckedOutput, SpecialInputs, compare_output
+from gpuemu_flow.numerics.compare import tolerance_of
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
+from gpuemu_flow.report.document import LEVELS, SHARES, Picture, Report
+from gpuemu_flow.report.gather import known_failures
+from gpuemu_flow.report.model import CaseVerdict
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.workers.pool import Pool
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+
+MAX_PICTURES = 20
+MAX_MINIMIZED = 8
+MINIMIZE_RUNS = 300
+SECONDS = 60.0
+"""Time limit in seconds for all drawings together; a missing drawing has a note."""
+
+NOT_DRAWN = "it was not drawn: its time was over, or a signal interrupted the drawing"
+
+NOT_STORED = "it needs a run: `gpuemu-flow ci -o report.html` draws it"
+
+Key = tuple[str, int, str]
+
+
+def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
+    """Return the report with drawings of its worst failures, one for each op, dtype and kind.
+
+    For the drawings, ops and references are run again, as by `reproduce`, but no verdict changes.
+    After `seconds`, nothing more is run. If a signal interrupts the drawing, the report counts as
+    interrupted, although only drawings are missing from it.
+    """
+    chosen = report.representatives()
+    if not chosen:
+        return report
+    deadline = time.monotonic() + seconds
+    with _cancel_at(seconds) as cancel, _interrupting(cancel) as interrupted:
+        # Drawing is much faster than minimising, and more useful.
+        pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
+        minimise_some(workspace, report, chosen, cancel)
+        known = known_failures(workspace, report.run)
+    for failure in chosen:
+        store_picture(workspace.cache, failure, pictures[report.key(failure)])
+    if interrupted.is_set():
+        report = replace(report, run=replace(report.run, interrupted=True))
+    return _complete(workspace, replace(report, known=known), chosen, pictures)
+
+
+def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
+    """Return the report with the stored drawings that an earlier `ci` made; run nothing."""
+    chosen = report.representatives()
+    pictures = {
+        report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_STORED)
+        for failure in chosen
+    }
+    return _complete(workspace, report, chosen, pictures)
+
+
+def _complete(
+    workspace: Workspace,
+    report: Report,
+    chosen: Iterable[CaseVerdict],
+    pictures: Mapping[Key, Picture],
+) -> Report:
+    smallest = _smallest_inputs(workspace, report, chosen)
+    shown = {
+        key: replace(picture, inputs=smallest.get(key, {})) for key, picture in pictures.items()
+    }
+    return replace(report, pictures=shown)
+
+
+@contextmanager
+def _cancel_at(seconds: float) -> Iterator[threading.Event]:
+    cancel = threading.Event()
+    timer = threading.Timer(seconds, cancel.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield cancel
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _interrupting(cancel: threading.Event) -> Iterator[threading.Event]:
+    """Yield an event; a signal that ends a command sets both this event and `cancel`."""
+    interrupted = threading.Event()
+
+    def stop() -> None:
+        interrupted.set()
+        cancel.set()
+
+    with on_signals(stop):
+        yield interrupted
+
+
+def minimise_some(
+    workspace: Workspace, report: Report, chosen: Iterable[CaseVerdict], cancel: threading.Event
+) -> None:
+    """Minimise the first few failures in `chosen`, and record the results, until `cancel` is set.
+
+    Failures without a record, failures that have been minimised already, and cases with the verdict
+    ``error`` are left out.
+    """
+    records = {r.id: r for r in FailureStore(workspace.cache)}
+    count = 0
+    for failure in chosen:
+        known = report.known.get(report.key(failure))
+        record = records.get(known.id) if known is not None else None
+        if record is None or record.minimized or failure.result.verdict is not Verdict.FAILED:
+            continue
+        if cancel.is_set() or count == MAX_MINIMIZED:
+            return
+        count += 1
+        try:
+            minimise_failure(workspace, record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel)
+        except FlowError:
+            continue
+        except CancelledRunError:
+            return
+
+
+def _draw_all(
+    workspace: Workspace,
+    report: Report,
+    chosen: list[CaseVerdict],
+    deadline: float,
+    cancel: threading.Event,
+) -> Iterator[tuple[Key, Picture]]:
+    workspace.cache.create()
+    tasks = workspace.graph.tasks
+    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
+        for number, failure in enumerate(chosen):
+            key = report.key(failure)
+            if failure.result.verdict is not Verdict.FAILED:
+                yield key, Picture(note="the case ended in an error: there is no output to draw")
+            elif f"op:{failure.op}:{failure.case.dtype}" not in tasks:
+                yield key, Picture(note="the op is run by clients only")
+            elif number >= MAX_PICTURES:
+                yield key, Picture(note=f"only the worst {MAX_PICTURES} failures are drawn")
+            elif time.monotonic() > deadline:
+                yield key, Picture(note=NOT_DRAWN)
+            else:
+                subject = op_subject(workspace, failure.op, failure.case.dtype).subject
+                try:
+                    with open_ordered(workspace, pool, subject, cancel) as evaluator:
+                        picture = _picture(evaluator, failure)
+                    yield key, picture
+                except CancelledRunError:
+                    yield key, Picture(note=NOT_DRAWN)
+                except FlowError as error:
+                    yield key, Picture(note=f"it could not be run again: {error.problems[0]}")
+
+
+def _picture(evaluator: CaseEvaluator, failure: CaseVerdict) -> Picture:
+    evaluated = evaluator.judge(failure.case)
+    if evaluated.result.verdict is not Verdict.FAILED:
+        return Picture(note=f"run again, the case {evaluated.result.verdict.value}")
+    actual = {name: array.copy() for name, array in evaluated.actual.items()}
+    wrong = [f.output for f in evaluated.result.failures if f.output in actual]
+    prepared = evaluator.prepare(failure.case)
+    inputs, expected = prepared.inputs, prepared.expected
+    criteria = evaluator.judge_of(prepared).criteria(failure.case, expected, inputs, actual)
+    name = wrong[0] if wrong else next(iter(actual))
+    return draw(name, actual, expected, inputs, criteria)
+
+
+def _smallest_inputs(
+    workspace: Workspace, report: Report, chosen: Iterable[CaseVerdict]
+) -> dict[Key, dict[str, str]]:
+    """Return, as text, the inputs of each failure's minimised case, or else of the failing case."""
+    store = FailureStore(workspace.cache)
+    found = {}
+    for failure in chosen:
+        key = report.key(failure)
+        known = report.known.get(key)
+        try:
+            if known is not None and known.minimized is not None:
+                inputs = stored_inputs(store, store.get(known.minimized.id))
+            else:
+                inputs = dict(materialise(failure.case))
+        except FlowError:
+            continue
+        found[key] = {name: values_text(array) for name, array in inputs.items()}
+    return found
+
+
+# Store the drawings of failures that `ci` makes, so that `report` need not run cases.
+
+VERSION = 2
+_MOST_CELLS = 1 << 16
+
+
+def store_picture(cache: WorkspaceCache, failure: CaseVerdict, picture: Picture) -> None:
+    """Store the drawing of a failure, under a key that includes the case and its result."""
+    if picture.elements:
+        cache.actions.put(_key(failure), to_builtins(picture))
+
+
+def stored_picture(cache: WorkspaceCache, failure: CaseVerdict) -> Picture | None:
+    """Return the stored drawing of a failure; None if there is none for the case's present result.
+
+    Since anybody may have written to the cache, only content that `draw` could have made is
+    accepted.
+    """
+    record = cache.actions.get(_key(failure))
+    if record is None:
+        return None
+    try:
+        return checked_picture(record)
+    except ValueError:
+        return None
+
+
+def _key(failure: CaseVerdict) -> str:
+    result = failure.result.to_json()
+    return digest_json(["picture", VERSION, failure.op, failure.case.identity(), result])
+
+
+def checked_picture(data: Json) -> Picture:
+    """Read a stored drawing; raise ValueError for what `draw` could not have made."""
+    picture = convert(data, Picture)
+    rows = picture.rows
+    width = len(rows[0]) if rows else 0
+    if any(len(row) != width or not set(row) <= set(LEVELS) for row in rows):
+        raise ValueError("no rows of levels")
+    small = len(rows) * width <= _MOST_CELLS and len(picture.scatter) <= _MOST_CELLS
+    if not small or len(picture.histogram) != len(SHARES) + 1 or picture.inputs or picture.note:
+        raise ValueError("no figures of a drawing")
+    return picture
+
+
+# Summarise the errors of a failing case's output by a map, a scatter plot and a histogram.
+
+Arrays = Mapping[str, NDArray[Any]]
+
+MAX_ROWS, MAX_COLUMNS = 32, 64
+MAX_ELEMENTS = 1 << 24
+_LEVEL_ENDS = (0.0, 0.1, 0.5, 1.0, 10.0, 1000.0)
+_LOWEST, _HIGHEST = -40, 40  # decades; values beyond are drawn at the edge
+SHOWN_VALUES = 64
+FEW_VALUES = 8
+
+
+def draw(
+    name: str, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
+) -> Picture:
+    """Compare an output with its expected values, and return the figures to draw."""
+    contracts = criteria.contracts
+    dtypes = criteria.dtypes
+    if contracts:
+        if contracts.refused or name not in contracts.expected:
+            return Picture(name, note="the output is not compared element by element")
+        actual, expected = contracts.views(actual), contracts.expected
+        dtypes = contracts.dtypes(dtypes)
+    output = actual[name]
+    if output.size > MAX_ELEMENTS:
+        return Picture(name, output.shape, note=f"{output.size} elements are too many to draw")
+    if not output.size:
+        return Picture(name, output.shape, note="an output without elements")
+    special = SpecialInputs(inputs)
+    checked = compare_output(
+        name,
+        output,
+        expected[name],
+        dtypes[name],
+        tolerance_of(name, dtypes[name], criteria.tolerance, contracts),
+        criteria.policy,
+        special,
+    )
+    judgement = _judge(checked)
+    share = np.where(judgement.failed, np.maximum(judgement.share, np.nextafter(1.0, 2.0)),
+                     np.minimum(judgement.share, 1.0))  # fmt: skip
+    rows, fold = heat_map(share.reshape(output.shape))
+    return Picture(
+        output=name,
+        shape=output.shape,
+        rows=rows,
+        fold=fold,
+        scatter=scatter(to_float64(expected[name]).ravel(), judgement.error, judgement.failed),
+        histogram=histogram(share),
+        elements=output.size,
+        failing=int(judgement.failed.sum()),
+    )
+
+
+def _judge(checked: CheckedOutput) -> Judgement:
+    allowed = checked.tolerance
+    bound = (
+        AffineBound(allowed.atol, allowed.rtol)
+        if checked.envelope is None
+        else checked.envelope.final(checked.name)
+    )
+    flat = slice(0, checked.actual.size)
+    values = to_float64(checked.actual).ravel().copy(), to_float64(checked.expected).ravel().copy()
+    return judge(*values, bound, flat, checked.rules)
+
+
+def heat_map(share: NDArray[np.float64]) -> tuple[tuple[str, ...], str]:
+    """Return a tensor as rows of characters, and a text that describes how it was folded.
+
+    There are at most `MAX_ROWS` rows of at most `MAX_COLUMNS` cells. The last dim runs to the
+    right, all others downward; a long vector continues in the next row. A cell is one character,
+    which shows the level of the worst element in it; see `LEVELS`.
+    """
+    shape = share.shape or (1,)
+    columns = shape[-1]
+    grid = share.reshape(-1, columns)
+    if grid.shape[0] == 1 and columns > MAX_COLUMNS:  # a long vector is shown as lines of text are
+        width = max(MAX_COLUMNS, math.ceil(columns / MAX_ROWS))
+        padded = np.zeros(math.ceil(columns / width) * width)
+        padded[:columns] = grid[0]
+        grid = padded.reshape(-1, width)
+        what = f"each row is {width} elements in a row"
+    else:
+        leading = " x ".join(map(str, shape[:-1]))
+        right_words = f"the last dim ({columns}) to the right" if leading else "from left to right"
+        what = f"{leading} downward, {right_words}" if leading else right_words
+    levels = np.searchsorted(np.array(_LEVEL_ENDS), grid, side="left")
+    down = _edges(grid.shape[0], MAX_ROWS)
+    right = _edges(grid.shape[1], MAX_COLUMNS)
+    levels = np.maximum.reduceat(np.maximum.reduceat(levels, down, axis=0), right, axis=1)
+    tall, wide = grid.shape[0] / len(down), grid.shape[1] / len(right)
+    if tall > 1 or wide > 1:
+        what += f"; a cell is the worst of up to {math.ceil(tall)} x {math.ceil(wide)} elements"
+    return tuple("".join(map(str, row)) for row in levels.tolist()), what
+
+
+def _edges(size: int, most: int) -> NDArray[np.intp]:
+    count = min(size, most)
+    return np.arange(count, dtype=np.intp) * size // count
+
+
+def scatter(
+    expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
+) -> tuple[tuple[int, int, int, int], ...]:
+    """Count elements by magnitude (x) and error (y), both rounded down to half decades.
+
+    Return (x, y, number of elements, number of failing elements) for each pair that occurs; see
+    `_half_decades` for the unit of x and y.
+    """
+    with np.errstate(all="ignore"):
+        x = _half_decades(np.abs(expected))
+        y = _half_decades(error)
+    cells, where, counts = np.unique(
+        np.stack([x, y], axis=1), axis=0, return_inverse=True, return_counts=True
+    )
+    wrong = np.bincount(where.ravel(), weights=failed, minlength=len(cells))
+    return tuple(
+        (int(cell[0]), int(cell[1]), int(count), int(bad))
+        for cell, count, bad in zip(cells, counts, wrong, strict=True)
+    )
+
+
+def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return ``floor(2 log10 v)`` for each value v >= 0.
+
+    Zeros get the lowest possible number, NaN and Inf the highest one.
+    """
+    tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
+    found = np.full(values.shape, float(huge))
+    finite = np.isfinite(values)
+    found[finite] = np.clip(np.floor(2 * np.log10(values[finite])), tiny, huge - 1)
+    return found.astype(np.int64)
+
+
+def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
+    """Count elements by the share of the tolerance that they use, in the intervals of `SHARES`."""
+    bars = np.searchsorted(np.array(SHARES), share, side="left")
+    return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
+
+
+def values_text(array: NDArray[Any]) -> str:
+    """Format the values of a tensor.
+
+    If the tensor is large, and all values but a few are equal, only these few are listed. Of other
+    large tensors, the first and last values of each dim are shown.
+    """
+    values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
+    with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
+        return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)
+
+
+def _few_that_differ(values: NDArray[Any]) -> str:
+    """Describe a tensor in which all elements but a few are equal; empty if it is no such tensor.
+
+    Minimised inputs are of this kind.
+    """
+    for rest in dict.fromkeys((values.dtype.type(0).item(), values.flat[-1].item())):
+        places = np.argwhere(values != rest)
+        if len(places) <= FEW_VALUES:
+            few = [f"{list(map(int, at))} = {values[tuple(at)].item()!r}" for at in places]
+            return f"{rest!r} everywhere" + (f" but {', '.join(few)}" if few else "")
+    return ""

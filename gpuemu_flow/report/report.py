@@ -1,0 +1,270 @@
+"""Build the report that all writers use, from the outcome of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from gpuemu_flow.build import session
+from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.graph import Skip
+from gpuemu_flow.build.session import RunOptions, RunOutcome
+from gpuemu_flow.build.unordered import unordered
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.report.model import (
+    KernelResult,
+    OpResult,
+    RunReport,
+    TaskCounts,
+)
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.params import LintParams, params_of
+from gpuemu_flow.workers.sightings import UNSEEN
+
+_BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
+
+if TYPE_CHECKING:
+    from gpuemu_flow.report.from_manifests import ReportBuilder
+    from gpuemu_flow.workers.pool import Pool
+
+
+def run_and_report(
+    workspace: Workspace,
+    options: RunOptions,
+    listener: Listener | None = None,
+    pool: Pool | None = None,
+    *,
+    asked: RunOptions | None = None,
+) -> tuple[RunOutcome, RunReport]:
+    """Call `session.run`, and build the report while the run still holds its lock."""
+    reports: list[RunReport] = []
+
+    def conclude(outcome: RunOutcome) -> None:
+        shown = outcome if asked is None else replace(outcome, options=asked)
+        reports.append(build_report(workspace, shown))
+
+    outcome = session.run(workspace, options, listener, pool, conclude)
+    return outcome, reports[0]
+
+
+def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
+    """Build the report of all known results, without running anything."""
+    graph, states = workspace.graph, workspace.states()
+    stale = workspace.stale(set(graph.tasks))
+    moved = {name for name in stale if states.moved(graph.tasks[name])}
+    causes = {name: states.broken(graph.tasks[name]) for name in moved}
+    broken = {name: why for name, why in causes.items() if why is not None}
+    broken |= {name: [problem] for name, problem in unordered(workspace, graph.tasks).items()}
+    outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
+    outcome.status = {name: "current" for name in graph.tasks if name not in stale}
+    outcome.problems = [problem for why in broken.values() for problem in why]
+    # As after an interrupted run, missing results are no errors.
+    outcome.interrupted = True
+    report = build_report(workspace, outcome, broken=graph.downstream(set(broken)))
+    outdated = graph.downstream(moved - set(broken)) - graph.downstream(set(broken))
+    return replace(report, interrupted=False), stale, outdated
+
+
+def item_of(spec: TaskSpec) -> tuple[str, str]:
+    """Return the op and dtype, or the kernel and architecture, that a task gives a verdict on."""
+    if spec.stage == stages.LINT:
+        return spec.subject, params_of(LintParams, spec.params).arch
+    return spec.subject, spec.dtype
+
+
+def build_report(
+    workspace: Workspace,
+    outcome: RunOutcome,
+    *,
+    broken: Collection[str] = (),
+) -> RunReport:
+    """Build the report of a run from the manifests of the selected tasks."""
+    # Imported here, as it is not needed before the edited op has been called.
+    from gpuemu_flow.report.submissions import submitted_results  # noqa: PLC0415
+
+    graph = outcome.graph
+    selected = {n: spec for n, spec in graph.tasks.items() if n in outcome.selected}
+    reader = _Reader(workspace, outcome)
+    results: list[OpResult] = []
+    for name, spec in selected.items():
+        if spec.stage != stages.COMPARE:
+            continue
+        result = reader.result(spec)
+        if result is not None and not (name in broken or _is_unfinished(outcome, name)):
+            results.append(result)
+        elif not outcome.interrupted or name in broken:
+            reason = "its tasks did not finish; see the problems"
+            results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
+    builder = reader.builder
+    kernels, kernel_problems = _kernels(builder, outcome, broken)
+    skips = _selected_skips(workspace, outcome)
+    submitted = submitted_results(workspace, [skip for skip in skips if skip.dtype])
+    results += [
+        submitted.get((s.op, s.dtype)) or OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason)
+        for s in skips
+        if s.dtype
+    ]
+    declared = {(s.op, s.dtype) for s in skips}
+    results += [result for which, result in submitted.items() if which not in declared]
+    judged = sum(bool(result.cases) for which, result in submitted.items() if which in declared)
+    kernels += [
+        KernelResult(s.op, "", Verdict.SKIPPED, reason=s.reason) for s in skips if not s.dtype
+    ]
+    counts = Counter(outcome.status.values())
+    return RunReport(
+        tasks=TaskCounts(
+            total=len(outcome.selected),
+            current=counts["current"],
+            ran=counts["ran"],
+            restored=counts["restored"],
+            failed=counts["failed"],
+            skipped=len(skips) - judged + counts["pending"],
+        ),
+        executed=tuple(outcome.executed),
+        results=tuple(results),
+        problems=(
+            *workspace.settings.warnings,
+            *outcome.problems,
+            *kernel_problems,
+            *_undeclared(selected, reader),
+            *untracked_inputs(workspace, outcome.selected),
+            *(problem for result in results for problem in result.weaknesses()),
+        ),
+        changes=tuple(builder.changes(_diffs(selected, outcome))),
+        duration_s=outcome.duration_s,
+        interrupted=outcome.interrupted,
+        kernels=tuple(kernels),
+        drawn_seed=workspace.settings.drawn_seed,
+        build_only=bool(selected)
+        and not skips
+        and all(spec.stage in _BUILDS for spec in selected.values()),
+        nothing_due=outcome.options.may_be_nothing and not selected and not skips,
+    )
+
+
+class _Reader:
+    """Reads the results of tasks from their manifests, and figures from their records."""
+
+    def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
+        from gpuemu_flow.report.from_manifests import ReportBuilder  # noqa: PLC0415
+        from gpuemu_flow.report.relocate import Relocator  # noqa: PLC0415
+
+        self._states = workspace.states()
+        self._selected = outcome.selected
+        self._values: dict[str, Mapping[str, Json]] = {}
+        tasks, relocate = outcome.graph.tasks, Relocator(workspace)
+        self.builder = ReportBuilder(workspace.cache, tasks, outcome.status, self._values, relocate)
+
+    def result(self, compare: TaskSpec) -> OpResult | None:
+        """Return the result of a comparison, or None if the comparison did not finish."""
+        for name in (compare.name, *(source.task for source in compare.inputs)):
+            self.values(name)
+        return self.builder.op_result(compare)
+
+    def values(self, name: str) -> Mapping[str, Json]:
+        """Return the values in a task's record; {} if the task is not selected or has no record."""
+        if name not in self._values:
+            record = self._states.record(name) if name in self._selected else None
+            self._values[name] = {} if record is None else record.values
+        return self._values[name]
+
+
+def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]:
+    """Return the warnings about rules that wrote or deleted files that they do not declare."""
+    found = []
+    for name, spec in tasks.items():
+        if spec.stage != stages.RULE:
+            continue
+        from gpuemu_flow.tasks.build_rule import deleted_problem, undeclared_problem  # noqa: PLC0415
+
+        values = reader.values(name)
+        for kept, told in (("undeclared", undeclared_problem), ("deleted", deleted_problem)):
+            if values.get(kept):
+                found.append(told(spec, values[kept]))
+    return found
+
+
+def _diffs(tasks: Mapping[str, TaskSpec], outcome: RunOutcome) -> Iterator[TaskSpec]:
+    """Yield the ``diff`` tasks that this run ran or restored."""
+    for name, spec in tasks.items():
+        if spec.stage == stages.DIFF and outcome.status.get(name) in ("ran", "restored"):
+            yield spec
+
+
+def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
+    """Return the warnings about programs that may have used more inputs than were observed."""
+    chosen, observed = set(tasks), workspace.snapshot.observed
+    found: dict[str, dict[str, None]] = {}
+    for name, outline in workspace.graph.tasks.items():
+        if outline.stage in (stages.OP, stages.REFERENCE) and name in chosen:
+            for reason in observed.untracked(name):
+                found.setdefault(reason, {})[f"{outline.stage} of {outline.subject}"] = None
+    return [
+        Problem(
+            "untracked-inputs",
+            f"{_few(list(programs))}: {reason}",
+            "name the other files that they read with `depends`"
+            + ("; see docs/caching.md#where-nothing-is-seen" if reason.startswith(UNSEEN) else ""),
+            warning=True,
+        )
+        for reason, programs in sorted(found.items())
+    ]
+
+
+def _few(programs: Sequence[str]) -> str:
+    more = len(programs) - 1
+    return programs[0] + (f" and {more} more" if more else "")
+
+
+def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
+    return outcome.status.get(name) in ("failed", "pending")
+
+
+def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
+    """Return the selected ops and kernels that have no tasks in the graph."""
+    words, dtypes = set(outcome.options.words), outcome.options.dtypes
+    if outcome.options.until or outcome.options.since:  # skipped ops have no tasks to select
+        return []
+    shard = outcome.options.shard
+    mine = None
+    if shard is not None:
+        from gpuemu_flow.build.shards import owned  # noqa: PLC0415 - seldom needed
+
+        mine = owned(outcome.graph, workspace.root, shard)
+    return [
+        skip
+        for skip in outcome.graph.skips
+        if (not words or skip.op in words)
+        and (not dtypes or skip.dtype in dtypes)
+        and (mine is None or skip.op in mine)
+    ]
+
+
+def _kernels(
+    builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
+) -> tuple[list[KernelResult], dict[Problem, None]]:
+    """Return the lint results of the selected kernels, and their problems as keys of a dict."""
+    results: list[KernelResult] = []
+    problems: dict[Problem, None] = {}
+    for name, spec in outcome.graph.tasks.items():
+        if spec.stage not in (stages.BUILD, stages.LINT) or name not in outcome.selected:
+            continue
+        if spec.stage == stages.BUILD:
+            problems.update(dict.fromkeys(builder.build_problems(spec)))
+            continue
+        unfinished = name in broken or _is_unfinished(outcome, name)
+        found = None if unfinished else builder.kernel_result(spec)
+        if found is not None:
+            results.append(found[0])
+            problems.update(dict.fromkeys(found[1]))
+        elif not outcome.interrupted or name in broken:
+            reason = "its tasks did not finish; see the problems"
+            arch = params_of(LintParams, spec.params).arch
+            results.append(KernelResult(spec.subject, arch, Verdict.ERROR, reason=reason))
+    return results, problems

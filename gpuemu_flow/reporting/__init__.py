@@ -1,1 +1,0 @@
-"""Build reports, as data, from runs, the history of runs, baselines and submissions."""

@@ -1,1 +1,0 @@
-"""Writers of results as text, JSON, HTML, Markdown, JUnit XML, SARIF and pytest files."""

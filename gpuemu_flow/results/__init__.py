@@ -1,1 +1,0 @@
-"""Types for results: verdicts, failures, causes, figures, and whole reports."""

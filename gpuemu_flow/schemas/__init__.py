@@ -1,1 +1,0 @@
-"""JSON Schemas of the configuration and of what the commands print."""

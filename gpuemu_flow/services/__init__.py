@@ -1,0 +1,1 @@
+"""What people start besides commands: daemon, editors, imports, watching, clusters, pytest."""

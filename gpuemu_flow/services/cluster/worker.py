@@ -1,0 +1,331 @@
+"""The worker side of ``fuzz`` on a cluster: judge batches of cases with warm programs."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.fuzz.case_queue import CaseQueue, VerdictCache, expected_key, verdict_key
+from gpuemu_flow.fuzz.remote_run import RemoteVerdict
+from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
+from gpuemu_flow.judge.expected_store import ExpectedStore
+from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, RunnerError
+from gpuemu_flow.model.let_through import let_through
+from gpuemu_flow.services.cluster.messages import BatchAnswer, BatchRequest, RunSetup
+from gpuemu_flow.store.discovered import SeenInputs
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.workers.pool import Pool
+
+
+def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
+    """Return, by name, the facts that decide an op's verdicts and are known before it runs.
+
+    The last entries are the action keys, which also cover facts that have no entry here.
+    """
+    states = workspace.states()
+    sandbox = workspace.snapshot.basis.sandbox
+    found = {"the sandbox": str(sandbox)}
+    keys = {}
+    for subject in subjects:
+        dtype = subject.subject.dtype
+        tasks = tasks_of(workspace.graph, op, dtype)
+        for spec in (tasks.generate, tasks.op, tasks.reference, tasks.compare):
+            parts = states.static_parts(spec)
+            found["the code of gpuemu-flow"] = spec.version
+            found |= {f"file {path}": digest for path, digest in parts.code.items()}
+            found |= dict(parts.env)
+            found[f"the configuration of {spec.name}"] = digest_json(parts.params)
+        keys[f"the key of {op} in {dtype}"] = verdict_key(subject)
+    return {**found, **keys}
+
+
+def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the names of the facts that differ.
+
+    Action keys are facts, too, but they differ whenever any other fact does. So their names are
+    returned only if nothing else differs.
+    """
+    names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
+    keys = [name for name in names if name.startswith("the key of ")]
+    return [name for name in names if name not in keys] or keys
+
+
+IDLE_SECONDS = 300.0
+"""Idle time in seconds after which a run's programs are ended, as its coordinator may be dead."""
+MOST_THREADS = 1024
+_REMEMBERED = 1000
+
+
+class DiffersError(Exception):
+    """Error raised on a machine whose verdicts could differ from the coordinator's."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = names
+
+
+def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
+    """Open the workspace of a run, a cache on this machine, and the op in each dtype.
+
+    Nothing is written to the workspace or its cache, since SQLite does not work well on network
+    file systems. One file is an exception: it is written to learn the time of the file system.
+
+    Raises DiffersError: Verdicts of this machine could differ from the coordinator's. Raises
+    FlowError: The workspace cannot be read here.
+    """
+    if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
+        raise DiffersError([f"file {setup.config}, which is not there"])
+    _set_variables(setup)
+    environ = {**os.environ, "GPUEMU_CONFIG": setup.config}
+    workspace = Workspace(Path(setup.config).parent, overrides=setup.overrides, environ=environ)
+    workspace.trusted = True  # the coordinator's user trusts it
+    cache = WorkspaceCache(folder)
+    cache.create()
+    workspace.keep_out_of_inputs(folder)
+    try:
+        subjects = [
+            op_subject(workspace, setup.op, d, to_run=False, learned=False) for d in setup.dtypes
+        ]
+    except KeyError as missing:
+        raise DiffersError([f"the task {missing}"]) from None
+    differing = differences(facts(workspace, setup.op, subjects), setup.facts)
+    if differing:
+        raise DiffersError(differing)
+    return workspace, cache, subjects
+
+
+class WorkerSession:
+    """The warm programs of one run on one worker. Thread-safe.
+
+    The constructor raises the errors of `open_here`.
+    """
+
+    def __init__(self, setup: RunSetup, folder: Path) -> None:
+        self._setup = setup
+        self.variables = setup.variables
+        self._folder = folder
+        self._cancel = threading.Event()
+        self._lock = threading.Lock()
+        self.used = time.monotonic()
+        self.active = 0
+        self._workspace, self._cache, self._subjects = open_here(setup, folder)
+        lookup, force = self._workspace.inputs, setup.force
+        self._verdicts = VerdictCache(self._cache, self._subjects, lookup, force=force)
+        self._expected = []
+        for subject in self._subjects:
+            key, sources = expected_key(subject), subject.reference_sources
+            about = SeenInputs(self._cache.actions, key, lookup, sources, force=force)
+            self._expected.append(ExpectedStore(self._cache, key, inputs=about, force=force))
+        self._free: list[list[CaseQueue]] = [[] for _ in self._subjects]
+        self._stack = ExitStack()
+        sessions = MOST_THREADS * SESSIONS_PER_EVALUATOR
+        self._pool = self._stack.enter_context(Pool(sessions, staging=self._cache.staging))
+
+    def judge(self, request: BatchRequest) -> BatchAnswer:
+        """Judge a batch.
+
+        Raises CancelledRunError: The run has ended. Raises FlowError: The programs cannot be run
+        here.
+        """
+        begin = time.perf_counter()
+        which = request.which
+        with self._queue(which) as queue:
+            found = {}
+            for queued in request.cases:
+                if self._cancel.is_set():
+                    raise CancelledRunError
+                for done, evaluated in queue.take(queued, alone=self._setup.alone):
+                    found[done.number] = (done, evaluated.case, evaluated.result)
+            for done, evaluated in queue.rest():
+                found[done.number] = (done, evaluated.case, evaluated.result)
+        if self._cancel.is_set():
+            raise CancelledRunError
+        inputs = self._verdicts.inputs[which]
+        names = inputs.names
+        key = "" if inputs.moved() else inputs.key_of(names)
+        verdicts = []
+        for queued in request.cases:
+            done, case, result = found[queued.number]
+            verdicts.append(RemoteVerdict(result, None if case == done.case else case))
+        seconds = time.perf_counter() - begin
+        if key in request.known:
+            return BatchAnswer(own_name(), tuple(verdicts), key, seconds=seconds)
+        parts = self._workspace.inputs.parts(names)
+        return BatchAnswer(own_name(), tuple(verdicts), key, names, parts, seconds)
+
+    @contextmanager
+    def _queue(self, which: int) -> Iterator[CaseQueue]:
+        """Yield a queue that judges cases of one dtype, for use by this thread alone.
+
+        The queue's programs keep running for the next batch. After an error, the queue is not used
+        again.
+        """
+        with self._lock:
+            self.active += 1
+            queue = self._free[which].pop() if self._free[which] else None
+        try:
+            if queue is None:
+                queue = CaseQueue(
+                    self._subjects[which],
+                    self._pool,
+                    self._stack,
+                    self._cancel,
+                    self._expected[which],
+                    self._verdicts.inputs[which],
+                )
+            yield queue
+            with self._lock:
+                self._free[which].append(queue)
+        finally:
+            with self._lock:
+                self.active -= 1
+                self.used = time.monotonic()
+
+    def close(self) -> None:
+        """End all programs, including those that are running."""
+        self._cancel.set()
+        with contextlib.suppress(CancelledRunError):
+            self._stack.close()
+        self._cache.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Sessions:
+    """The sessions of this process, keyed by run. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[str, WorkerSession] = OrderedDict()
+        self._ended: deque[str] = deque(maxlen=_REMEMBERED)
+        self._lock = threading.Lock()
+        self._watching = False
+
+    def get(self, setup: RunSetup) -> WorkerSession:
+        """Return the session of a run, opened by the first batch.
+
+        Raises CancelledRunError: The run has ended.
+        """
+        with self._lock:
+            if setup.run in self._ended:
+                raise CancelledRunError
+            session = self._sessions.get(setup.run)
+            if session is None:
+                self._demand_same_variables(setup)
+                folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=local_folder()))
+                try:
+                    session = self._sessions[setup.run] = WorkerSession(setup, folder)
+                except BaseException:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise
+            if not self._watching:
+                self._watching = True
+                atexit.register(self.close)
+                threading.Thread(target=self._end_idle, daemon=True).start()
+            return session
+
+    def _demand_same_variables(self, setup: RunSetup) -> None:
+        """Raise FlowError if a run in this process has other environment variables than `setup`."""
+        if any(session.variables != setup.variables for session in self._sessions.values()):
+            text = f"{own_name()} works for a run with another environment"
+            raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
+
+    def end(self, run: str) -> None:
+        """End a run's programs, and refuse its later batches."""
+        with self._lock:
+            self._ended.append(run)
+            session = self._sessions.pop(run, None)
+        if session is not None:
+            session.close()
+
+    def close(self) -> None:
+        """End all runs."""
+        for run in list(self._sessions):
+            self.end(run)
+
+    def _end_idle(self) -> None:
+        while True:
+            time.sleep(IDLE_SECONDS / 10)
+            late = time.monotonic() - IDLE_SECONDS
+            with self._lock:
+                idle = [r for r, s in self._sessions.items() if not s.active and s.used < late]
+                sessions = [self._sessions.pop(run) for run in idle]  # a later batch opens it again
+            for session in sessions:
+                session.close()
+
+
+def _set_variables(setup: RunSetup) -> None:
+    """Give programs the coordinator's environment, and undo dask's changes to this process's."""
+    for name in let_through(os.environ):
+        if name != "TMPDIR":  # of this machine
+            del os.environ[name]
+    os.environ.update(setup.variables)
+
+
+_sessions = Sessions()
+
+
+def judge_batch(message: bytes) -> bytes:
+    """Judge the cases of an encoded `BatchRequest`, and return an encoded `BatchAnswer`."""
+
+    def judge() -> BatchAnswer:
+        request = BatchRequest.decode(message)
+        return _sessions.get(request.setup).judge(request)
+
+    return answered(judge)
+
+
+def answered(work: Callable[[], BatchAnswer]) -> bytes:
+    """Call `work`, and return its answer as a message.
+
+    If `work` raises an error, the message reports the error.
+    """
+    try:
+        answer = work()
+    except CancelledRunError:
+        answer = BatchAnswer(own_name(), ended=True)
+    except DiffersError as error:
+        answer = BatchAnswer(own_name(), differs=tuple(error.names))
+    except FlowError as error:
+        answer = BatchAnswer(own_name(), problems=error.problems)
+    except Exception:
+        answer = BatchAnswer(own_name(), crash=traceback.format_exc())
+    return answer.encode()
+
+
+async def end_run(run: str) -> None:
+    """End this process's work for a run, without blocking its event loop."""
+    await asyncio.get_running_loop().run_in_executor(None, _sessions.end, run)
+
+
+def own_name() -> str:
+    """Return the worker's address; outside of a dask worker, the host name and the process id."""
+    from distributed import get_worker  # noqa: PLC0415 - dear, and there already
+
+    try:
+        return str(get_worker().address)
+    except ValueError:
+        return f"{platform.node()}:{os.getpid()}"
+
+
+def local_folder() -> str | None:
+    """Return the worker's folder on a local disk; None for the system's temporary folder."""
+    from distributed import get_worker  # noqa: PLC0415 - dear, and there already
+
+    try:
+        return str(get_worker().local_directory)
+    except ValueError:
+        return None

@@ -1,0 +1,410 @@
+"""The debugger's commands: what each says, one line after the other, and what is selected."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from gpuemu_flow.build.signals import cancel_on_signals
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.fuzz import failures
+from gpuemu_flow.fuzz.exporting import export_pytest
+from gpuemu_flow.fuzz.minimizing import minimise_failure
+from gpuemu_flow.model.errors import CancelledRunError, FlowError
+from gpuemu_flow.model.types import Case, Verdict
+from gpuemu_flow.report import failure_text
+from gpuemu_flow.report.failure_text import outcome_of
+from gpuemu_flow.report.fuzz_model import Reproduction
+from gpuemu_flow.report.text import Style, note_lines, number, plural, printable, share
+from gpuemu_flow.services.debug.tensors import (
+    Index,
+    bad_arguments,
+    check_slice,
+    describe,
+    difference_lines,
+    nothing_selected,
+    parse_tensors,
+    unknown_command,
+    unknown_tensor,
+    value_lines,
+)
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+
+# Show the stages that a case goes through, and the result of each for the selected failure.
+
+
+STAGES = ("generate", "op", "reference", "compare")
+
+
+class Steps(Protocol):
+    """The interface from which `stage_lines` gets the data of the selected failure."""
+
+    @property
+    def selected(self) -> FailureRecord | None: ...
+    @property
+    def style(self) -> Style: ...
+
+    def inputs(self) -> Mapping[str, NDArray[Any]]: ...
+    def reproduction(self) -> Reproduction: ...
+
+
+def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
+    """Yield lines of text about one stage: the name of its task, then its result."""
+    record = steps.selected
+    assert record is not None, "the session selects a failure first"  # noqa: S101
+    yield steps.style.paint(f"{stage}:{record.op}:{record.dtype}", "1")
+    yield from (f"  {line}" for line in _TELL[stage](record, steps))
+
+
+def _generate(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    case = Case.from_json(record.case)
+    target = f" of {case.target}" if case.target else ""
+    yield f"seed {case.seed}  strategy {case.strategy}{target}  layout {case.layout}"
+    if case.dims:
+        yield "dims " + "  ".join(f"{name} = {size}" for name, size in dict(case.dims).items())
+    yield from (describe(name, array) for name, array in steps.inputs().items())
+
+
+def _op(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    yield from _outputs(steps.reproduction().actual, steps)
+
+
+def _reference(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    yield from _outputs(steps.reproduction().expected, steps)
+
+
+def _outputs(tensors: Mapping[str, NDArray[Any]], steps: Steps) -> Iterator[str]:
+    if tensors:
+        yield from (describe(name, array) for name, array in tensors.items())
+        return
+    yield "no outputs"
+    for failure in steps.reproduction().result.failures:
+        yield from printable(failure.message).splitlines()
+
+
+def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
+    found = steps.reproduction()
+    result, stats = found.result, found.result.stats
+    verdict, word = outcome_of(found)
+    yield steps.style.verdict(verdict) + (f": it {word}" if found.did_not_show else "")
+    if stats.count:
+        yield (
+            f"{stats.num_exceeding} of {stats.count} elements exceed the tolerance; the worst uses "
+            f"{share(stats.tolerance_used)} of it"
+        )
+        yield (
+            f"max abs {number(stats.max_abs)}  max rel {number(stats.max_rel)}  "
+            f"max ulp {number(stats.max_ulp)}  median abs {number(stats.p50_abs)}"
+        )
+    for failure in result.failures:
+        yield f"{failure.kind.value}:"
+        yield from (f"  {line}" for line in printable(failure.message).splitlines())
+    if result.verdict is not Verdict.PASSED:
+        yield from note_lines(result)
+
+
+_TELL = {"generate": _generate, "op": _op, "reference": _reference, "compare": _compare}
+
+
+class Command(Struct, frozen=True):
+    """A command of the debugger."""
+
+    name: str
+    aliases: tuple[str, ...]
+    usage: str
+    summary: str
+
+
+COMMANDS = (
+    Command("list", ("ls",), "list [LIMIT]", "failures, newest first"),
+    Command("show", ("s",), "show [SEED|ID]", "one failure; it is then the selected one"),
+    Command("reproduce", ("repro", "r"), "reproduce [SEED|ID]", "run it again as the op is now"),
+    Command("step", ("n", "next"), f"step [{'|'.join(STAGES)}|all]",
+            "the next stage of the pipeline, and what came out of it"),
+    Command("tensor", ("t",), "tensor [NAME[SLICE]]", "values, as in `tensor actual[0, 1:4]`"),
+    Command("diff", ("d",), "diff [A B]", "a map of where two tensors differ"),
+    Command("minimize", ("min",), "minimize [SEED|ID]", "the smallest case that fails alike"),
+    Command("export", ("e",), "export [SEED|ID] [FILE]", "a test file that needs numpy alone"),
+    Command("status", (), "status", "the workspace and the selected failure"),
+    Command("refresh", (), "refresh", "read failures anew and forget what was run"),
+    Command("clear", (), "clear", "clear the screen"),
+    Command("help", ("h", "?"), "help", "this list"),
+    Command("quit", ("exit", "q"), "quit", "leave; so does the end of the input"),
+)  # fmt: skip
+BY_WORD = {word: c for c in COMMANDS for word in (c.name, *c.aliases)}
+
+
+LISTED = 20
+MINIMIZE_RUNS = 2000
+
+
+_ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
+
+
+@contextmanager
+def _cancellable() -> Iterator[Event]:
+    """Yield an event that is set by Ctrl-C, to cancel the work inside the context.
+
+    When the work ends as cancelled, KeyboardInterrupt is raised.
+    """
+    with cancel_on_signals() as cancel:
+        try:
+            yield cancel
+        except CancelledRunError:
+            raise KeyboardInterrupt from None
+
+
+class Quit(Exception):  # noqa: N818 - not an error
+    """Raised by the command that ends the session."""
+
+
+class DebugSession(Struct):
+    """One debugging session in one workspace."""
+
+    # The op to whose failures the commands are limited; None for all ops.
+    op: str | None = None
+    style: Style = field(default_factory=Style)
+    # The failure to which commands without a seed or id refer.
+    selected: FailureRecord | None = None
+    _inputs: Mapping[str, NDArray[Any]] | None = None
+    _found: Reproduction | None = None
+    _stage: int = 0
+
+    @property
+    def prompt(self) -> str:
+        """Return the prompt that a terminal shows before each command."""
+        chosen = self.selected
+        return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
+
+    @property
+    def exit_code(self) -> int:
+        """Return `Reproduction.exit_code` if the selected failure was run, else 4."""
+        return 4 if self._found is None else self._found.exit_code
+
+    @property
+    def has_outputs(self) -> bool:
+        """Tell whether the selected failure was run and has outputs to compare."""
+        found = self._found
+        return found is not None and any(name in found.expected for name in found.actual)
+
+    def execute(self, line: str) -> Iterator[str]:
+        """Execute one line of input, and yield the lines of the answer.
+
+        Raises FlowError: The command cannot be executed; the session can continue. Raises Quit: The
+        command ends the session.
+        """
+        word, _, rest = line.strip().partition(" ")
+        if not word:
+            return
+        command = BY_WORD.get(word)
+        if command is None:
+            raise unknown_command(word, tuple(BY_WORD))
+        yield from getattr(self, f"_{command.name}")(rest.strip())
+
+    def completions(self, begun: str, line: str) -> list[str]:
+        """Return the possible completions of the word `begun` at the end of `line`, sorted."""
+        before = line[: len(line) - len(begun)].split()
+        if not before:
+            words: tuple[str, ...] = tuple(c.name for c in COMMANDS)
+        else:
+            command = BY_WORD.get(before[0])
+            name = command.name if command is not None else ""
+            if name in _ABOUT_A_FAILURE:
+                words = tuple(w for r in self._records() for w in (str(r.seed), r.id))
+            elif name in ("tensor", "diff"):
+                words = self._tensor_names()
+            else:
+                words = (*STAGES, "all") if name == "step" else ()
+        return sorted({f"{word} " for word in words if word.startswith(begun)})
+
+    def _records(self) -> tuple[FailureRecord, ...]:
+        return FailureStore(Workspace().cache).list(self.op)
+
+    def _select(self, word: str) -> FailureRecord:
+        if word:
+            record = failures.find_failure(Workspace(), word, self.op)
+            if self.selected is None or record.id != self.selected.id:
+                self._forget()
+            self.selected = record
+        if self.selected is None:
+            raise nothing_selected()
+        return self.selected
+
+    def _forget(self) -> None:
+        self._inputs, self._found, self._stage = None, None, 0
+
+    def inputs(self) -> Mapping[str, NDArray[Any]]:
+        """Return the selected failure's inputs."""
+        record = self._select("")
+        if self._inputs is None:
+            self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
+        return self._inputs
+
+    def reproduction(self) -> Reproduction:
+        """Return the result of running the selected failure again.
+
+        The failure is run on first use, and the result is kept. The command `reproduce` or
+        `refresh` discards it, and so does the selection of another failure.
+        """
+        record = self._select("")
+        if self._found is None:
+            with _cancellable() as cancel:
+                (self._found,) = failures.reproduce(Workspace(), [record], cancel=cancel)
+        return self._found
+
+    def _list(self, rest: str) -> Iterator[str]:
+        if rest and not (rest.isascii() and rest.isdecimal() and int(rest[:9]) > 0):
+            raise bad_arguments(BY_WORD["list"].usage)
+        records = self._records()
+        shown = records[: int(rest[:9]) if rest else LISTED]
+        yield from (failure_text.failure_row(record) for record in shown)
+        of = f" of {self.op}" if self.op else ""
+        more = f", {len(shown)} shown" if len(shown) < len(records) else ""
+        yield f"{plural(len(records), 'failure')}{of}{more}"
+
+    def _show(self, rest: str) -> Iterator[str]:
+        yield failure_text.render_failure(self._select(rest), self.style)
+
+    def _reproduce(self, rest: str) -> Iterator[str]:
+        self._select(rest)
+        self._forget()
+        yield failure_text.render_reproduction(self.reproduction(), self.style, verbose=False)
+
+    def _step(self, rest: str) -> Iterator[str]:
+        self._select("")
+        if rest and rest != "all" and rest not in STAGES:
+            raise bad_arguments(BY_WORD["step"].usage)
+        stages = STAGES if rest == "all" else (rest or STAGES[self._stage],)
+        for stage in stages:
+            yield from stage_lines(stage, self)
+            self._stage = (STAGES.index(stage) + 1) % len(STAGES)
+
+    def _tensor(self, rest: str) -> Iterator[str]:
+        self._select("")
+        named = parse_tensors(rest)
+        if not named:
+            yield from (describe(name, array) for name, array in self.inputs().items())
+            found = self.reproduction()
+            for side, tensors in (("actual", found.actual), ("expected", found.expected)):
+                yield from (describe(f"{side}.{name}", array) for name, array in tensors.items())
+        for name, indices in named:
+            part = self._part(name, indices)
+            yield describe(name, part)
+            yield from (f"  {line}" for line in value_lines(part))
+
+    def _diff(self, rest: str) -> Iterator[str]:
+        self._select("")
+        named = parse_tensors(rest)
+        if len(named) not in (0, 2):
+            raise bad_arguments(BY_WORD["diff"].usage)
+        if not named:
+            output = self._failing_output()
+            named = [(f"actual.{output}", ()), (f"expected.{output}", ())]
+        first, second = named
+        yield from difference_lines((first[0], second[0]), self._part(*first), self._part(*second))
+
+    def _failing_output(self) -> str:
+        found = self.reproduction()
+        both = [name for name in found.actual if name in found.expected]
+        wrong = [f.output for f in found.result.failures if f.output in both]
+        if not both:
+            raise unknown_tensor("actual", tuple(self.inputs()))
+        return wrong[0] if wrong else both[0]
+
+    def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
+        """Return the part of a tensor that indices select; the whole tensor if there are none."""
+        array = self._named(name)
+        check_slice(name, indices, array.shape)
+        part: NDArray[Any] = array[indices] if indices else array
+        return part
+
+    def _named(self, name: str) -> NDArray[Any]:
+        inputs = self.inputs()
+        if name.removeprefix("input.") in inputs:
+            return inputs[name.removeprefix("input.")]
+        found = self.reproduction()
+        for side, tensors in (("actual", found.actual), ("expected", found.expected)):
+            if name == side and len(tensors) == 1:
+                return next(iter(tensors.values()))
+            if name.startswith(f"{side}.") and name.partition(".")[2] in tensors:
+                return tensors[name.partition(".")[2]]
+        raise unknown_tensor(name, self._tensor_names())
+
+    def _tensor_names(self) -> tuple[str, ...]:
+        """Return the names of the selected failure's tensors that are known without reproducing it.
+
+        The names of single outputs are known only after the failure was reproduced once.
+        """
+        names = list(self.selected.shapes) if self.selected else []
+        found = self._found
+        for side, tensors in (
+            ("actual", found.actual if found else {}), ("expected", found.expected if found else {})
+        ):  # fmt: skip
+            names += [f"{side}.{name}" for name in tensors]
+            names += [side] if len(tensors) == 1 or found is None else []
+        return tuple(names)
+
+    def _minimize(self, rest: str) -> Iterator[str]:
+        record = self._select(rest)
+        with _cancellable() as cancel:
+            found = minimise_failure(
+                Workspace(), record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel
+            )
+        yield failure_text.render_minimization(found, self.style)
+        if found.minimized is not None:
+            self._forget()
+            self.selected = found.minimized
+
+    def _export(self, rest: str) -> Iterator[str]:
+        try:
+            words = shlex.split(rest)
+        except ValueError:
+            words = [rest] * 3
+        if len(words) > 2:
+            raise bad_arguments(BY_WORD["export"].usage)
+        record = self._select(words[0] if words else "")
+        output = Path(words[1]) if len(words) > 1 else None
+        yield f"wrote {export_pytest(Workspace(), record, output)}"
+
+    def _status(self, rest: str) -> Iterator[str]:
+        workspace = Workspace()
+        yield f"workspace  {workspace.root}"
+        of = f" of {self.op}" if self.op else ""
+        yield f"failures   {len(FailureStore(workspace.cache).list(self.op))}{of}"
+        if self.selected is None:
+            yield "selected   none"
+            return
+        record = self.selected
+        yield f"selected   {record.id}: {record.op} {record.dtype} {record.kind}"
+        yield f"next stage {STAGES[self._stage]}"
+
+    def _refresh(self, rest: str) -> Iterator[str]:
+        self._forget()
+        if self.selected is not None:
+            try:
+                self.selected = FailureStore(Workspace().cache).get(self.selected.id)
+            except FlowError:
+                self.selected = None
+        yield f"{plural(len(self._records()), 'failure')} kept"
+
+    def _clear(self, rest: str) -> Iterator[str]:
+        if self.style.color:
+            yield "\x1b[2J\x1b[H"
+
+    def _help(self, rest: str) -> Iterator[str]:
+        width = max(len(c.usage) for c in COMMANDS)
+        for command in COMMANDS:
+            aliases = f" ({', '.join(command.aliases)})" if command.aliases else ""
+            yield f"{command.usage:{width}}  {command.summary}{aliases}"
+        yield "tensors: an input's name, actual.NAME, expected.NAME; slices as numpy has them"
+
+    def _quit(self, rest: str) -> Iterator[str]:
+        raise Quit
+        yield  # a generator, as all actions are

@@ -1,0 +1,368 @@
+"""Import published gpuemu workspaces: their ops, kernels and corpus, judged as in gpuemu 0.1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from gpuemu_flow.config.check import INVALID
+from gpuemu_flow.config.fields import Table, names_of
+from gpuemu_flow.config.find import is_file
+from gpuemu_flow.config.names import name_fault
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.read import check_file
+from gpuemu_flow.config.read import read_source as read_config
+from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.tables import Project
+from gpuemu_flow.config.tables_ops import KernelTable, OpTable
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.types import DTYPES, Json
+from gpuemu_flow.services.problems.found import plain_name, read_source
+from gpuemu_flow.services.problems.importing import table_text
+from gpuemu_flow.services.problems.model import (
+    CandidateProgram,
+    ImportedProblem,
+    ImportOutcome,
+    Options,
+    ProblemFacts,
+    ProblemSource,
+    SkippedProblem,
+)
+from gpuemu_flow.services.problems.probing import ADAPTERS
+from gpuemu_flow.services.problems.published_corpus import CorpusOp, PlaceError, Places, find_corpus
+
+CONFIG = "gpuemu.toml"
+_UNUSED = ("frameworks", "xla_compatible")
+_PASSED_ON = ("policies", "ci", "execution", "daemon", "storage", "targets")
+_DEFAULT_TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-3}
+"""Tolerances of gpuemu 0.1.0 for a file without any ``[validation]``."""
+_OTHER_TOLERANCE = 1e-5
+"""Tolerance of a dtype that a file with ``[validation]`` does not name."""
+
+
+class PublishedConfig(msgspec.Struct, frozen=True):
+    """A configuration of gpuemu 0.1.0 in today's spelling."""
+
+    # All tables of the file except ops and kernels.
+    sections: Mapping[str, Json] = {}
+    # The tables, each with the line in which it begins.
+    ops: tuple[tuple[int, Mapping[str, Json]], ...] = ()
+    kernels: tuple[tuple[int, Mapping[str, Json]], ...] = ()
+    # Keys that this tool does not use, each with advice.
+    left: tuple[SkippedProblem, ...] = ()
+
+
+def read_published(file: Path) -> PublishedConfig:
+    """Return the content of a workspace's configuration.
+
+    Raises UsageError: The file cannot be read, or is not TOML.
+    """
+    raw: dict[str, Json] = {}
+
+    def check(found: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
+        raw.update(found)
+        return check_file(found, out)
+
+    source = read_config(file, str(file), check=check)
+    if not raw and source.out.problems:
+        raise UsageError(*source.out.problems)
+    tree, out = source.tree, source.out
+    sections: dict[str, Json] = {
+        "project": _with_effect(Project, tree.get("project", {})),
+        "validation": _validation(tree.get("validation"), given="validation" in raw),
+        **{name: dict(tree[name]) for name in _PASSED_ON if isinstance(tree.get(name), dict)},
+    }
+    ops = _tables(tree, "ops", OpTable, out)
+    return PublishedConfig(
+        sections,
+        tuple((line, _op(table, sections["validation"])) for line, table in ops),
+        _tables(tree, "kernels", KernelTable, out),
+        (*map(_left, out.problems), *_without_effect(tree, out, str(file))),
+    )
+
+
+def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
+    """List the keys in ``[[ops]]`` tables whose values gpuemu 0.1.0 ignores.
+
+    `tree` is the content of `file`. `out` knows the line of each key in it.
+    """
+    ops = tree.get("ops")
+    found = []
+    for at, table in enumerate(ops if isinstance(ops, list) else ()):
+        for name in _UNUSED if isinstance(table, dict) else ():
+            if name in table:
+                place = f"{file}:{out.line(('ops', at, name))}"
+                found.append(
+                    SkippedProblem(place, f"ops[{at}].{name} has no effect in gpuemu 0.1.0")
+                )
+    return found
+
+
+def _left(problem: Problem) -> SkippedProblem:
+    place = f"{problem.file}:{problem.line}" if problem.line else problem.file
+    return SkippedProblem(
+        place, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
+    )
+
+
+def _with_effect(section: type[Table], table: Json) -> dict[str, Json]:
+    """Return a table without the keys that have no effect."""
+    if not isinstance(table, dict):
+        return {}
+    return {name: value for name, value in table.items() if not names_of(section)[name].unread}
+
+
+def _tables(
+    tree: Mapping[str, Json], name: str, section: type[Table], out: Reporter
+) -> tuple[tuple[int, Mapping[str, Json]], ...]:
+    found = tree.get(name)
+    if not isinstance(found, list):
+        return ()
+    lines: list[KeyPath] = [(name, at) for at in range(len(found))]
+    return tuple(
+        (out.line(path), _with_effect(section, table))
+        for path, table in zip(lines, found, strict=True)
+        if table is not INVALID
+    )
+
+
+def _validation(table: Json, *, given: bool) -> dict[str, Json]:
+    """Return the table ``[validation]``, with gpuemu 0.1.0's defaults for missing keys."""
+    own = dict(table) if isinstance(table, dict) else {}
+    defaults: dict[str, Json] = {"dtypes": ["float32"], "layouts": ["contiguous"]}
+    if not {"nan_policy", "check_nan"} & set(own):
+        defaults["check_nan"] = True
+    if not {"inf_policy", "check_inf"} & set(own):
+        defaults["check_inf"] = True
+    if "strategies" not in own:
+        defaults["strategies"] = ["uniform"]
+    if not given:
+        defaults["tolerances"] = {dtype: _plain(at) for dtype, at in _DEFAULT_TOLERANCES.items()}
+    return {**defaults, **own}
+
+
+def _plain(absolute: float) -> dict[str, Json]:
+    return {"atol": absolute, "rtol": 0.0}
+
+
+def _op(table: Mapping[str, Json], validation: Mapping[str, Json]) -> dict[str, Json]:
+    """Return an op with the dtypes and tolerances that gpuemu 0.1.0 judges it by."""
+    found = {name: value for name, value in table.items() if name not in ("op_script", *_UNUSED)}
+    if "op_script" in table:
+        found.setdefault("op", table["op_script"])
+    if found.get("execution_mode") == "script_based" and "op" in found:
+        del found["execution_mode"]  # follows from the program
+    own: Mapping[str, Json] = table.get("tolerances", {})
+    shared: Mapping[str, Json] = validation.get("tolerances", {})
+    if "dtypes" not in found:
+        dtypes = list(dict.fromkeys([*own, *validation["dtypes"]]))
+        if dtypes != validation["dtypes"]:
+            found["dtypes"] = dtypes
+    tested: list[str] = found.get("dtypes") or validation["dtypes"]
+    tolerances = {
+        dtype: _plain(_OTHER_TOLERANCE)
+        for dtype in tested
+        if DTYPES[dtype].kind == "float" and dtype not in own and dtype not in shared
+    }
+    if tolerances or own:
+        found["tolerances"] = {**own, **tolerances}
+    return found
+
+
+ORIGINAL = "gpuemu-0.1.0.toml"
+_HEAD = "# Written by gpuemu-flow import; yours to change.\n"
+_SAME = """\
+# Values, tolerances and checks are those of gpuemu 0.1.0. Without `strategies`, `layouts` and the
+# tolerances, here and in the ops, values are adversarial and tolerances follow from the reference.
+"""
+_RUNTIME = ("published.py", "files.py", "stand_in.py", "tensors.py")
+_OP = """\
+# Runs `run` of {kernel!r}; written by gpuemu-flow import.
+from pathlib import Path
+
+from adapters import published
+
+op = published.kernel(str(Path(__file__).parents[1] / {kernel!r}), gpu={gpu})
+"""
+_KERNEL_FILES = ("source", "ptx", "cubin")
+
+
+def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
+    """Convert a workspace of the published gpuemu to one of this tool; run none of its code.
+
+    Raises UsageError: The workspace's configuration cannot be read. An op that cannot be imported
+    does not raise an error; `ImportOutcome.left` lists it.
+    """
+    config = path if path.is_file() else path / CONFIG
+    places = Places(config.parent, options.into)
+    found = read_published(config)
+    left = list(found.left)
+    ops = _Ops(config, places, left)
+    for line, table in found.ops:
+        ops.add(line, table)
+    kernels = [_kernel(config, line, table, places, left) for line, table in found.kernels]
+    corpus = find_corpus(places, list(ops.tables), left)
+    if not (found.ops or found.kernels or corpus):
+        left.append(SkippedProblem(str(path), f"it holds neither a {CONFIG} with ops nor a corpus"))
+    for name in (*ops.tables, *(one.name for one in corpus)):
+        announce(name)
+    tables = [*ops.tables.values(), *(_corpus_table(at, one) for at, one in enumerate(corpus))]
+    files = places.copies(left)
+    files.pop(CONFIG, None)
+    files |= _adapters(corpus)
+    files |= _original(config, places)
+    taken = (*ops.taken, *(_taken(one.name, one.path, PurePosixPath(one.kernel)) for one in corpus))
+    if taken or any(kernels):
+        text = _text(found, tables, [one for one in kernels if one], options)
+        files[CONFIG] = text.encode()
+    return ImportOutcome(files, taken, tuple(left), in_place=places.in_place)
+
+
+class _Ops(msgspec.Struct):
+    """Ops of the new workspace, in the order of the published workspace."""
+
+    # The file that defines the ops.
+    config: Path
+    places: Places
+    # List to which ops that cannot be imported are added.
+    left: list[SkippedProblem]
+    tables: dict[str, Mapping[str, Json]] = {}
+    taken: list[ImportedProblem] = []
+
+    def add(self, line: int, table: Mapping[str, Json]) -> None:
+        """Add one op; if it cannot be imported, add the reason to `left`."""
+        name = str(table.get("name", ""))
+        where = f"{self.config}:{line}: {name or 'an op'}"
+        try:
+            self._demand(table)
+            moved = self._moved(table)
+        except PlaceError as error:
+            self.left.append(SkippedProblem(where, str(error)))
+            return
+        self.tables[name] = moved
+        program = moved.get("op")
+        if program is None and "module" not in moved:
+            reason = "no op_script: kept for clients, skipped by `run`; name its program as `op`"
+            self.left.append(SkippedProblem(where, reason))
+            return
+        stem = PurePosixPath(str(program or moved["module"]).partition(":")[0])
+        self.taken.append(_taken(name, self.config, stem))
+
+    def _demand(self, table: Mapping[str, Json]) -> None:
+        for key in ("name", "reference"):
+            if key not in table:
+                raise PlaceError(f"it has no {key} that can be read")
+        name = table["name"]
+        if name in self.tables:
+            raise PlaceError("there is an op of this name already; gpuemu takes the first")
+        fault = name_fault(name)
+        if fault:
+            raise PlaceError(f"its name {fault}; rename it")
+        names = table.get("input_names", [])
+        if len(set(names)) < len(names):
+            raise PlaceError("two of its inputs have one name")
+
+    def _moved(self, table: Mapping[str, Json]) -> dict[str, Json]:
+        moved = dict(table)
+        for key in ("op", "reference"):
+            if key in moved:
+                moved[key] = self.places.program(moved[key])
+        if moved.get("op") == moved["reference"]:
+            text = "its op_script is its reference: it would pass whatever it does"
+            raise PlaceError(f"{text}; name a reference that is written independently")
+        if "module" in moved and self.places.prefix:
+            raise PlaceError("it is a module: import into its own folder")
+        if "depends" in moved:
+            moved["depends"] = [f"{self.places.prefix}{one}" for one in moved["depends"]]
+        return moved
+
+
+def _kernel(
+    config: Path, line: int, table: Mapping[str, Json], places: Places, left: list[SkippedProblem]
+) -> dict[str, Json]:
+    """Return a kernel with its paths relative to the new workspace.
+
+    If the kernel cannot be imported, the result is empty and the reason is added to `left`.
+    """
+    moved = dict(table)
+    where = f"{config}:{line}: {table.get('name', 'a kernel')}"
+    try:
+        for key in _KERNEL_FILES:
+            if key in moved:
+                moved[key] = places.file(str(moved[key]))
+    except PlaceError as error:
+        left.append(SkippedProblem(where, str(error)))
+        return {}
+    if "name" not in moved or not {*_KERNEL_FILES, "triton"} & set(moved):
+        left.append(SkippedProblem(where, "it names no file"))
+        return {}
+    return moved
+
+
+def _taken(name: str, path: Path, program: PurePosixPath) -> ImportedProblem:
+    candidate = CandidateProgram(plain_name(program.stem), path, b"")
+    return ImportedProblem(ProblemSource(name, path, b"", {}, (candidate,)), ProblemFacts((), ()))
+
+
+def _adapter(at: int, one: CorpusOp) -> str:
+    return f"imported/{plain_name(one.name)}_{at}.py"
+
+
+def _corpus_table(at: int, one: CorpusOp) -> dict[str, Json]:
+    program: Json = f"{one.kernel}:run"
+    if one.triton:
+        program = {"kind": "triton", "file": _adapter(at, one), "function": "op"}
+    elif one.gpu:
+        program = f"{_adapter(at, one)}:op"
+    table: dict[str, Json] = {"name": one.name, "op": program, "reference": one.reference}
+    if one.tolerances:
+        table |= {"dtypes": list(one.tolerances), "tolerances": one.tolerances}
+    else:
+        table["tolerances"] = {"float32": {"atol": 1e-5, "rtol": 0.0}}
+    if one.triton or one.gpu:
+        table["isolation"] = "warm"  # importing torch takes seconds: not for each case that fails
+    return {**table, "schema": one.schema}
+
+
+def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
+    files = {}
+    for at, one in enumerate(corpus):
+        if one.triton or one.gpu:
+            text = _OP.format(kernel=one.kernel, gpu=not one.triton)
+            files[_adapter(at, one)] = text.encode()
+    if files:
+        files |= {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in _RUNTIME}
+    return files
+
+
+def _original(config: Path, places: Places) -> dict[str, bytes]:
+    """Return a copy of the published configuration, if the import will overwrite the original.
+
+    The result maps the name of the new file to its content. It is empty if nothing is overwritten,
+    or if an earlier import has made the copy.
+    """
+    if not places.in_place or places.prefix or not is_file(config):
+        return {}
+    content = read_source(config)
+    original = places.root / ORIGINAL
+    if content.startswith(_HEAD.encode()) or is_file(original):
+        return {}
+    return {ORIGINAL: content}
+
+
+def _text(
+    found: PublishedConfig,
+    ops: list[Mapping[str, Json]],
+    kernels: list[dict[str, Json]],
+    options: Options,
+) -> str:
+    parts = [_HEAD + _SAME]
+    for name, table in found.sections.items():
+        own = {"cases": options.cases, **table} if name == "validation" else table
+        if own:
+            parts.append(table_text(f"[{name}]", own))
+    parts += [table_text("[[ops]]", op) for op in ops]
+    parts += [table_text("[[kernels]]", kernel) for kernel in kernels]
+    return "\n".join(parts)

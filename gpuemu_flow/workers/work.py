@@ -1,0 +1,396 @@
+"""Units of work for a worker, and the session in which fuzzing calls a program repeatedly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Case, Failure, Json, failure_from_json
+from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers.api import MOST_PRINTED, Checks, Outcome, Request, Slot, end_of
+from gpuemu_flow.workers.arena import Arena
+from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, is_staged, read_slots
+from gpuemu_flow.workers.checked import CheckedInputs, CheckedWork, infos_of, watches
+from gpuemu_flow.workers.sightings import Sightings
+from gpuemu_flow.workers.supervise import Supervisor, Work
+
+Arrays = Mapping[str, np.ndarray]
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class CaseToFile:
+    """A case whose outputs are written to a blob file."""
+
+    def __init__(self, request: Request, checks: Checks, staged: Path) -> None:
+        self._request = request
+        self._checks = checks
+        self._staged = staged
+        case = request.case
+        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
+        self._checked = CheckedWork(inputs, checks)
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send the case to the worker; see `Work.begin`."""
+        case = self._request.case
+        if watches(self._checks):
+            return self._checked.begin(worker_client)
+        message = {
+            "type": "case",
+            "case": case.to_json(),
+            "input_dtype": self._request.input_dtype,
+        }
+        # Opened here, so that the worker needs no access to the cache, and the program not its
+        # path.
+        fd = self._open()
+        try:
+            return worker_client.post(
+                message, case.index, checks=self._checks, fds=[fd], made=case.nbytes
+            )
+        finally:
+            os.close(fd)
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the outcome; raise RunnerError ``staging-failed`` for a failed write."""
+        if watches(self._checks):
+            return self._finish_checked(worker_client)
+        index = self._request.case.index
+        attempt, answer = worker_client.collect(index)
+        if "staging" in answer:
+            worker_client.worker.kill()
+            raise self._not_staged(f"{answer['staging']!s:.200}")
+        if attempt.outcome.ok and not is_staged(self._staged, attempt.outcome):
+            return worker_client.broken(index)
+        return attempt
+
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
+        """Finish a checked case, and write its outputs to the staged file.
+
+        This process writes the file, since the op in the worker must not reach it.
+        """
+        attempt, outputs = self._checked.finish(worker_client)
+        if not attempt.outcome.ok:
+            return attempt
+        with os.fdopen(self._open(), "wb", buffering=0) as stream:
+            try:
+                digest, size = blobs.write(stream, outputs)
+            except OSError as error:
+                raise self._not_staged(error.strerror or str(error)) from None
+        infos = infos_of(outputs)
+        outcome = replace(attempt.outcome, blob=digest, size=size, outputs=infos)
+        return replace(attempt, outcome=outcome)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
+        except OSError as error:
+            raise self._not_staged(error.strerror or str(error)) from None
+
+    def _not_staged(self, reason: str) -> RunnerError:
+        folder = str(self._staged.parent)
+        return RunnerError(
+            Problem("staging-failed", f"outputs cannot be written: {reason}", file=folder)
+        )
+
+
+class SharedInputs(Struct, frozen=True):
+    """Inputs that are already in a worker's shared memory."""
+
+    arena: Arena
+    slots: Mapping[str, Slot]
+    again: Callable[[], Arrays]
+
+
+class CallInMemory:
+    """One call of the program, whose outputs come back in shared memory.
+
+    Its inputs are those of a case, or given arrays.
+    """
+
+    def __init__(
+        self,
+        inputs: Case | Arrays | SharedInputs,
+        checks: Checks,
+        *,
+        input_dtype: str | None = None,
+        dtype: str = "",
+        index: int = 0,
+        seed: int = 0,
+        case: Case | None = None,
+        decoy: Arrays | None = None,
+    ) -> None:
+        self.outputs: dict[str, np.ndarray] = {}
+        self.arena: Arena | None = None
+        self.slots: dict[str, Slot] = {}
+        self._checks = checks
+        self._case = inputs if isinstance(inputs, Case) else case
+        self._decoy = decoy
+        self._seed = inputs.seed if isinstance(inputs, Case) else seed
+        self._dtype = dtype
+        self._checked: CheckedWork | None = None
+        self._arrays: Arrays = {}
+        self._shared: SharedInputs | None = None
+        self._message: dict[str, Json] = {
+            "type": "call",
+            "case": None if case is None else case.to_json(),
+            "seed": seed,
+            "input_dtype": input_dtype if dtype or isinstance(inputs, Case) else None,
+            "dtype": dtype,
+            "float": dtype if self._case is None else self._case.dtype,
+        }
+        if isinstance(inputs, Case):
+            index = inputs.index
+            self._message["case"] = inputs.to_json()
+        elif isinstance(inputs, SharedInputs):
+            self._shared = inputs
+        else:
+            self._arrays = {name: np.asarray(array) for name, array in inputs.items()}
+        self._message["index"] = self._index = index
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send the case to the worker; see `Work.begin`."""
+        if watches(self._checks):
+            return self._begin_checked(worker_client)
+        shared = self._shared
+        arrays: Arrays | None = self._arrays if shared is None else None
+        slots = None
+        if shared is not None and worker_client.arena is shared.arena:
+            slots = shared.slots
+        elif shared is not None:
+            arrays = shared.again()
+        made = 0 if self._case is None else self._case.nbytes
+        return worker_client.post(
+            self._message,
+            self._index,
+            checks=self._checks,
+            arrays=arrays,
+            slots=slots,
+            made=made,
+        )
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the outcome; see `Work.finish`."""
+        if watches(self._checks):
+            return self._finish_checked(worker_client)
+        attempt, answer = worker_client.collect(self._index)
+        if attempt.outcome.ok and worker_client.arena is not None:
+            try:
+                self.arena, self.slots = worker_client.arena, read_slots(answer)
+                self.outputs = self.arena.read(self.slots)
+            except ValueError:  # they lie outside the shared memory
+                return worker_client.broken(self._index)
+        return attempt
+
+    def _begin_checked(self, worker_client: WorkerClient) -> Attempt | None:
+        shared = self._shared
+        values: Arrays | None = self._arrays if shared is None else shared.again()
+        follow = self._case is not None and not self._arrays and shared is None
+        inputs = CheckedInputs(
+            self._index,
+            self._seed,
+            self._case,
+            None if follow else values,
+            self._dtype,
+            self._message["input_dtype"],
+            self._decoy,
+        )
+        self._checked = CheckedWork(inputs, self._checks)
+        return self._checked.begin(worker_client)
+
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
+        if self._checked is None:
+            raise RuntimeError("no case was begun")
+        attempt, self.outputs = self._checked.finish(worker_client)
+        if not attempt.outcome.ok:
+            return attempt
+        return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
+
+
+class CallResult(Struct, frozen=True):
+    """The result of one of several calls, with its outputs' positions in shared memory."""
+
+    slots: Mapping[str, Slot]
+    violations: tuple[Failure, ...]
+    duration_s: float
+    printed: str = ""
+
+
+class CallMany:
+    """Several calls in one message, whose inputs are all in the worker's shared memory."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        cases: Sequence[Case],
+        slots: Sequence[Mapping[str, Slot]],
+        checks: Checks,
+    ) -> None:
+        self.done: list[CallResult] = []
+        self._arena = arena
+        self._cases = cases
+        self._slots = slots
+        self._checks = checks
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send the calls to the worker that holds the inputs; see `Work.begin`."""
+        here = worker_client.arena is self._arena
+        pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
+        message: dict[str, Json] = {
+            "type": "calls",
+            "float": self._cases[0].dtype,
+            "items": [
+                {
+                    "index": case.index,
+                    "seed": case.seed,
+                    "slots": msgspec.to_builtins(slots),
+                }
+                for case, slots in pairs
+            ],
+        }
+        message["reserved"] = max((end_of(slots) for _, slots in pairs), default=0)
+        return worker_client.post(
+            message, self._cases[0].index, checks=self._checks, slots={}, calls=len(self._cases)
+        )
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the outcome; see `Work.finish`."""
+        index = self._cases[0].index
+        attempt, answer = worker_client.collect(index)
+        if attempt.outcome.ok:
+            try:
+                self.done = [
+                    CallResult(
+                        read_slots(item),
+                        tuple(failure_from_json(f) for f in item["violations"]),
+                        float(item["seconds"]),
+                        str(item["printed"])[:MOST_PRINTED],
+                    )
+                    for item in answer["items"]
+                ]
+            except MALFORMED:
+                return worker_client.broken(index)
+        return attempt
+
+
+# Call a program repeatedly, with its tensors in shared memory, as fuzzing does.
+
+
+class ProgramSession:
+    """One program in a warm worker, which is replaced after a failure. Not thread-safe.
+
+    Made by `Pool.session`.
+    """
+
+    def __init__(self, supervisor: Supervisor, sightings: Sightings) -> None:
+        self._supervisor = supervisor
+        self._sightings = sightings
+        self._begun: CallInMemory | None = None
+        self._index = 0
+        self.done: CallInMemory | None = None
+
+    def call(
+        self,
+        inputs: Case | Mapping[str, np.ndarray],
+        *,
+        checks: Checks | None = None,
+        input_dtype: str | None = None,
+        dtype: str = "",
+        index: int = 0,
+        seed: int = 0,
+    ) -> tuple[dict[str, np.ndarray], Outcome]:
+        """Run the program once."""
+        self.begin(
+            inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
+        )
+        return self.finish()
+
+    def observed(self) -> Observation:
+        """Return everything that the program was seen to use since it was loaded, loading included.
+
+        The result only grows; while nothing new is seen, the same object is returned. Records of a
+        lost worker are kept.
+        """
+        return self._sightings.observation()
+
+    def arena(self) -> Arena | None:
+        """Return the shared memory that the next call will use; None if that is not known yet.
+
+        It is not known if each call gets a separate worker, or if the program could not be loaded.
+        """
+        worker_client = self._supervisor.next_worker()
+        return None if worker_client is None else worker_client.shared()
+
+    def ask(self, work: Work) -> Attempt:
+        """Run work other than a call in the worker, and supervise it like a call."""
+        return self._supervisor.run(work)
+
+    def begin_work(self, work: Work) -> None:
+        """Start work in the worker as `ask` does, but return at once.
+
+        `finish_work` must be called next, with the same work.
+        """
+        self._supervisor.begin(work)
+
+    def finish_work(self, work: Work) -> Attempt:
+        """Finish an `ask` that `begin_work` began."""
+        return self._supervisor.finish(work)
+
+    def abandon(self) -> None:
+        """Give up the call that was begun, and replace the worker."""
+        self._begun = None
+        self._supervisor.abandon()
+
+    def begin(
+        self,
+        inputs: Case | Mapping[str, np.ndarray] | SharedInputs,
+        *,
+        checks: Checks | None = None,
+        input_dtype: str | None = None,
+        dtype: str = "",
+        index: int = 0,
+        seed: int = 0,
+        case: Case | None = None,
+        decoy: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Start a call as `call` does, but return at once; `finish` returns the result.
+
+        If `inputs` are arrays, `case` may be the case that they belong to. Without a case, the
+        checks `decoy` and `guards` are impossible. The argument `decoy` may hold the input values
+        of the decoy call; by default, they are drawn.
+
+        Calls begun in two sessions run at the same time.
+        """
+        if self._begun is not None:
+            raise RuntimeError("finish the call that was begun first")
+        self._begun = CallInMemory(
+            inputs,
+            checks if checks is not None else Checks(),
+            input_dtype=input_dtype,
+            dtype=dtype,
+            index=index,
+            seed=seed,
+            case=case,
+            decoy=decoy,
+        )
+        self._index = inputs.index if isinstance(inputs, Case) else index
+        self._supervisor.begin(self._begun)
+
+    def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
+        """Finish the call that was begun, and return its result."""
+        work = self._begun
+        if work is None:
+            raise RuntimeError("no call was begun")
+        self._begun = None
+        self.done = work
+        attempt = self._supervisor.finish(work)
+        outcome = attempt.outcome
+        if outcome.index != self._index:
+            outcome = replace(outcome, index=self._index)
+        return work.outputs if outcome.ok else {}, outcome

@@ -1,0 +1,443 @@
+"""A worker process: load one program, and run the cases that the coordinator requests.
+
+The process is forked from the fork server, or it is a fresh interpreter, started by
+``python -m gpuemu_flow.workers.worker``.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuemu_flow.model.let_through import keep_user_cache
+from gpuemu_flow.model.types import Case, Failure, Json, failure_to_json
+from gpuemu_flow.workers import blobs, jobs, limits, script
+from gpuemu_flow.workers.api import (
+    EMULATED,
+    OpError,
+    Outcome,
+    OutputInfo,
+    Program,
+    Request,
+    RunError,
+    Slot,
+    end_of,
+)
+from gpuemu_flow.workers.arena import Arena
+from gpuemu_flow.workers.arguments import begin_call
+from gpuemu_flow.workers.callable import CallableRunner
+from gpuemu_flow.workers.channel import ChannelClosedError, FrameReader, Watch, send
+from gpuemu_flow.workers.diagnose import CUT_OFF, explain, print_traceback
+from gpuemu_flow.workers.execute import CaseExecutor, Executed, Runner, converted
+from gpuemu_flow.workers.imports import enter_workspace, hide, set_source_transform
+from gpuemu_flow.workers.notices import Observer
+from gpuemu_flow.workers.script import CommandRunner, StandardStreams, keep_high
+from gpuemu_flow.workers.tensors import element_type
+
+_STORAGE_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
+)  # fmt: skip
+_OWN_RUNNERS = {
+    "torch": ("torch_runner", "TorchRunner"),
+    "jax": ("jax_runner", "JaxRunner"),
+    "triton": ("triton_runner", "TritonRunner"),
+    **dict.fromkeys(EMULATED, ("emulated", "EmulatedRunner")),
+}
+"""Module and class of each runner that only some programs need, by kind of program."""
+_SHIM = Path(__file__).with_name("shim.py")
+
+
+class Descriptors(Struct, frozen=True):
+    """A worker's file descriptors: its socket, status page, standard error, records and notices."""
+
+    channel: int
+    status: int
+    stderr: int
+    report: int
+    notices: int = -1  # socket over which the fork server gets the tracing descriptor
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return all descriptors, in the constructor's order."""
+        return self.channel, self.status, self.stderr, self.report, self.notices
+
+
+def _runner(program: Program, streams: StandardStreams) -> Runner:
+    """Return the runner for a program's kind; raise OpError or the program's own exception."""
+    if program.kind == "command":
+        return CommandRunner(program, streams, [program.path, *program.argv])
+    if program.kind in _OWN_RUNNERS:
+        module, name = _OWN_RUNNERS[program.kind]
+        own = getattr(importlib.import_module(f"gpuemu_flow.workers.{module}"), name)
+        made: Runner = own(program)
+        return made
+    function = program.function
+    if program.kind == "script":
+        function = script.function_in_script(program)
+    if program.python:
+        return CommandRunner(program, streams, _foreign_command(program, function))
+    if function:
+        return CallableRunner(replace(program, function=function))
+    return script.ScriptRunner(program, streams)
+
+
+def _foreign_command(program: Program, function: str) -> list[str]:
+    """Build the command that runs a program in another interpreter, which may lack this package."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
+    if not function:
+        return [program.python, program.path, *program.argv]
+    os.environ["GPUEMU_KWARGS"] = json.dumps(dict(program.kwargs))
+    outputs = ",".join(program.output_names)
+    return [program.python, str(_SHIM), program.path, program.module, function, outputs]
+
+
+class Worker:
+    """Serves one session until the coordinator closes its end of the socket."""
+
+    def __init__(self, given: Descriptors) -> None:
+        channel = keep_high(given.channel)
+        self._status = keep_high(given.status)
+        self._stderr = keep_high(given.stderr)
+        self._sock = socket.socket(fileno=channel)
+        self._reader = FrameReader(self._sock, max_fds=2)
+        self._streams = StandardStreams(self._stderr)
+        self._streams.quiet()
+        self._streams.watch()
+        self._watch = Watch(self._status)
+        self._program: Program | None = None
+        self._executor: CaseExecutor | None = None
+        self._runner: Runner | None = None
+        self._arena: Arena | None = None
+        self._peer: Arena | None = None
+        self._service: jobs.WorkerService | None = None
+        self._service_context: jobs.ServiceContext | None = None
+        self._observer = Observer(keep_high(given.report), keep_high(given.notices))
+        self._pid = os.getpid()
+
+    def _next(self) -> dict[str, Json]:
+        message = self._reader.read()
+        if message is None:
+            raise ChannelClosedError("the socket does not block")
+        return message
+
+    def serve(self) -> NoReturn:
+        """Answer messages; end the process at the end of the session."""
+        code = 0
+        try:
+            while True:
+                answer = self._answer(self._next())
+                if os.getpid() != self._pid:
+                    os._exit(0)  # a fork that the program made came back here too
+                try:
+                    send(self._sock, answer)
+                except ChannelClosedError:
+                    code = CUT_OFF
+                    break
+                if self._service is not None and self._service_context is not None:
+                    self._service.go_on(self._service_context)
+        except ChannelClosedError:
+            pass
+        except BaseException as error:  # the program broke our own machinery
+            print_traceback(error)
+            code = 1
+        finally:
+            os._exit(code)
+
+    def _answer(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        answers = {
+            "load": self._load,
+            "case": self._case,
+            "calls": self._calls,
+            "serve": self._serve,
+            "job": self._job,
+        }
+        return answers.get(message["type"], self._call)(message)
+
+    @property
+    def _ready(self) -> CaseExecutor:
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        return self._executor
+
+    @property
+    def _shared(self) -> Arena:
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        return self._arena
+
+    def _failed(self, error: BaseException, *, doing: str = "") -> RunError:
+        assert self._program is not None  # noqa: S101 - set before anything can fail
+        if not isinstance(error, OpError):
+            print_traceback(error, self._program.root)
+        hint = self._executor.hint if self._executor else ""
+        explained = explain(error, self._program, doing=doing, hint=hint)
+        stdout, stderr = self._streams.stdout_tail(), self._streams.stderr_tail()
+        return replace(explained, stdout_tail=stdout, stderr_tail=stderr)
+
+    def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        program = self._program = msgspec.convert(message["program"], Program)
+        try:
+            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
+            enter_workspace(program)
+            if program.shadow:
+                set_source_transform(jobs.shadow_bytes)
+            extra = program.memory_limit
+            limits.limit_memory(None if extra is None else extra + limits.LOAD_ALLOWANCE)
+            self._watch.preparing()
+            if program.forbidden and program.sandbox is not None:
+                hide(program.forbidden)
+            self._observer.begin()
+            runner = _runner(program, self._streams)
+            limits.limit_memory(extra)
+            limits.limit_file_size(None)
+            self._runner = runner
+            self._executor = CaseExecutor(program, runner, self._watch)
+        except BaseException as error:  # modules may raise anything
+            return {
+                "type": "loaded",
+                "error": msgspec.to_builtins(self._failed(error, doing="loading")),
+            }
+        return {"type": "loaded", "error": None}
+
+    def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Run one of this package's functions, which gets an `Evaluator` of the program."""
+        program = self._program = msgspec.convert(message["program"], Program)
+        evaluator = jobs.Evaluator(
+            program, lambda p: _runner(p, self._streams), self._watch, self._runner
+        )
+        try:
+            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
+            if self._runner is None:
+                enter_workspace(program)
+                self._observer.begin()
+            limits.lift_memory_limit()
+            np.random.seed(0)  # as in a worker that has run no case
+            result = jobs.run_job(message["target"], message["payload"], evaluator)
+        except BaseException as error:
+            failed = msgspec.to_builtins(self._failed(error, doing="evaluating"))
+            return {"type": "job", "serial": message["serial"], "error": failed}
+        return {"type": "job", "serial": message["serial"], "error": None, "result": result}
+
+    def _take_arenas(self, message: Mapping[str, Json]) -> None:
+        """Keep the shared memory whose descriptors came with a message."""
+        fds, self._reader.fds = self._reader.fds, []
+        for name, fd in zip(("own", "peer") if "own" in message else ("peer",), fds, strict=False):
+            arena = Arena(keep_high(fd))
+            if name == "own":
+                self._arena = arena
+            else:
+                if self._peer is not None:
+                    self._peer.close()
+                self._peer = arena
+
+    def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Pass a request to the service that it names, and make the service if it is new."""
+        assert self._program is not None  # noqa: S101
+        serial, index = int(message["serial"]), int(message["index"])
+        self._take_arenas(message)
+        try:
+            if self._service_context is None or self._service_context.peer is not self._peer:
+                self._service_context = self._make_service_context(self._program, self._shared)
+            if self._service is None:
+                self._service = jobs.make_service(message["target"], message["setup"])
+            result = self._service.answer(message["method"], message, self._service_context)
+        except BaseException as error:  # programs may raise anything
+            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        return {"type": "served", "serial": serial, "result": result}
+
+    def _make_service_context(self, program: Program, own: Arena) -> jobs.ServiceContext:
+        evaluate = (
+            self._service_context.evaluate
+            if self._service_context is not None
+            else jobs.Evaluator(
+                program, lambda p: _runner(p, self._streams), self._watch, self._runner
+            )
+        )
+        return jobs.ServiceContext(self._run, evaluate, own, self._peer)
+
+    def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+        """Return the program's outputs; see `jobs.ServiceContext`."""
+        self._streams.forget()
+        return self._ready.call(arrays, seed).outputs
+
+    def _begin(self, message: Mapping[str, Json]) -> int:
+        self._streams.forget()
+        return int(message["serial"])
+
+    def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Run a generated case and leave its outputs in a blob file."""
+        serial = self._begin(message)
+        request = Request(Case.from_json(message["case"]), message["input_dtype"])
+        index = request.case.index
+        fds, self._reader.fds = self._reader.fds, []
+        staged = keep_high(fds[0])
+        try:
+            executed = self._ready.execute(request)
+            digest, size = _stage(staged, executed)
+        except _StagingError as failed:
+            return {"type": "outcome", "serial": serial, "staging": str(failed)}
+        except BaseException as error:  # programs may raise anything
+            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        finally:
+            with suppress(OSError):  # the program closed it
+                os.close(staged)
+        return _reply(serial, _outcome(index, executed, digest, size))
+
+    def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Call the program on shared tensors or a generated case, with outputs in shared memory."""
+        serial = self._begin(message)
+        self._take_arenas(message)
+        index = int(message["index"])
+        try:
+            if message["case"] is not None:
+                request = Request(Case.from_json(message["case"]), message["input_dtype"])
+                executed = self._ready.execute(request, self._values(message))
+                called = self._leave(executed, 0)
+            else:
+                called = self._call_on(message, message, int(message["reserved"]))
+        except BaseException as error:  # programs may raise anything
+            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        return {"type": "called", "serial": serial, **called.to_json()}
+
+    def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
+        """Return the input values that came with a case; None if none came."""
+        slots = msgspec.convert(message["slots"], dict[str, Slot])
+        return {n: a.copy() for n, a in self._shared.views(slots).items()} if slots else None
+
+    def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Make several calls, but stop at the first that fails; return the results before it."""
+        serial = self._begin(message)
+        self._take_arenas(message)
+        done: list[_CallRecord] = []
+        position = int(message["reserved"])
+        like = {"dtype": "", "input_dtype": None, "float": message["float"]}
+        with suppress(BaseException):  # programs may raise anything
+            self._expect(message)
+            for item in message["items"]:
+                done.append(self._call_on(item, like, position))
+                position = end_of(done[-1].slots)
+        items = [called.to_json() for called in done]
+        return {"type": "called-all", "serial": serial, "items": items}
+
+    def _expect(self, message: Mapping[str, Json]) -> None:
+        """Announce the next inputs to a runner that can run cases together."""
+        expect = getattr(self._runner, "expect", None)
+        if expect is None:
+            return
+        self._watch.preparing()
+        slots = [msgspec.convert(item["slots"], dict[str, Slot]) for item in message["items"]]
+        expect([self._shared.views(some) for some in slots])
+
+    def _call_on(
+        self, item: Mapping[str, Json], like: Mapping[str, Json], start: int
+    ) -> _CallRecord:
+        """Call the program on tensors in shared memory; write its outputs there from `start` on."""
+        slots = msgspec.convert(item["slots"], dict[str, Slot])
+        arrays = self._shared.views(slots)
+        wide = converted(arrays, like["dtype"], like["input_dtype"])
+        begin_call(like["input_dtype"] or like["float"])
+        fill = int(item.get("fill", limits.NO_FILL))
+        return self._leave(self._ready.call(wide, int(item["seed"]), fill), start)
+
+    def _leave(self, executed: Executed, start: int) -> _CallRecord:
+        written = self._shared.write(executed.outputs, start=start)
+        return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
+
+
+class _CallRecord(Struct, frozen=True):
+    """A call whose outputs are in shared memory."""
+
+    slots: dict[str, Slot]
+    violations: tuple[Failure, ...]
+    seconds: float
+    printed: str
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "printed": self.printed,
+            "slots": msgspec.to_builtins(self.slots),
+            "violations": [failure_to_json(failure) for failure in self.violations],
+            "seconds": self.seconds,
+        }
+
+
+class _StagingError(Exception):
+    """Raised if the blob cannot be written; the program is not to blame."""
+
+
+def _stage(fd: int, executed: Executed) -> tuple[str, int]:
+    """Write outputs as a blob to a file that the coordinator opened; return digest and size."""
+    try:
+        with open(fd, "wb", buffering=0, closefd=False) as stream:
+            return blobs.write(stream, executed.outputs)
+    except OSError as error:
+        text = error.strerror or str(error)
+        if error.errno in _STORAGE_ERRORS:
+            raise _StagingError(text) from None
+        message = f"the outputs cannot be written: {text}"
+        raise OpError(RunError("op-broke-runner", message)) from None
+
+
+def _outcome(index: int, executed: Executed, digest: str, size: int) -> Outcome:
+    infos = tuple(
+        OutputInfo(name, array.shape, element_type(array))
+        for name, array in sorted(executed.outputs.items())
+    )
+    return Outcome(
+        index,
+        ok=True,
+        blob=digest,
+        size=size,
+        outputs=infos,
+        violations=executed.violations,
+        duration_s=executed.seconds,
+        printed=executed.printed,
+    )
+
+
+def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:
+    return {"type": "outcome", "serial": serial, "outcome": outcome.to_json()}
+
+
+def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
+    """Turn a process that was just forked or started into a worker. This does not return."""
+    limits.die_with_parent(parent)
+    limits.no_core_dumps()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    limits.close_all_but({0, 1, 2, *given.numbers()})
+    gc.enable()
+    script.own_process()
+    limits.tune()
+    Worker(given).serve()
+
+
+def main() -> NoReturn:
+    """Start a worker in a fresh interpreter.
+
+    Arguments are the numbers of its descriptors, the parent's process id and the user's cache
+    folder.
+    """
+    *numbers, parent = (int(text) for text in sys.argv[1:7])
+    keep_user_cache(sys.argv[7])
+    np.random.seed(0)  # loads numpy.random, which is lazy, before a program runs
+    become_worker(Descriptors(*numbers), parent=parent)
+
+
+if __name__ == "__main__":
+    main()
