@@ -18,7 +18,7 @@ from gpuemu_flow.report.json_writer import dumps, run_report
 from gpuemu_flow.report.model import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.tasks.diff import compare_summaries
 
-PATH = Path(gpuemu_flow.schemas.__file__).parent / "run.schema.json"
+PATH = Path(gpuemu_flow.schemas.__path__[0]) / "run.schema.json"
 
 MORE_OPS = """
 [[ops]]

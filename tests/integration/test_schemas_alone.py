@@ -21,7 +21,7 @@ import gpuemu_flow.schemas
 
 pytestmark = pytest.mark.ci
 
-SCHEMAS = sorted(Path(gpuemu_flow.schemas.__file__).parent.glob("*.json"))
+SCHEMAS = sorted(Path(gpuemu_flow.schemas.__path__[0]).glob("*.json"))
 # Without a registry: what the file does not hold cannot be found, and is an error.
 READER = """
 import json, sys

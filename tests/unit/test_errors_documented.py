@@ -85,6 +85,10 @@ def slugs_in(tree: ast.Module, known: dict[str, set[int]]) -> Iterator[tuple[str
             node.targets if isinstance(node, ast.Assign) else [node.target]
         ):
             yield from words(node.value)
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == "slug":
+                    yield from words(value)
 
 
 @pytest.fixture(scope="module")

@@ -13,5 +13,7 @@ def test_all_of_it_survives() -> None:
         settings=("validation.seed=1",), words=("nightly", "softmax"),
         given=frozenset({"jobs", "until"}),
     )  # fmt: skip
-    assert all(vars(given)[name] != vars(Overrides())[name] for name in vars(given))
+    assert all(
+        getattr(given, name) != getattr(Overrides(), name) for name in given.__struct_fields__
+    )
     assert Overrides.from_json(json.loads(json.dumps(given.to_json()))) == given

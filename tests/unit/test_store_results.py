@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
@@ -97,7 +98,7 @@ def test_days(cache: WorkspaceCache) -> None:
     assert ResultStore(cache, retention_days=1).find(1) is not None
     old = store.newest(1)[0].time_ns - 2 * DAY_NS
     fields = {
-        **vars(store.newest(1)[0]),
+        **asdict(store.newest(1)[0]),
         "seed": 2,
         "judged": CountedResult(Verdict.PASSED).to_json(),
         "result": {},
