@@ -29,7 +29,6 @@ BOUNDS = {
     "hand-written JSON converters": (20, 20),
     "imports inside of functions": (120, 120),
     "top-level packages": (18, 18),
-    "exceptions to the floors": (0, 0),
     "representations of a case": (6, 4),
     "files entered by a one-op run": (None, 100),
 }
@@ -167,15 +166,6 @@ def case_classes(tree: ast.AST) -> Iterator[str]:
                 yield node.name
 
 
-def floor_exceptions() -> int:
-    """Modules that the test of the floors lets import from their own floor."""
-    path = ROOT / "tests" / "unit" / "test_layers.py"
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "BESIDE":
-            return sum(len(ast.literal_eval(value)) for value in node.value.values)  # type: ignore[attr-defined]
-    return 0
-
-
 def entered_files() -> list[str]:
     """Files of ours in which the README's one-op run calls a function, in its main process."""
     with tempfile.TemporaryDirectory() as folder:
@@ -212,7 +202,6 @@ def measure(run: bool) -> tuple[dict[str, int], dict[str, list[str]]]:
     figures["top-level packages"] = len(
         [folder for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()]
     )
-    figures["exceptions to the floors"] = floor_exceptions()
     if run:
         names["entered"] = entered_files()
         figures["files entered by a one-op run"] = len(names["entered"])

@@ -7,6 +7,14 @@ from typing import Any
 from msgspec import structs
 from msgspec.structs import replace
 
+from gpuemu_flow.judge.results import (
+    CaseVerdict,
+    KernelResult,
+    OpResult,
+    Regression,
+    RunReport,
+    TaskCounts,
+)
 from gpuemu_flow.lint.diff import ChangeJudgement, KernelDiff, MetricChange
 from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord, Violation
 from gpuemu_flow.lint.occupancy import Occupancy
@@ -28,14 +36,6 @@ from gpuemu_flow.report.document import (
     Picture,
     Report,
     TaskState,
-)
-from gpuemu_flow.report.model import (
-    CaseVerdict,
-    KernelResult,
-    OpResult,
-    Regression,
-    RunReport,
-    TaskCounts,
 )
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failure_record import FailureRecord

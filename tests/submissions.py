@@ -10,7 +10,7 @@ from daemon_workspace import Served, softmax
 from warm import warm_command
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.report.model import OpResult
+from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.report.submissions import submitted_results
 
 ONLY_CLIENTS = """\

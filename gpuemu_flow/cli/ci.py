@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from gpuemu_flow.build.clean_run import save_if_clean
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
@@ -30,6 +29,7 @@ from gpuemu_flow.cli.report import (
 )
 from gpuemu_flow.cli.say import wants_color
 from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
+from gpuemu_flow.report.clean_run import save_if_clean
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.shards import Shard

@@ -16,7 +16,7 @@ from gpuemu_flow.report import json_writer, linting
 from gpuemu_flow.report.linting import explain_rule
 
 if TYPE_CHECKING:
-    from gpuemu_flow.report.model import RunReport
+    from gpuemu_flow.judge.results import RunReport
 
 
 _FILE_SUFFIXES = (".ptx", ".cubin", ".cu")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.shards import Shard
     from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.cli.options import ExecutorOptions
-    from gpuemu_flow.report.model import RunReport
+    from gpuemu_flow.judge.results import RunReport
 
 
 _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would cost the help text
@@ -202,9 +202,9 @@ def _validate(
 
 def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
     """Store the results of a run for later commands."""
-    from gpuemu_flow.build.clean_run import save_if_clean  # noqa: PLC0415
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
     from gpuemu_flow.report import history  # noqa: PLC0415
+    from gpuemu_flow.report.clean_run import save_if_clean  # noqa: PLC0415
 
     for problem in record_run(workspace, report):
         say(str(problem), err=True)

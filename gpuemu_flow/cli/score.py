@@ -23,8 +23,8 @@ from gpuemu_flow.workers.pool import Pool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuemu_flow.judge.results import RunReport
     from gpuemu_flow.model.errors import Problem
-    from gpuemu_flow.report.model import RunReport
     from gpuemu_flow.services.problems.score import Score, Scores
 
 

@@ -26,7 +26,7 @@ from gpuemu_flow.workers.pool import Pool
 if TYPE_CHECKING:
     from gpuemu_flow.build.session import RunOptions
     from gpuemu_flow.build.workspace import Workspace
-    from gpuemu_flow.report.model import RunReport
+    from gpuemu_flow.judge.results import RunReport
     from gpuemu_flow.services.watch.files import FileWatch
 
 

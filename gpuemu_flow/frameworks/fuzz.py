@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.frameworks.base import CheckOutcome, FrameworkAdapter, caller, to_tensors
 from gpuemu_flow.frameworks.local import outputs_by_name
-from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
-from gpuemu_flow.fuzzing import DTYPES, FuzzConfig, SeededFuzzer
+from gpuemu_flow.frameworks.seeded import DTYPES, FuzzConfig, SeededFuzzer, fuzz_locally
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.operand import INPUT

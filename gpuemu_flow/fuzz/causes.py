@@ -22,13 +22,13 @@ from gpuemu_flow.cases.op_schema import allows_size
 from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_cases
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judge.verdicts import UNSTEADY, reason
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.model.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.model.value_rules import ABSENT, GENERATOR_SLUGS
 from gpuemu_flow.numerics.rng import derive_seed
-from gpuemu_flow.report.model import OpResult, RunReport
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.api import TIMEOUT
 from gpuemu_flow.workers.pool import Pool

@@ -26,6 +26,8 @@ from gpuemu_flow.fuzz.subjects import (
 )
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
+from gpuemu_flow.judge.fuzz_results import Reproduction
+from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.judge.subject import FULL_CHECKS, Subject
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
@@ -39,8 +41,6 @@ from gpuemu_flow.model.types import (
     canonical_dtype,
 )
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.report.fuzz_model import Reproduction
-from gpuemu_flow.report.model import OpResult
 from gpuemu_flow.store.failures import (
     GENERATED,
     INPUTS_DROPPED,

@@ -24,6 +24,7 @@ from gpuemu_flow.fuzz.subjects import (
     select_ops,
 )
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
+from gpuemu_flow.judge.fuzz_results import Mutation
 from gpuemu_flow.judge.reference_evaluator import Prepared
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
@@ -48,7 +49,6 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.report.fuzz_model import Mutation
 from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Program

@@ -30,10 +30,10 @@ from gpuemu_flow.fuzz.failures import (
 )
 from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
+from gpuemu_flow.judge.fuzz_results import Minimization
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Case, CheckResult, FailureKind
-from gpuemu_flow.report.fuzz_model import Minimization
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.workers.api import TIMEOUT
 from gpuemu_flow.workers.pool import Pool

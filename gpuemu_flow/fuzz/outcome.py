@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuemu_flow.cases.coverage import Coverage
+from gpuemu_flow.judge.fuzz_results import MARGIN_BUCKETS
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Verdict
 from gpuemu_flow.model.verdicts import Tally
-from gpuemu_flow.report.fuzz_model import MARGIN_BUCKETS
 from gpuemu_flow.workers.api import MOST_TIMEOUTS, TIMEOUT
 
 MOST_FAILURES = 1000

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.judge.results import RunReport
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.report.model import RunReport
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:

@@ -20,10 +20,10 @@ from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judge.case_evaluator import EvaluatedCase
+from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
-from gpuemu_flow.report.fuzz_model import CauseGroup, CoverageReport, FuzzReport
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import read_manifest

@@ -16,6 +16,7 @@ from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.fuzz.results_folder import results_folder
+from gpuemu_flow.judge.results import Absence, OpResult, RunReport
 from gpuemu_flow.lint.diff import ChangeJudgement, diff_kernels
 from gpuemu_flow.lint.kernel import KernelMetrics
 from gpuemu_flow.model.errors import Problem, UsageError
@@ -30,7 +31,6 @@ from gpuemu_flow.report.document import (
     BaselineDiff,
     ResultDiff,
 )
-from gpuemu_flow.report.model import Absence, OpResult, RunReport
 from gpuemu_flow.report.report import run_and_report
 from gpuemu_flow.report.submissions import submitted_results, submitted_summaries
 from gpuemu_flow.store import baselines

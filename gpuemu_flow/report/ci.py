@@ -15,12 +15,7 @@ from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.fuzz.record_run import record_run
-from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.report import baselines, history
-from gpuemu_flow.report.document import BaselineDiff, Report
-from gpuemu_flow.report.gather import gather
-from gpuemu_flow.report.model import (
+from gpuemu_flow.judge.results import (
     Absence,
     KernelResult,
     OpResult,
@@ -28,6 +23,11 @@ from gpuemu_flow.report.model import (
     RunReport,
     TaskCounts,
 )
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.report import baselines, history
+from gpuemu_flow.report.document import BaselineDiff, Report
+from gpuemu_flow.report.gather import gather
 from gpuemu_flow.report.report import run_and_report
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages

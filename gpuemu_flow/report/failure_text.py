@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from gpuemu_flow.judge.fuzz_results import Minimization, Reproduction
 from gpuemu_flow.model.plain_text import clipped
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
-from gpuemu_flow.report.fuzz_model import Minimization, Reproduction
 from gpuemu_flow.report.text import Style, described, note_lines, number, plural, printable, table
 from gpuemu_flow.store.failures import FailureRecord
 

@@ -8,18 +8,18 @@ from typing import Any
 from msgspec import Struct, convert, field
 
 from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes
-from gpuemu_flow.judge.verdicts import WORST
-from gpuemu_flow.lint.kernel import KernelRecord
-from gpuemu_flow.model.errors import Problem, StoreError
-from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Json, Verdict, number_from_json
-from gpuemu_flow.model.value_rules import is_kept_finite
-from gpuemu_flow.report.model import (
+from gpuemu_flow.judge.results import (
     CaseVerdict,
     KernelChange,
     KernelResult,
     OpResult,
     ResultChange,
 )
+from gpuemu_flow.judge.verdicts import WORST
+from gpuemu_flow.lint.kernel import KernelRecord
+from gpuemu_flow.model.errors import Problem, StoreError
+from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Json, Verdict, number_from_json
+from gpuemu_flow.model.value_rules import is_kept_finite
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest

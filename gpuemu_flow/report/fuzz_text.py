@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.cases.coverage import table
+from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport, Mutation
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.failure_text import failure_lines
-from gpuemu_flow.report.fuzz_model import CauseGroup, CoverageReport, FuzzReport, Mutation
 from gpuemu_flow.report.text import Style, duration, percent, plural, printable
 
 if TYPE_CHECKING:

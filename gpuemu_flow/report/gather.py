@@ -16,6 +16,7 @@ from gpuemu_flow.build import shards
 from gpuemu_flow.build.session import RunOptions, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
@@ -27,7 +28,6 @@ from gpuemu_flow.report.document import (
     ShardPart,
     TaskState,
 )
-from gpuemu_flow.report.model import CaseVerdict, Regression, RunReport
 from gpuemu_flow.report.relocate import Relocator
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.tasks import stages

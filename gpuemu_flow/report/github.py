@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuemu_flow.judge.results import CaseVerdict
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import report_text
 from gpuemu_flow.report.document import FileLine, Report
-from gpuemu_flow.report.model import CaseVerdict
 from gpuemu_flow.report.report_text import headline
 
 MAX_ANNOTATIONS = 10

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.model.types import Json, Verdict, number_from_json, number_to_json
 from gpuemu_flow.report.document import HistoryPoint
-from gpuemu_flow.report.model import OpResult, RunReport
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 NAME = "history.jsonl"

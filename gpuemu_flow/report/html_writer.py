@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gpuemu_flow.judge.results import CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.lint.diff import KernelDiff
 from gpuemu_flow.lint.kernel import KernelRecord, Violation
 from gpuemu_flow.model.plain_text import inert_json, inert_markup, with_newlines
@@ -20,7 +21,6 @@ from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report import charts, report_text
 from gpuemu_flow.report.document import LEVELS, HistoryPoint, Picture, Report, kind_of
 from gpuemu_flow.report.formats import ReaderOptions
-from gpuemu_flow.report.model import CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.report.report_text import headline
 from gpuemu_flow.report.text import (
     duration,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.words import select
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.judge.results import Absence
 from gpuemu_flow.report.inspection import (
     CacheSize,
     ListedTask,
@@ -19,7 +20,6 @@ from gpuemu_flow.report.inspection import (
     WorkspaceListing,
     WorkspaceStatus,
 )
-from gpuemu_flow.report.model import Absence
 from gpuemu_flow.report.report import item_of, known_report
 from gpuemu_flow.report.submissions import forget_submissions
 from gpuemu_flow.store.failures import FailureStore

@@ -8,12 +8,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
-from gpuemu_flow.model.plain_text import inert_json
-from gpuemu_flow.model.types import Json
-from gpuemu_flow.report.document import REPORT_VERSION, BaselineDiff, Report, ShardPart
-from gpuemu_flow.report.formats import ReaderOptions
-from gpuemu_flow.report.fuzz_model import CoverageReport, FuzzReport, Minimization, Reproduction
-from gpuemu_flow.report.model import (
+from gpuemu_flow.judge.fuzz_results import CoverageReport, FuzzReport, Minimization, Reproduction
+from gpuemu_flow.judge.results import (
     SCHEMA_VERSION,
     CaseVerdict,
     KernelResult,
@@ -21,6 +17,10 @@ from gpuemu_flow.report.model import (
     RunReport,
     plain,
 )
+from gpuemu_flow.model.plain_text import inert_json
+from gpuemu_flow.model.types import Json
+from gpuemu_flow.report.document import REPORT_VERSION, BaselineDiff, Report, ShardPart
+from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.store.keys import BuildReason
 
 _RESULT = (

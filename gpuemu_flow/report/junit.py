@@ -10,11 +10,11 @@ from xml.etree.ElementTree import Element
 
 from msgspec import Struct
 
+from gpuemu_flow.judge.results import MISSED, STANDING, Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.model.plain_text import inert_markup, with_newlines
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.formats import ReaderOptions
-from gpuemu_flow.report.model import MISSED, STANDING, Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.report.text import note_lines, number, percent, share
 from gpuemu_flow.workers.sandbox.spec import shown_level
 

@@ -13,10 +13,10 @@ from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.snapshot import Snapshot
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.unordered import RuleOutputs
+from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.from_manifests import ReportBuilder
-from gpuemu_flow.report.model import OpResult
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.judge.results import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.lint.kernel import KernelView
 from gpuemu_flow.lint.measure import Artifact, Measurement, measure
 from gpuemu_flow.lint.policy import KernelPolicy
@@ -22,7 +23,6 @@ from gpuemu_flow.lint.toolchain import Toolchain, find_tools
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report.linting import unknown_kernels
-from gpuemu_flow.report.model import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.user_cache import open_user_cache

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from gpuemu_flow.judge.results import KernelResult, RunReport
 from gpuemu_flow.model.types import number_from_json
-from gpuemu_flow.report.model import KernelResult, RunReport
 from gpuemu_flow.report.text import (
     Style,
     number,

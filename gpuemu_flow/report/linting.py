@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from gpuemu_flow.build import session
 from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.judge.results import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.lint.rules import RULES_BY_ID, explain
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.model.verdicts import decide
-from gpuemu_flow.report.model import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.report.report import run_and_report
 from gpuemu_flow.tasks import stages
 

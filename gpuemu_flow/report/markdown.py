@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
+from gpuemu_flow.judge.results import CaseVerdict
 from gpuemu_flow.lint.kernel import KernelRecord, Violation
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import report_text
 from gpuemu_flow.report.document import Report, kind_of
 from gpuemu_flow.report.formats import ReaderOptions
-from gpuemu_flow.report.model import CaseVerdict
 from gpuemu_flow.report.report_text import counts, headline
 from gpuemu_flow.report.text import (
     condition_lines,

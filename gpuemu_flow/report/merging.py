@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec import ValidationError
 
+from gpuemu_flow.judge.results import RunReport, TaskCounts
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.report.document import Report, ShardPart, TaskState
-from gpuemu_flow.report.model import RunReport, TaskCounts
 from gpuemu_flow.report.shard_document import rebuilt, violation
 
 MAX_BYTES = 512 << 20

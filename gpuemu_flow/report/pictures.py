@@ -22,6 +22,7 @@ from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judge.judge import Criteria
+from gpuemu_flow.judge.results import CaseVerdict
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.numerics.checked_output import CheckedOutput, SpecialInputs, compare_output
@@ -30,7 +31,6 @@ from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
 from gpuemu_flow.report.document import LEVELS, SHARES, Picture, Report
 from gpuemu_flow.report.gather import known_failures
-from gpuemu_flow.report.model import CaseVerdict
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.pool import Pool

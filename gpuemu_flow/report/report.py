@@ -14,14 +14,14 @@ from gpuemu_flow.build.graph import Skip
 from gpuemu_flow.build.session import RunOptions, RunOutcome
 from gpuemu_flow.build.unordered import unordered
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.report.model import (
+from gpuemu_flow.judge.results import (
     KernelResult,
     OpResult,
     RunReport,
     TaskCounts,
 )
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import LintParams, params_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from gpuemu_flow.judge.results import Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.document import CHANGED, MISSING, BaselineDiff, Report, kind_of
 from gpuemu_flow.report.failure_text import failure_row
 from gpuemu_flow.report.formats import ReaderOptions
-from gpuemu_flow.report.model import Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.report.text import (
     Style,
     condition_lines,

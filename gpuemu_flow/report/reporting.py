@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
+from gpuemu_flow.judge.results import Absence, KernelResult, OpResult, RunReport
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import BAD, Verdict
 from gpuemu_flow.report import history
 from gpuemu_flow.report.ci import against
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.gather import gather
-from gpuemu_flow.report.model import Absence, KernelResult, OpResult, RunReport
 from gpuemu_flow.report.report import item_of, known_report
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.store.failures import FailureRecord, FailureStore

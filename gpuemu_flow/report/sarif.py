@@ -14,6 +14,7 @@ from urllib.parse import quote
 from msgspec.structs import asdict
 
 from gpuemu_flow import __version__
+from gpuemu_flow.judge.results import CaseVerdict, RunReport
 from gpuemu_flow.lint.kernel import KernelRecord, Violation
 from gpuemu_flow.lint.rules import RULES
 from gpuemu_flow.model.errors import Problem
@@ -21,7 +22,6 @@ from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.report.document import FileLine, Report
 from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.report.json_writer import dumps
-from gpuemu_flow.report.model import CaseVerdict, RunReport
 from gpuemu_flow.report.report_text import headline
 from gpuemu_flow.report.text import number, plural, printable, sandbox_levels
 

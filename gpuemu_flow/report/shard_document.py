@@ -15,11 +15,7 @@ from jsonschema.validators import extend
 from msgspec import convert, to_builtins
 from msgspec.structs import asdict, replace
 
-from gpuemu_flow.lint.kernel import KernelRecord
-from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import BAD, Case, CheckResult, Json, Verdict
-from gpuemu_flow.report.document import FileLine, KnownFailure, Report, ShardPart, TaskState
-from gpuemu_flow.report.model import (
+from gpuemu_flow.judge.results import (
     Absence,
     CaseVerdict,
     KernelChange,
@@ -31,6 +27,10 @@ from gpuemu_flow.report.model import (
     TaskCounts,
     plain,
 )
+from gpuemu_flow.lint.kernel import KernelRecord
+from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.types import BAD, Case, CheckResult, Json, Verdict
+from gpuemu_flow.report.document import FileLine, KnownFailure, Report, ShardPart, TaskState
 from gpuemu_flow.tasks import stages
 
 FORMAT = 1

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gpuemu_flow.model import plain_text
-from gpuemu_flow.model.shown_values import shown_values
-from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
-from gpuemu_flow.report.document import causes
-from gpuemu_flow.report.model import (
+from gpuemu_flow.judge.results import (
     NONFINITE_HINT,
     NONFINITE_SLUG,
     CaseVerdict,
@@ -23,6 +19,10 @@ from gpuemu_flow.report.model import (
     ResultChange,
     RunReport,
 )
+from gpuemu_flow.model import plain_text
+from gpuemu_flow.model.shown_values import shown_values
+from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
+from gpuemu_flow.report.document import causes
 from gpuemu_flow.tasks.stages import OTHER_CASES
 from gpuemu_flow.workers.sandbox.spec import shown_level
 

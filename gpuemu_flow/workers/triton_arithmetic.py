@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.emulator.host.torch_cuda import Patch
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float32
-from gpuemu_flow.workers.triton_device import Patch
 
 _COMPARISONS = ("create_icmp", "create_fcmp")
 _FLOAT8 = {"fp8e5": "float8_e5m2", "fp8e4nv": "float8_e4m3fn"}

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.emulator.host.torch_cuda import CAPABILITY, Patch
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Failure
 from gpuemu_flow.workers.triton_arithmetic import Arithmetic, Bfloat16, Libdevice
-from gpuemu_flow.workers.triton_device import CAPABILITY, CpuDevice, CpuDriver, Patch, patched
+from gpuemu_flow.workers.triton_device import CpuDevice, CpuDriver, patched
 from gpuemu_flow.workers.triton_memory import (
     READ,
     WRITE,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from gpuemu_flow.emulator.host.torch_cuda import Patch, shared_bytes
 from gpuemu_flow.emulator.launch import (
     Argument,
     BufferArgument,
@@ -31,7 +32,7 @@ from gpuemu_flow.workers.api import MOST_PRINTED, Program
 from gpuemu_flow.workers.emulated import PtxFolder, failure_of
 from gpuemu_flow.workers.imports import load_function
 from gpuemu_flow.workers.torch_runner import TorchHost, TorchRunner
-from gpuemu_flow.workers.triton_device import CpuDevice, CpuDriver, Patch, patched, shared_bytes
+from gpuemu_flow.workers.triton_device import CpuDevice, CpuDriver, patched
 from gpuemu_flow.workers.triton_interpreter import (
     CONFIGURATION,
     SWITCH,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.workers.triton_device import Patch
+from gpuemu_flow.emulator.host.torch_cuda import Patch
 
 _RANGES = ("range", "_new_range")
 

@@ -15,7 +15,7 @@ from mini_workspace import Mini
 
 from gpuemu_flow.build.session import RunOptions, RunOutcome
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.report.model import RunReport
+from gpuemu_flow.judge.results import RunReport
 from gpuemu_flow.report.report import build_report, run_and_report
 
 

@@ -10,8 +10,8 @@ from daemon_workspace import Served, normal
 
 from gpuemu_flow import validate_op
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.report.model import OpResult
 from gpuemu_flow.report.submissions import submitted_results
 
 pytestmark = pytest.mark.ci

@@ -13,9 +13,9 @@ from mini_workspace import Mini
 from msgspec.structs import replace
 
 import gpuemu_flow.schemas
+from gpuemu_flow.judge.results import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.report.json_writer import dumps, run_report
-from gpuemu_flow.report.model import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.tasks.diff import compare_summaries
 
 PATH = Path(gpuemu_flow.schemas.__path__[0]) / "run.schema.json"

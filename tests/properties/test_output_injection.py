@@ -16,12 +16,12 @@ from report_samples import KERNEL, failed, passed, recorded, report_of
 
 import gpuemu_flow
 from gpuemu_flow.cli.report import FORMATS, render
+from gpuemu_flow.judge.results import KernelResult, OpResult, Regression
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.plain_text import inert, inert_markup, printable
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import failure_text, github, lint_text, markdown, report_text
 from gpuemu_flow.report.document import FileLine, Report
-from gpuemu_flow.report.model import KernelResult, OpResult, Regression
 from gpuemu_flow.report.text import Style
 
 COMMANDS = (

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 from report_samples import report_of, sample
 
+from gpuemu_flow.judge.results import RunReport
 from gpuemu_flow.report import history
-from gpuemu_flow.report.model import RunReport
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 

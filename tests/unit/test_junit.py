@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from published_schemas import check_junit
 from report_samples import failed, hostile, huge, report_of, sample
 
+from gpuemu_flow.judge.results import Regression
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.junit import MAX_MESSAGE, report_to_junit
-from gpuemu_flow.report.model import Regression
 
 GITLAB_LIMIT = 30_000_000
 

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 from msgspec.structs import replace
 
+from gpuemu_flow.judge.results import CaseVerdict, OpResult
 from gpuemu_flow.lint.ptx.source import plain_ptx
 from gpuemu_flow.model.kernel_findings import THERE, CodePlace, KernelFinding
 from gpuemu_flow.model.types import (
@@ -21,7 +22,6 @@ from gpuemu_flow.model.types import (
     failure_to_json,
 )
 from gpuemu_flow.report.last_results import LastResults
-from gpuemu_flow.report.model import CaseVerdict, OpResult
 from gpuemu_flow.services.lsp.findings import ERROR, source_findings
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "gpuemu_flow/schemas/run.schema.json"

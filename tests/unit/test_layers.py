@@ -10,101 +10,31 @@ import tomli
 from import_graph import PACKAGE, ROOT, Import, cycles, read_imports, source_files
 
 LAYERS = (
-    ("__main__", "front", "pytest_plugin"),
-    ("cli", "testing"),
-    ("daemon", "debug", "init", "lsp", "problems", "watch"),
-    ("reporting",),
-    ("cluster",),
+    ("__main__",),
+    ("front", "pytest_plugin"),
+    ("validate",),
+    ("cli", "validation", "fuzzing"),
+    ("services",),
+    ("report",),
     ("fuzz",),
-    ("engine",),
-    ("selection",),
-    ("graph",),
-    ("inputs",),
-    ("reports",),
-    ("results",),
+    ("build",),
     ("tasks",),
-    ("judging",),
-    ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
+    ("judge",),
+    ("frameworks",),
+    ("workers",),
+    ("config",),
+    ("emulator",),
+    ("lint",),
+    ("store",),
+    ("client",),
+    ("wire",),
+    ("cases",),
+    ("tolerances", "rng"),
     ("numerics",),
-    (
-        "types",
-        "errors",
-        "",
-        "observed",
-        "schemas",
-        "syntax",
-        "verdicts",
-        "kernel_findings",
-        "let_through",
-        "expressions",
-        "in_place",
-        "installed",
-        "value_rules",
-        "plain_text",
-        "shown_values",
-    ),
-    ("quick_dataclass",),
+    ("model",),
+    ("",),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
-
-BESIDE = {
-    # Op schemas are parsed and checked where cases are planned; these modules need no numpy.
-    # How a compiled kernel is launched is checked with the rest of a configuration.
-    "config": (
-        "gpuemu_flow.cases.grouped",
-        "gpuemu_flow.cases.schema",
-        "gpuemu_flow.cases.op_schema",
-        "gpuemu_flow.cases.output_contracts",
-        "gpuemu_flow.emulator.described",
-    ),
-    # Workers make a case's tensors themselves, and run compiled kernels.
-    "runners": (
-        "gpuemu_flow.lint.ptx.source",
-        "gpuemu_flow.cases.generate",
-        "gpuemu_flow.emulator.cases",
-        "gpuemu_flow.emulator.described",
-        "gpuemu_flow.emulator.findings",
-        "gpuemu_flow.emulator.launch",
-        "gpuemu_flow.emulator.tensor_maps",
-        "gpuemu_flow.emulator.variants",
-    ),
-    # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
-    "fuzzing": ("gpuemu_flow.cases.protocol_v1", "gpuemu_flow.cases.protocol_v1"),
-    "frameworks": (
-        "gpuemu_flow.workers.triton_interpreter",
-        "gpuemu_flow.workers.triton_runner",
-        "gpuemu_flow.workers.triton_memory",
-    ),
-    # The emulator reads PTX with the parser of the linter.
-    "emulator": (
-        "gpuemu_flow.lint.ptx",
-        "gpuemu_flow.lint.ptx.parser",
-        "gpuemu_flow.lint.ptx.model",
-        "gpuemu_flow.lint.ptx.opcode",
-        "gpuemu_flow.lint.ptx.opcode",
-        "gpuemu_flow.lint.ptx.opcode",
-        # Compiled kernels are kept in the user's cache.
-        "gpuemu_flow.store.user_cache",
-    ),
-    "__main__": ("gpuemu_flow.front",),
-    "errors": ("gpuemu_flow.model.types",),
-    "types": (
-        "gpuemu_flow.model.errors",
-        "gpuemu_flow.model.kernel_findings",
-        "gpuemu_flow.model.value_rules",
-    ),
-    "observed": ("gpuemu_flow.model.types",),
-    "shown_values": ("gpuemu_flow.model.types",),
-    "verdicts": ("gpuemu_flow.model.types",),
-}
-"""Modules that a package may import from another package on its own floor."""
-
-FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
-"""Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = (
-    "wire", "numerics", "types", "errors", "syntax", "verdicts", "in_place", "installed", "",
-    *FROM_OUTSIDE
-)  # fmt: skip
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client", "gpuemu_flow.frameworks")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and
@@ -112,18 +42,18 @@ named for type checkers."""
 CHEAP = ("typing", "importlib")
 
 THIRD_PARTY = {
-    "doit": ("engine",),
+    "doit": ("build",),
     "diskcache": ("store",),
-    "pynng": ("daemon",),
+    "pynng": ("services",),
     "click": ("cli",),
     "rich": ("cli",),
-    "watchfiles": ("watch",),
-    "pygls": ("lsp",),
-    "lsprotocol": ("lsp",),
-    "jsonschema": ("results",),
+    "watchfiles": ("services",),
+    "pygls": ("services",),
+    "lsprotocol": ("services",),
+    "jsonschema": ("report",),
     "tomli": ("config",),
-    "dask": ("cluster",),
-    "distributed": ("cluster",),
+    "dask": ("services",),
+    "distributed": ("services",),
 }
 """Packages that one place alone may use; without a word here, a package is free."""
 
@@ -153,13 +83,7 @@ def breaches(imports: list[Import]) -> list[str]:
         source, target = part_of(item.module), part_of(item.target)
         if source == target:
             continue
-        if source in FROM_OUTSIDE:
-            allowed = target in FOR_OUTSIDE or item.target in BESIDE.get(source, ())
-        elif target in FROM_OUTSIDE:
-            allowed = floor(source) <= floor("cli")
-        else:
-            downward = floor(source) < floor(target)
-            allowed = downward or item.target in BESIDE.get(source, ())
+        allowed = floor(source) < floor(target)
         if not allowed:
             found.append(str(item))
     return found
@@ -219,14 +143,14 @@ def test_third_party_packages_are_declared(imports: list[Import]) -> None:
     ("text", "name", "problem"),
     [
         ("from gpuemu_flow.cli import main\n", "store/bad.py", "breach"),
-        ("from gpuemu_flow.store import keys\n", "runners/bad.py", "breach"),
+        ("from gpuemu_flow.build import plan\n", "workers/bad.py", "breach"),
         ("def f():\n    import gpuemu_flow.build.run\n", "tasks/bad.py", "breach"),
         ("if TYPE_CHECKING:\n    from gpuemu_flow.tasks.base import TaskSpec\n", "cases/bad.py",
          "breach"),
-        ("from ..engine import run\n", "numerics/bad.py", "breach"),
+        ("from ..build import run\n", "numerics/bad.py", "breach"),
         ("import doit.task\n", "tasks/bad.py", "foreign"),
-        ("def f():\n    from diskcache import Cache\n", "engine/bad.py", "foreign"),
-        ("from gpuemu_flow.cases.generate import materialise\n", "config/bad.py", "breach"),
+        ("def f():\n    from diskcache import Cache\n", "build/bad.py", "foreign"),
+        ("from gpuemu_flow.workers.pool import Pool\n", "config/bad.py", "breach"),
     ],
 )  # fmt: skip
 def test_a_breach_is_seen(tmp_path: Path, text: str, name: str, problem: str) -> None:

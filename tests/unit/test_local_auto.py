@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.frameworks.local import compare, reference_of
-from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
+from gpuemu_flow.frameworks.seeded import fuzz_locally
 from gpuemu_flow.fuzzing import FuzzConfig, SeededFuzzer
 from gpuemu_flow.numerics.dtypes import widened
 

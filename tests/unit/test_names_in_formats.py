@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from report_samples import KERNEL, failed, report_of
 
 from gpuemu_flow.cli.report import FORMATS, render
+from gpuemu_flow.judge.results import OpResult, Regression
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import github
 from gpuemu_flow.report.document import FileLine, Report
-from gpuemu_flow.report.model import OpResult, Regression
 from gpuemu_flow.report.text import printable
 
 NAMES = (

@@ -11,10 +11,10 @@ import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.judge.results import CaseVerdict, OpResult
 from gpuemu_flow.judge.verdicts import reason, run_error_result
 from gpuemu_flow.model.types import CheckResult, FailureKind, Verdict
 from gpuemu_flow.report.document import causes
-from gpuemu_flow.report.model import CaseVerdict, OpResult
 from gpuemu_flow.workers.api import Program, RunError
 from gpuemu_flow.workers.diagnose import explain
 

@@ -14,10 +14,10 @@ from published_schemas import check_sarif, sarif_validator
 from report_samples import KERNEL, failed, hostile, huge, report_of, sample
 
 from gpuemu_flow.cli.report import render
+from gpuemu_flow.judge.results import Regression
 from gpuemu_flow.report import sarif
 from gpuemu_flow.report.document import FileLine, Report
 from gpuemu_flow.report.github import workflow_commands
-from gpuemu_flow.report.model import Regression
 from gpuemu_flow.report.sarif import lint_to_sarif, physical_location, report_to_sarif
 
 GITHUB_LIMIT = 10_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from gpuemu_flow.judge.results import KernelResult, OpResult
 from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord
 from gpuemu_flow.model.types import Verdict
-from gpuemu_flow.report.model import KernelResult, OpResult
 from gpuemu_flow.report.text import Style, render_kernels, render_results, wrapped
 
 

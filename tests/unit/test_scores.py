@@ -8,9 +8,9 @@ import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.judge.results import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.judge.verdicts import run_error_result
 from gpuemu_flow.model.types import CheckResult, FailureKind, Verdict
-from gpuemu_flow.report.model import CaseVerdict, OpResult, RunReport, TaskCounts
 from gpuemu_flow.services.problems.score import scores_of
 from gpuemu_flow.workers.api import RunError
 

@@ -14,6 +14,14 @@ from report_samples import KERNEL, failed, report_of, sample
 
 import gpuemu_flow.schemas
 from gpuemu_flow.cases.cause import Cause, Condition, Counts
+from gpuemu_flow.judge.results import (
+    KernelChange,
+    KernelResult,
+    OpResult,
+    Regression,
+    ResultChange,
+    RunReport,
+)
 from gpuemu_flow.lint.kernel import KernelRecord
 from gpuemu_flow.model.kernel_findings import CodePlace, KernelFinding
 from gpuemu_flow.model.types import (
@@ -27,14 +35,6 @@ from gpuemu_flow.model.types import (
 )
 from gpuemu_flow.model.value_rules import GeneratedValues, ValueRule
 from gpuemu_flow.report.document import Report, ShardPart, TaskState
-from gpuemu_flow.report.model import (
-    KernelChange,
-    KernelResult,
-    OpResult,
-    Regression,
-    ResultChange,
-    RunReport,
-)
 from gpuemu_flow.report.shard_document import document_of, rebuilt, violation
 
 PART = ShardPart(

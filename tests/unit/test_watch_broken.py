@@ -9,8 +9,8 @@ import pytest
 
 from gpuemu_flow.build.session import RunOptions
 from gpuemu_flow.cli.watch import WatchState
+from gpuemu_flow.judge.results import RunReport
 from gpuemu_flow.model.errors import ConfigError, Problem
-from gpuemu_flow.report.model import RunReport
 from gpuemu_flow.services.watch import files as watch_files
 from gpuemu_flow.services.watch.files import PATIENCE_S, FileWatch
 

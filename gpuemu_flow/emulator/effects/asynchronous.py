@@ -20,7 +20,7 @@ from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Inverted, MemoryOperand, Operand, Register, Step
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 _HINTS = frozenset({"L2::64B", "L2::128B", "L2::256B"})
 

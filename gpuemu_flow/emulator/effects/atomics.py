@@ -22,7 +22,7 @@ from gpuemu_flow.emulator.polling import RELEASES
 from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _WORDS = frozenset(

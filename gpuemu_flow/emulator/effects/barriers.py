@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Register, Step
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 
 def _words(step: Step) -> frozenset[str]:

@@ -23,7 +23,7 @@ from gpuemu_flow.emulator.ir import MemoryOperand, Step
 from gpuemu_flow.emulator.types import SIZES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 
 _WORDS = frozenset(

@@ -24,7 +24,7 @@ from gpuemu_flow.emulator.ir import (
 from gpuemu_flow.emulator.types import BITS, SIZES, Array
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 
 UNKNOWN_FORM = "the emulator does not know this form of the instruction"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from gpuemu_flow.emulator.ir import Step
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
     Emit = Callable[["Emitter", Step, int], None]
 else:

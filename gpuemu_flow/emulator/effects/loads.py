@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.polling import STRONG
 from gpuemu_flow.emulator.types import DTYPES, SIZES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 _WORDS = frozenset(
     {

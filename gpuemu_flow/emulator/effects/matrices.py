@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.wgmma import GroupForm
 from gpuemu_flow.emulator.wmma import FragmentForm, WmmaForm
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 # Matrix instructions with opaque fragments: wmma.load, wmma.mma, wmma.store.
 

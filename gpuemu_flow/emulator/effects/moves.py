@@ -24,7 +24,7 @@ from gpuemu_flow.emulator.semantics.packed import high, low
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array, is_float
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 
 _COMPARISONS = frozenset(

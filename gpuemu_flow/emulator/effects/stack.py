@@ -15,7 +15,7 @@ from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Step, Symbol
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 
 _TYPES = ("u32", "u64")

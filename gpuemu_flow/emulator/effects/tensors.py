@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, TensorPlace
 from gpuemu_flow.emulator.tensor_maps import FIELDS, MAP_BYTES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 _DIMENSION = re.compile(r"([1-5])d\Z", re.ASCII)
 REDUCTIONS = frozenset({"add", "min", "max", "inc", "dec", "and", "or", "xor"})

@@ -16,7 +16,7 @@ from gpuemu_flow.emulator.ir import Sink, Step
 from gpuemu_flow.emulator.types import DTYPES
 
 if TYPE_CHECKING:
-    from gpuemu_flow.emulator.codegen import Emitter
+    from gpuemu_flow.emulator.emitter import Emitter
 
 
 def _words(step: Step) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.emulator.host.torch_build import Home, make_home
+from gpuemu_flow.emulator.host.torch_cuda import cuda_patches
 from gpuemu_flow.model.errors import FlowError
 
 _loaded: list[tuple[Home, ctypes.CDLL]] = []
@@ -41,7 +42,6 @@ def load(torch_folder: str) -> bool:
 
 def patch(torch: Any) -> None:
     """Make ``torch.cuda`` answer as with a GPU, and extensions build with our CUDA_HOME."""
-    from gpuemu_flow.workers.triton_device import cuda_patches  # noqa: PLC0415 - after torch
 
     home, runtime = _loaded[0]
     major, _, minor = home.arch.partition(".")

@@ -17,11 +17,11 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz import failures
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.minimizing import minimise_failure
+from gpuemu_flow.judge.fuzz_results import Reproduction
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.report import failure_text
 from gpuemu_flow.report.failure_text import outcome_of
-from gpuemu_flow.report.fuzz_model import Reproduction
 from gpuemu_flow.report.text import Style, note_lines, number, plural, printable, share
 from gpuemu_flow.services.debug.tensors import (
     Index,

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.config.read import read_source
+from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.model.errors import AddKey, FlowError, Hint, Problem, Rename
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.last_results import LastResults
-from gpuemu_flow.report.model import OpResult
 from gpuemu_flow.report.text import plural, printable
 from gpuemu_flow.services.lsp.outline import OpTable, Outline, Span
 

@@ -6,10 +6,10 @@ import math
 
 import msgspec
 
+from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.report.document import causes
-from gpuemu_flow.report.model import OpResult, RunReport
 
 SCORE_VERSION = 1
 _JUDGES = (FailureKind.REFERENCE, FailureKind.GENERATOR)

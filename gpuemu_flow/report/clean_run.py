@@ -16,15 +16,15 @@ from gpuemu_flow.build.files import Stamp, stamp_of
 from gpuemu_flow.build.globs import glob_folders
 from gpuemu_flow.build.own_code import NUMERIC_PACKAGES
 from gpuemu_flow.build.stamps import ABSENT, FILE, FOLDER, LINK, LOOK, VARIABLE, Row, row_of
+from gpuemu_flow.judge.results import STANDING
 from gpuemu_flow.report import text
-from gpuemu_flow.report.model import STANDING
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.workers.sandbox.spec import lacks
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.session import RunOutcome
     from gpuemu_flow.build.workspace import Workspace
-    from gpuemu_flow.report.model import RunReport
+    from gpuemu_flow.judge.results import RunReport
 
 
 def save_if_clean(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
