@@ -320,7 +320,9 @@ class KernelCompiler:
             params=params,
             settings={
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
-                "tool_problems": [to_builtins(problem) for problem in self._chain.problems],
+                "tool_problems": [
+                    to_builtins(problem, enc_hook=str) for problem in self._chain.problems
+                ],
                 "python": self._python,
                 "sandbox": None if maker is None else msgspec.to_builtins(maker),
                 "tool_sandbox": None if wall is None else msgspec.to_builtins(wall),

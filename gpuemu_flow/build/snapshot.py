@@ -57,7 +57,7 @@ class Settings(Struct, frozen=True):
         """Return plain JSON; `from_json` is its inverse."""
         return {
             **asdict(self),
-            "warnings": [to_builtins(problem) for problem in self.warnings],
+            "warnings": [to_builtins(problem, enc_hook=str) for problem in self.warnings],
             "targets": msgspec.to_builtins(self.targets),
         }
 

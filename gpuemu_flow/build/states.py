@@ -272,7 +272,7 @@ class TaskStates:
         Reports then do not show an older result.
         """
         self.forget(spec.name)
-        said = [to_builtins(problem) for problem in problems]
+        said = [to_builtins(problem, enc_hook=str) for problem in problems]
         found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
         self._cache.state.put(f"broken:{spec.name}", found)
 

@@ -92,7 +92,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         "unmet_bounds": built.unmet_bounds,
         "assembly": built.assembly,
         "allowances": allowances(spec.sources, context.root),
-        "problems": to_builtins(built.problems),
+        "problems": to_builtins(built.problems, enc_hook=str),
     }
     if shared is not None and not built.again and not built.skipped and context.unchanged():
         made = [context.cache.blobs.write(data) for data in (built.ptx, built.cubin) if data]

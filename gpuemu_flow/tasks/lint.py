@@ -74,7 +74,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "verdict": Verdict.SKIPPED.value,
         "kernels": [],
         "metrics": [],
-        "problems": to_builtins(problems),
+        "problems": to_builtins(problems, enc_hook=str),
     }
     executed = True
     target = context.cache.folder / spec.target
@@ -90,7 +90,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
             verdict=linted.verdict.value,
             kernels=to_builtins(linted.records),
             metrics=to_builtins([view.metrics for view in linted.views]),
-            problems=to_builtins(linted.problems),
+            problems=to_builtins(linted.problems, enc_hook=str),
         )
     return StageResult(
         write_manifest(target, content),

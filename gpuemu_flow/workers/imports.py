@@ -215,7 +215,7 @@ def load_function(program: Program) -> Callable[..., Any]:
             for name, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", "") == module.__name__
         ]
-        hint = did_you_mean(program.function, own)
+        hint = str(did_you_mean(program.function, own))  # without the edit, which is not sent
         raise OpError(RunError("op-not-loadable", message, hint, file=program.path))
     function: Callable[..., Any] = found
     return function
