@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.remote_run import RemoteVerdict
-from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.errors import Hint, Problem
 from gpuemu_flow.store.discovered import Discovered
 
 M = TypeVar("M", bound="Message")
@@ -46,8 +46,8 @@ class Message(Struct, frozen=True):
         raise ValueError(f"a message of version {version}, not {PROTOCOL}")
 
 
-def _plain(number: np.generic) -> object:
-    return number.item()
+def _plain(value: np.generic | Hint) -> object:
+    return str(value) if isinstance(value, Hint) else value.item()
 
 
 class RunSetup(Struct, frozen=True):
