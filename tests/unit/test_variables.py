@@ -22,6 +22,12 @@ ELSEWHERE = {
     "PYTHONPATH": "Python's own",
     "LOGNAME": "the system's own, the user's name",
     "LC_CTYPE": "the system's own, as the run had it",
+    "CXX": "the compiler's own, as make knows it",
+    "LD_LIBRARY_PATH": "the system's own",
+    "NVCC_APPEND_FLAGS": "nvcc's own",
+    "TORCH_EXTENSIONS_DIR": "PyTorch's own",
+    "GPUEMU_ARCH": "the word of `exec` to the processes below it",
+    "GPUEMU_PACKAGE": "the word of `exec` to the processes below it",
 }
 
 
