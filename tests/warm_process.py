@@ -32,9 +32,8 @@ _LOADED = {
 _ALL_OF = tuple(
     f"gpuemu_flow.{name}"
     for name in (
-        "artifacts", "cases", "config", "engine", "fuzz", "graph", "inputs", "judging", "numerics",
-        "reporting", "reports", "results", "store", "tasks", "tasks.parts", "wire",
-        "runners.sandbox",
+        "build", "cases", "config", "fuzz", "judge", "lint", "model", "numerics", "report", "store",
+        "tasks", "tasks.parts", "wire", "workers.sandbox",
     )
 )  # fmt: skip
 """Packages all of whose modules commands import sooner or later, a few here and a few there."""

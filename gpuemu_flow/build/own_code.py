@@ -21,6 +21,7 @@ _FOLDERS = (
     "config",
     "emulator",
     "emulator/effects",
+    "emulator/host",
     "emulator/native",
     "emulator/semantics",
     "judge",

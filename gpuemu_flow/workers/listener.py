@@ -122,12 +122,12 @@ class Listener:
                 self._pair(b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
+        elif call.name == "folder" and not os.path.lexists(path):
+            self._write(b"d", path)
         elif call.name in ("touch", "folder", "cut"):
             self._read(path, found=b"f")  # whether there is one shows in the answer
             if call.name == "cut" and os.path.lexists(path):
                 self._write(b"t", path)
-        elif call.name == "folder" and not os.path.lexists(path):
-            self._write(b"d", path)
         elif call.name == "remove" and os.path.lexists(path):
             self._write(b"x", path)
         return False
