@@ -209,7 +209,9 @@ def op_error(error: FlowError) -> OpError:
     """Convert an error of this package to an OpError, which is reported as the program's error."""
     problem = error.problems[0]
     return OpError(
-        RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
+        RunError(
+            problem.slug, problem.message, str(problem.hint), file=problem.file, line=problem.line
+        )
     )
 
 
