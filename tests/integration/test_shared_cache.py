@@ -122,8 +122,10 @@ def test_an_op_that_is_edited_takes_the_outputs_of_the_reference(
     other.run()
     programs(original)
     other.edit("scripts/scale.py", "parts - 1", "parts - 1 + 1e-7")
-    assert other.run()["results"][0]["verdict"] == "passed"
-    assert set(programs(other)) == {"op"}
+    again = other.run()
+    assert again["results"][0]["verdict"] == "passed"
+    assert not [name for name in again["executed"] if name.startswith("reference:")]
+    assert "op" in programs(other)
 
 
 def test_signed_entries_count_where_a_key_is_set(original: Mini, tmp_path: Path) -> None:
