@@ -44,7 +44,9 @@ def test_each_format_points_at_the_line_of_the_source(racy: KernelWorkspace) -> 
 def test_the_workspace_is_described(racy: KernelWorkspace) -> None:
     assert "1 failed" in racy.flow("status").stdout
     rows = racy.flow("coverage").stdout
-    assert rows.splitlines()[1].split()[:3] == ["softmax", "float32", "3"]
+    op, dtype, cases, *_ = rows.splitlines()[1].split()
+    assert (op, dtype) == ("softmax", "float32")
+    assert int(cases) >= 3, "another test may have fuzzed it"
     assert "matrices.ptx" in racy.flow("explain", "op:softmax:float32").stdout
     assert "op:softmax:float32" in racy.flow("graph").stdout
     assert "DataRace" in racy.flow("failures").stdout
