@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gpuemu_flow.cli.options import split_words
+from gpuemu_flow.cli.say import say
 from gpuemu_flow.emulator.host import run, show
 from gpuemu_flow.emulator.host.session import Options
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET
@@ -53,7 +54,7 @@ def exec(  # noqa: A001 - the command's name
     given = arguments[1:] if arguments[:1] == ("--",) else arguments
     started = run.prepare(program, shlex.split(flags), arch)
     executed = run.run_program([started, *given], options)
-    click.echo(show.summary(executed), err=True)
+    say(show.summary(executed), err=True)
     if report_file is not None:
         report_file.write_text(show.as_json(executed))
     raise SystemExit(executed.exit_code)

@@ -158,7 +158,7 @@ def test_mutations_of_a_cubin() -> None:
             del data[rng.randrange(len(data)) :]
         outcome = read_cubin(bytes(data), "m.cubin")
         if isinstance(outcome, Cubin):
-            json.dumps([vars(kernel) for kernel in outcome.kernels.values()])
+            json.dumps(to_builtins(list(outcome.kernels.values())))
         else:
             assert outcome.slug.startswith("cubin-")
 
