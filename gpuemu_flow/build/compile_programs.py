@@ -12,6 +12,7 @@ from gpuemu_flow.build.forbidden_files import ForbiddenFiles
 from gpuemu_flow.build.sources import SourceIndex
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.model.value_rules import SCALAR
 from gpuemu_flow.tasks.base import TaskSpec
@@ -94,7 +95,7 @@ class ProgramCompiler:
             groups=groups_of(op),
             deterministic=op.deterministic,
             masks=masks_of(op),
-            gradients=msgspec.convert({**gradients_of(op), "plain": fenced}, Gradients)
+            gradients=convert({**gradients_of(op), "plain": fenced}, Gradients)
             if op.gradients
             else None,
             # Only for the op: a reference may be the library that is forbidden to the op.

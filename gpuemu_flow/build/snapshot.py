@@ -25,6 +25,7 @@ from gpuemu_flow.build.graph import Graph, Skip
 from gpuemu_flow.build.observed_sets import ObservedSets
 from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.config.target_options import Target
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import JsonStore, OtherFormatError, mark_of, seal, unseal
@@ -65,7 +66,7 @@ class Settings(Struct, frozen=True):
     def from_json(cls, data: Json) -> Settings:
         """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
-        targets = msgspec.convert(data["targets"], dict[str, Target])
+        targets = convert(data["targets"], dict[str, Target])
         return cls(**{**data, "warnings": warnings, "targets": targets})
 
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.model.verdicts import Elements, Tally, decide
 from gpuemu_flow.numerics.layouts import lay_out
@@ -37,7 +37,7 @@ class Record(Struct, frozen=True, eq=False):
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
         """Make a result from the fields of a reply; ignore fields that this class does not have."""
-        return msgspec.convert(_with_infinities(data), cls, strict=False)
+        return convert(_with_infinities(data), cls, strict=False)
 
 
 def _with_infinities(data: Json) -> Json:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
-import msgspec
 import msgspec.inspect as ms
 
 from gpuemu_flow.config.fields import (
@@ -33,6 +32,7 @@ from gpuemu_flow.config.report import SHORT, Reporter, dotted, is_misspelt, shor
 from gpuemu_flow.config.tables import File, Policies, SandboxConfig, Validation
 from gpuemu_flow.config.tables_ops import ArtifactChecks, OpTable
 from gpuemu_flow.config.vocabulary import ToleranceTable
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import AddKey, Hint, Rename, nearest
 from gpuemu_flow.model.types import Json
 
@@ -104,7 +104,7 @@ def values_of(table: type[Table], checked: Mapping[str, Json]) -> dict[str, Json
 
 def decoded(table: type[AnyTable], checked: Mapping[str, Json], **instead: Any) -> AnyTable:
     """Make the struct of a checked table, with defaults; `instead` replaces values."""
-    return msgspec.convert({**checked, **instead}, table)
+    return convert({**checked, **instead}, table)
 
 
 def check(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> Any:

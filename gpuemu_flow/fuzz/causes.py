@@ -25,6 +25,7 @@ from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evalua
 from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judge.verdicts import UNSTEADY, reason
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem
 from gpuemu_flow.model.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
 from gpuemu_flow.model.value_rules import ABSENT, GENERATOR_SLUGS
@@ -126,7 +127,7 @@ def causes_of(
         key = _key(subject, kind, budget, cases, passing)
         cached = workspace.cache.actions.get(key)
         if cached is not None:
-            causes += [msgspec.convert(cause, Cause) for cause in cached]
+            causes += [convert(cause, Cause) for cause in cached]
         elif not known_only:
             search = CauseSearch(subject, bad, good, budget)
             cause: Cause | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.build.events import Listener
@@ -20,6 +20,7 @@ from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.judge.case_evaluator import CaseEvaluator, open_evaluator
 from gpuemu_flow.judge.subject import CompareParams, Subject
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError, did_you_mean
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, Json

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import (
@@ -26,6 +26,7 @@ from gpuemu_flow.cases.generated_values import (
     wanted_of,
     with_values,
 )
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, InputSpec, Json
@@ -186,7 +187,7 @@ class _GeneratorCaller:
 def _read(answer: Json) -> list[GeneratedValues]:
     """Parse a worker's answers; return an empty list if they are malformed."""
     try:
-        return msgspec.convert(answer, list[GeneratedValues])
+        return convert(answer, list[GeneratedValues])
     except msgspec.ValidationError:
         return []
 

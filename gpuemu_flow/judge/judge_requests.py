@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judge.subject import PLAIN, CompareParams
 from gpuemu_flow.judge.verdicts import StoredCase, input_error, run_error_result, with_violations
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Json, failure_from_json
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
@@ -104,7 +105,7 @@ def post(
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return msgspec.convert(data, dict[str, Slot])
+    return convert(data, dict[str, Slot])
 
 
 class Evaluation:

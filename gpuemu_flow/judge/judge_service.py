@@ -25,6 +25,7 @@ from gpuemu_flow.judge.judge import Judge, refused
 from gpuemu_flow.judge.subject import CompareParams, expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judge.traits import OpTraits
 from gpuemu_flow.judge.verdicts import comparison_failed
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict, dtypes_to_try, failure_to_json
 from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.operand import Rounding
@@ -372,7 +373,7 @@ def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:
 
 
 def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return msgspec.convert(data, dict[str, Slot])
+    return convert(data, dict[str, Slot])
 
 
 def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:

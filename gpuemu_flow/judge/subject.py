@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json, listed
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.workers.api import Checks, Outcome, Program
@@ -54,15 +55,12 @@ class Subject(Struct, frozen=True):
         return cls(
             name,
             case.dtype,
-            msgspec.convert(data["op"], Program),
-            msgspec.convert(data["reference"], Program),
+            convert(data["op"], Program),
+            convert(data["reference"], Program),
             CompareParams.from_json(data["compare"]),
             [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
             data["reference_dtype"],
-            {
-                label: msgspec.convert(made, Program)
-                for label, made in data.get("generators", {}).items()
-            },
+            {label: convert(made, Program) for label, made in data.get("generators", {}).items()},
         )
 
 

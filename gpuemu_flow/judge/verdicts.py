@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import case_fault
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import (
     Case,
     CheckResult,
@@ -172,7 +172,7 @@ class StoredCase(Struct, frozen=True):
     def without_outputs(self) -> CheckResult | None:
         """Return the verdict if a program gave no outputs; see `without_outputs`."""
         reference, op = (
-            None if record["ok"] else msgspec.convert(record["error"], RunError)
+            None if record["ok"] else convert(record["error"], RunError)
             for record in (self.reference, self.op)
         )
         return without_outputs(reference, op)

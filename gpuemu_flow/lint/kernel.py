@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Meta, Struct, convert, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
 
 from gpuemu_flow.lint.families import count_sass_families
 from gpuemu_flow.lint.occupancy import Occupancy
 from gpuemu_flow.lint.ptx.model import LaunchBounds
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Verdict
 
 VIEW_VERSION = 3

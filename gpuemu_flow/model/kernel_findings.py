@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
+
+from gpuemu_flow.model.decoding import convert
 
 THERE = "{there}"
 """Placeholder, in a finding's `words`, for the second place of the finding."""

@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, field, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.kernel_findings import KernelFinding
 from gpuemu_flow.model.value_rules import CORE_STRATEGIES as CORE_STRATEGIES  # noqa: PLC0414
 from gpuemu_flow.model.value_rules import STRATEGIES as STRATEGIES  # noqa: PLC0414

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, field, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import (
     CheckResult,
     Json,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import DTYPES, Json, Tolerance
 from gpuemu_flow.model.value_rules import Number
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, ValidationError, convert, structs
+from msgspec import Struct, ValidationError, structs
 from msgspec.structs import replace
 
 from gpuemu_flow import __version__
@@ -19,6 +19,7 @@ from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.judge.results import Absence, OpResult, RunReport
 from gpuemu_flow.lint.diff import ChangeJudgement, diff_kernels
 from gpuemu_flow.lint.kernel import KernelMetrics
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import BAD, Json, Verdict
 from gpuemu_flow.report.document import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 
 from gpuemu_flow.cases.op_schema import OpSchema, untried_sizes
 from gpuemu_flow.judge.results import (
@@ -17,6 +17,7 @@ from gpuemu_flow.judge.results import (
 )
 from gpuemu_flow.judge.verdicts import WORST
 from gpuemu_flow.lint.kernel import KernelRecord
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Json, Verdict, number_from_json
 from gpuemu_flow.model.value_rules import is_kept_finite

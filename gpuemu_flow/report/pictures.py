@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -23,6 +23,7 @@ from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judge.judge import Criteria
 from gpuemu_flow.judge.results import CaseVerdict
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.numerics.checked_output import CheckedOutput, SpecialInputs, compare_output

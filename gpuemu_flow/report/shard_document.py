@@ -12,7 +12,7 @@ from jsonschema import Draft7Validator
 from jsonschema.exceptions import best_match
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
-from msgspec import convert, to_builtins
+from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
 from gpuemu_flow.judge.results import (
@@ -28,6 +28,7 @@ from gpuemu_flow.judge.results import (
     plain,
 )
 from gpuemu_flow.lint.kernel import KernelRecord
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Json, Verdict
 from gpuemu_flow.report.document import FileLine, KnownFailure, Report, ShardPart, TaskState

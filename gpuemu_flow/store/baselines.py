@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, field, to_builtins
+from msgspec import UNSET, Struct, UnsetType, ValidationError, field, to_builtins
 from msgspec.structs import asdict
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.model.types import Json, number_from_json, number_to_json
 from gpuemu_flow.store.cache import JsonStore, OtherFormatError, seal, unseal

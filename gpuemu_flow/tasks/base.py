@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.discovered import Discovered, Lookup
@@ -140,7 +141,7 @@ class StageResult(Struct, frozen=True):
 
 def program_of(settings: Mapping[str, Json]) -> Program:
     """Return the program in a task's settings, with links in its path resolved; see `resolved`."""
-    return resolved(msgspec.convert(settings, Program))
+    return resolved(convert(settings, Program))
 
 
 def resolved(program: Program) -> Program:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.model.observed import ConfiguredEnv

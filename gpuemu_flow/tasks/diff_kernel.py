@@ -5,10 +5,9 @@ Reads the lint manifests of all architectures, and the previous manifest of this
 
 from __future__ import annotations
 
-from msgspec import convert
-
 from gpuemu_flow.lint.diff import INFO, diff_kernels
 from gpuemu_flow.lint.kernel import KernelMetrics
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest

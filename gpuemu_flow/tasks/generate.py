@@ -10,13 +10,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-import msgspec
-from msgspec import convert
-
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
 from gpuemu_flow.judge.generated import usable, with_generated
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, Json
@@ -160,4 +158,4 @@ class _SharedCases:
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:
     """Return the generator functions in a task's settings, by their labels."""
     found = settings.get("generators", {})
-    return {label: resolved(msgspec.convert(program, Program)) for label, program in found.items()}
+    return {label: resolved(convert(program, Program)) for label, program in found.items()}

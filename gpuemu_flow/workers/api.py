@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.observed import ConfiguredEnv
 from gpuemu_flow.model.types import (
@@ -189,8 +190,8 @@ class Outcome(Struct, frozen=True):
             ok=bool(data["ok"]),
             blob=str(data["blob"]),
             size=int(data["size"]),
-            outputs=msgspec.convert(data["outputs"], tuple[OutputInfo, ...]),
-            error=msgspec.convert(data["error"], RunError | None),
+            outputs=convert(data["outputs"], tuple[OutputInfo, ...]),
+            error=convert(data["error"], RunError | None),
             violations=tuple(failure_from_json(f) for f in data["violations"]),
             duration_s=float(data["duration_s"]),
             printed=str(data.get("printed", ""))[:MOST_PRINTED],

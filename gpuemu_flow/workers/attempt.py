@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.let_through import is_general, is_named
 from gpuemu_flow.model.types import ELEMENT_TYPES, Json, failure_from_json
@@ -164,7 +165,7 @@ class WorkerClient:
             if message["type"] != "loaded":
                 raise ChannelJunkError("not an answer")
             error = message["error"]
-            failure = msgspec.convert(error, RunError | None)
+            failure = convert(error, RunError | None)
         except DeadlineError:
             text = f"loading took over {self._load_seconds:g} s"
             tail = self.worker.stderr_tail()
@@ -271,7 +272,7 @@ class WorkerClient:
                 raise ChannelJunkError("not the answer to this request")
             if answer["error"] is None:
                 return answer["result"]
-            error = msgspec.convert(answer["error"], RunError)
+            error = convert(answer["error"], RunError)
         except DeadlineError:
             error = RunError("reference-timeout", f"no result after {seconds:g} s")
         except WorkerEndedError as ended:
@@ -372,7 +373,7 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
     """Return each output's position in shared memory; raise one of `MALFORMED` for a bad answer."""
     if len(answer["slots"]) > MAX_OUTPUTS:
         raise ValueError("more outputs than a program may have")
-    return msgspec.convert(answer["slots"], dict[str, Slot])
+    return convert(answer["slots"], dict[str, Slot])
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:

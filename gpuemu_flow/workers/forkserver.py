@@ -25,10 +25,10 @@ import sys
 from typing import NoReturn
 
 import ml_dtypes
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import user_cache_of
 from gpuemu_flow.numerics.rng_arrays import prefix_table
 from gpuemu_flow.workers import channel, imports, jobs, limits, listener, notices, worker
@@ -116,7 +116,7 @@ class ForkServer:
                 if not request.get("calls_only"):
                     self._import_for_jobs()
                 fence = request.get("sandbox")
-                sandbox = msgspec.convert(fence, spec.Sandbox | None)
+                sandbox = convert(fence, spec.Sandbox | None)
                 self._fork(fresh=bool(request.get("fresh")), sandbox=sandbox)
         elif source == _WAKEUP:
             try:

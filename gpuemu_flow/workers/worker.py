@@ -24,6 +24,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import keep_user_cache
 from gpuemu_flow.model.types import Case, Failure, Json, failure_to_json
 from gpuemu_flow.workers import blobs, jobs, limits, script
@@ -188,7 +189,7 @@ class Worker:
         return replace(explained, stdout_tail=stdout, stderr_tail=stderr)
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        program = self._program = msgspec.convert(message["program"], Program)
+        program = self._program = convert(message["program"], Program)
         try:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             enter_workspace(program)
@@ -214,7 +215,7 @@ class Worker:
 
     def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Run one of this package's functions, which gets an `Evaluator` of the program."""
-        program = self._program = msgspec.convert(message["program"], Program)
+        program = self._program = convert(message["program"], Program)
         evaluator = jobs.Evaluator(
             program, lambda p: _runner(p, self._streams), self._watch, self._runner
         )
@@ -314,7 +315,7 @@ class Worker:
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
         """Return the input values that came with a case; None if none came."""
-        slots = msgspec.convert(message["slots"], dict[str, Slot])
+        slots = convert(message["slots"], dict[str, Slot])
         return {n: a.copy() for n, a in self._shared.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
@@ -338,14 +339,14 @@ class Worker:
         if expect is None:
             return
         self._watch.preparing()
-        slots = [msgspec.convert(item["slots"], dict[str, Slot]) for item in message["items"]]
+        slots = [convert(item["slots"], dict[str, Slot]) for item in message["items"]]
         expect([self._shared.views(some) for some in slots])
 
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], start: int
     ) -> _CallRecord:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
-        slots = msgspec.convert(item["slots"], dict[str, Slot])
+        slots = convert(item["slots"], dict[str, Slot])
         arrays = self._shared.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
         begin_call(like["input_dtype"] or like["float"])

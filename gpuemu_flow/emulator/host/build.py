@@ -16,6 +16,7 @@ import msgspec
 
 from gpuemu_flow.emulator.native.compiler import _make_private
 from gpuemu_flow.lint.toolchain import Tool, find_tools
+from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.store.user_cache import user_cache_folder
 
@@ -316,7 +317,7 @@ def _libraries(toolkit: Toolkit, sources: Sequence[str]) -> list[str]:
 
 def _is_current(note: Path) -> bool:
     try:
-        built = msgspec.json.decode(note.read_bytes(), type=_Built)
+        built = msgspec.json.decode(note.read_bytes(), type=known(_Built))
     except (OSError, msgspec.DecodeError):
         return False
     return all(_file_digest(path) == before for path, before in built.inputs.items())

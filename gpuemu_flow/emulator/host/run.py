@@ -19,6 +19,7 @@ import msgspec
 from gpuemu_flow.emulator.host.build import build_program, find_toolkit, problem, runtime_folder
 from gpuemu_flow.emulator.host.places import needed_libraries
 from gpuemu_flow.emulator.host.session import HostReport, Options, Session
+from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import Problem
 
 FINDINGS_CODE = 86
@@ -134,7 +135,7 @@ class Device:
                 crash = Problem("exec-crash", "the emulator failed; its traceback is above")
                 report.problems.append(str(crash))
             elif file.is_file():
-                report.add(msgspec.msgpack.decode(file.read_bytes(), type=HostReport))
+                report.add(msgspec.msgpack.decode(file.read_bytes(), type=known(HostReport)))
         self._servers.clear()
         return report
 

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.fuzz.case_queue import QueuedCase
 from gpuemu_flow.fuzz.remote_run import RemoteVerdict
+from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import Hint, Problem
 from gpuemu_flow.store.discovered import Discovered
 
@@ -40,7 +41,7 @@ class Message(Struct, frozen=True):
             content = zlib.decompress(message)
             version, own = msgspec.msgpack.decode(content, type=tuple[int, msgspec.Raw])
             if version == PROTOCOL:
-                return msgspec.msgpack.decode(own, type=cls)
+                return msgspec.msgpack.decode(own, type=known(cls))
         except (zlib.error, msgspec.MsgspecError) as error:
             raise ValueError(f"no message of a cluster: {error}") from None
         raise ValueError(f"a message of version {version}, not {PROTOCOL}")

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuemu_flow.lint.kernel import KernelRecord
+from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.services.daemon.artifacts import diff_summary, lint_of_run
 from gpuemu_flow.services.daemon.fields import Fields
@@ -70,7 +71,7 @@ class CiReport(Struct, frozen=True):
     def linted(self) -> list[KernelRecord]:
         """Return the kernels that had something to lint."""
         told = [record for record in self.kernels if record["metrics"] is not None]
-        return msgspec.convert(told, list[KernelRecord], strict=False)
+        return convert(told, list[KernelRecord], strict=False)
 
     def summary(self) -> dict[str, Json]:
         """Return the fields of ``CiRunComplete`` that come from the report."""
@@ -152,7 +153,7 @@ def _run(service: Service, job: Job, jobs: int, *, quick: bool) -> CiReport:
         out.seek(0)
         complaints.seek(0)
         try:
-            return msgspec.json.decode(out.read(), type=CiReport, strict=False)
+            return msgspec.json.decode(out.read(), type=known(CiReport), strict=False)
         except msgspec.MsgspecError:
             text = complaints.read()[-2000:].decode("utf-8", "replace").strip()
             code = "ConfigError" if process.returncode == 2 else "InternalError"

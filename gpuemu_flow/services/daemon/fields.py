@@ -10,6 +10,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.protocol_v1 import SequenceConfig
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import UsageError, did_you_mean
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.services.daemon.replies import RequestError
@@ -162,9 +163,7 @@ class Fields:
         if not self.has("client"):
             return {}
         try:
-            found: dict[str, Json] = msgspec.to_builtins(
-                msgspec.convert(self.object("client"), ClientInfo)
-            )
+            found: dict[str, Json] = msgspec.to_builtins(convert(self.object("client"), ClientInfo))
         except msgspec.ValidationError as error:
             raise invalid(f"client: {error}") from None
         for name, text in found.items():

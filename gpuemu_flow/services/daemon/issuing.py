@@ -16,6 +16,7 @@ from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at, representativ
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import Query
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import FlowError, UsageError
 from gpuemu_flow.model.types import Case, Json, Shape
 from gpuemu_flow.numerics.dtypes import to_float32
@@ -200,7 +201,7 @@ def _remade(
         return None
     _, op = service.op(name)
     try:
-        maker = CaseMaker(service, op, msgspec.convert(recipe[0], Recipe))
+        maker = CaseMaker(service, op, convert(recipe[0], Recipe))
         case = _made(service, name, maker.case(recipe[1]), job)
     except (FlowError, KeyError, TypeError, ValueError):
         return None

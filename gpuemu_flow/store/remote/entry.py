@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.remote.transport import MOST_ENTRY_BYTES
@@ -62,7 +63,7 @@ def decode(name: str, data: bytes, secret: bytes | None) -> Entry:
         raise EntryError(f"it has {signed} signature", forged=True)
     try:
         # The standard library's JSON at both ends, as in the own cache: it has NaN and Inf.
-        return msgspec.convert(json.loads(_inflate(payload)), Entry)
+        return convert(json.loads(_inflate(payload)), Entry)
     except (zlib.error, ValueError, RecursionError) as error:
         raise EntryError("its content is not that of an entry") from error
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from gpuemu_flow.model.decoding import known
 from gpuemu_flow.workers.sandbox import enter, spec
 
 NOT_STARTED = 127
@@ -24,7 +25,7 @@ def main() -> NoReturn:
 
     folder, wall, *words = sys.argv[1:]
     try:
-        sandbox = msgspec.json.decode(wall, type=spec.Sandbox)
+        sandbox = msgspec.json.decode(wall, type=known(spec.Sandbox))
         home = enter.move_in(folder, trusted=False)
         enter.enter(sandbox, folder, home)
     except (enter.SandboxError, OSError, TypeError, ValueError) as error:
