@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FORMATS = ("kernelbench", "gpumode", "flashinfer-bench", "gpuemu")
 _RUN_AT_IMPORT = FORMATS[:3]
 """Formats whose problems are PyTorch programs, which are run to find their inputs."""
+_PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _PATH = click.Path(path_type=Path)
 
 
@@ -53,6 +54,8 @@ class _Format(click.Choice):  # type: ignore[type-arg, unused-ignore]
               show_default=True, help="Try other sizes where the model allows it.")  # fmt: skip
 @click.option("--cases", type=click.IntRange(1, 1000), default=12, show_default=True,
               help="Cases of each candidate.")  # fmt: skip
+@click.option("--precision", type=click.Choice([*_PRECISIONS]), default="fp32", show_default=True,
+              help="Dtype of kernelbench's floats, as its harness has it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 def import_problems(
     format_name: str,
@@ -62,6 +65,7 @@ def import_problems(
     size: str,
     shapes: str,
     cases: int,
+    precision: str,
     force: bool,
 ) -> None:
     """Make a workspace of the problems and candidates of FORMAT in PATH, a file or folder.
@@ -70,6 +74,8 @@ def import_problems(
     sizes and inputs; those of gpuemu are not run. Exit codes: 0 something was imported;
     4 nothing was.
     """
+    if precision != "fp32" and format_name != "kernelbench":
+        raise click.UsageError("--precision is an option of kernelbench")
     # Report a missing path before a package that is not installed.
     missing = next((each for each in (path, *candidates) if not each.exists()), None)
     if missing is not None:
@@ -79,7 +85,8 @@ def import_problems(
         text = f"problems of {format_name} are PyTorch programs, and torch is not installed"
         hint = "python -m pip install 'gpuemu-flow[torch]'"
         raise RunnerError(Problem("import-needs-torch", text, hint))
-    options = Options(candidates, size == "small", shapes == "varied", cases, into)
+    dtype = _PRECISIONS[precision]
+    options = Options(candidates, size == "small", shapes == "varied", cases, into, dtype)
 
     def announce(name: str) -> None:
         say(f"trying {printable(name)}", err=True)

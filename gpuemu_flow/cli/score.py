@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -17,11 +18,12 @@ from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.report import json_writer, text
 from gpuemu_flow.report.report import run_and_report
-from gpuemu_flow.services.problems.score import scores_of
+from gpuemu_flow.services.problems.score import scaled_sizes, scores_of
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuemu_flow.judge.results import RunReport
     from gpuemu_flow.model.errors import Problem
@@ -70,10 +72,12 @@ def score(
         # Keep workers of both: importing a framework takes longer than running a problem.
         Pool(sessions, staging=workspace.cache.staging) as pool,
     ):
-        _, report = run_and_report(workspace, options, listener, pool)
+        outcome, report = run_and_report(workspace, options, listener, pool)
         budget = cause_budget(workspace, confirm=confirm)
         report = with_causes(workspace, report, budget=budget, announce=say_looking, pool=pool)
-    scores = scores_of(report)
+    tasks = (outcome.graph.tasks[name] for name in outcome.graph.tasks if name in outcome.selected)
+    asked = dict.fromkeys(spec.subject for spec in tasks if spec.stage == stages.COMPARE)
+    scores = scores_of(report, asked, scaled_sizes(workspace))
     if output_format == "json":
         say(json_writer.dumps(scores.to_json()))
     elif output_format == "html":
@@ -102,17 +106,19 @@ def _watch(
         """A watch that prints scores."""
 
         configured: Sequence[Problem] = ()
+        scaled: Mapping[str, str] = MappingProxyType({})
 
         def least_sessions(self) -> int:
             return SESSIONS_PER_EVALUATOR
 
         def explained(self, workspace: Workspace, report: RunReport, pool: Pool) -> RunReport:
             self.configured = workspace.settings.warnings
+            self.scaled = scaled_sizes(workspace)
             budget = cause_budget(workspace, confirm=confirm)
             return with_causes(workspace, report, budget=budget, announce=say_looking, pool=pool)
 
         def show(self, report: RunReport, *, first: bool) -> None:
-            say(text.printable(_table(scores_of(report))))
+            say(text.printable(_table(scores_of(report, (), self.scaled))))
             _tell_problems(report, self.configured)
 
     watch_with(ScoreWatch, RunOptions(words=words, jobs=jobs), seed, poll=poll)
@@ -141,16 +147,17 @@ def _rows(scores: Scores) -> list[tuple[str, ...]]:
             f"{one.passed}/{one.cases}",
             f"{one.max_abs:.3g}",
             f"{one.tolerance_used:.0%}" if one.tolerance_used < 100 else "> 100 x",
-            " ".join(one.cause.split())[:120] or _unjudged(one),
+            " ".join(one.cause.split())[:120] or _untried(one),
         )
         for one in scores.rows
     ]
 
 
-def _unjudged(score: Score) -> str:
-    """Return a remark on the number of cases without a verdict; empty if there are none."""
+def _untried(score: Score) -> str:
+    """Return what a correct candidate was not tried with; empty if there is nothing."""
     count = score.inconclusive
-    return f"no verdict in {count} case{'s' * (count != 1)}" if count else ""
+    left = f"no verdict in {count} case{'s' * (count != 1)}" if count else ""
+    return "; ".join(filter(None, (left, score.up_to)))
 
 
 def _summary(scores: Scores) -> str:

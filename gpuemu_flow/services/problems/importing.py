@@ -119,7 +119,7 @@ def import_each(
             if not taken.source.candidates:
                 left.append(SkippedProblem(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
-        collection.name, ops, options.cases, _originals(every, options.into), APART
+        collection.name, ops, options, _originals(every, options.into), APART
     ).encode()
     return ImportOutcome(files, tuple(every), tuple(left))
 
@@ -227,7 +227,7 @@ class OpTemplate(msgspec.Struct, frozen=True):
 def workspace_text(
     project: str,
     ops: Sequence[OpTemplate],
-    cases: int,
+    options: Options,
     hidden: Sequence[str] = (),
     apart: Sequence[str] = (),
 ) -> str:
@@ -236,8 +236,8 @@ def workspace_text(
         "# Written by gpuemu-flow import; yours to change.\n"
         f"[project]\nname = {toml_value(project)}\n\n"
         "[validation]\n"
-        f"cases = {cases}\n"
-        'dtypes = ["float32"]\n'
+        f"cases = {options.cases}\n"
+        f'dtypes = ["{options.dtype}"]\n'
         "# These problems promise their kernels contiguous tensors and finite values.\n"
         'layouts = ["contiguous"]\nstrategies = ["core"]\n'
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.services.problems.adapters.constants import constants_in
 from gpuemu_flow.services.problems.found import (
     defined_names,
     named_home,
@@ -46,6 +46,7 @@ from gpuemu_flow.services.problems.sizes import (
     VariableSizes,
     scale_down,
     vary,
+    with_given,
 )
 from gpuemu_flow.workers.pool import Pool
 
@@ -81,7 +82,7 @@ def _take(
     source: ProblemSource, options: Options, pool: Pool
 ) -> tuple[ImportedProblem, dict[str, bytes]]:
     problem = {"reference.py": source.source}
-    with open_prober("kernelbench_probe.py", _RUNTIME, problem, pool) as prober:
+    with open_prober("kernelbench_probe.py", (*_RUNTIME, "constants.py"), problem, pool) as prober:
 
         def attempt(constants: Constants) -> ProblemFacts:
             return _ask(prober, "run", constants)
@@ -96,6 +97,7 @@ def _take(
         varied = VariableSizes({}, about.shapes)
         if options.varied:
             varied = vary(tries, source.constants, chosen, about)
+            varied = with_given(tries, source.constants, chosen, varied)
         weights = prober.ask({"what": "weights", "constants": chosen, "seed": SEED})
         about = _ask(prober, "run", chosen, values=True)
     taken = ImportedProblem(
@@ -105,6 +107,7 @@ def _take(
         varied.axes,
         {name: (source.constants[name], value) for name, value in chosen.items()},
         weights if weights.startswith(b"PK") else b"",
+        schema={"constraints": list(varied.limits)} if varied.limits else {},
     )
     return taken, _files(taken)
 
@@ -164,7 +167,7 @@ def find_kernelbench(
             found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
         elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
             name = unique_name(plain_name(file.stem), [one.name for one in problems])
-            problems.append(ProblemSource(name, file, content, _constants(tree)))
+            problems.append(ProblemSource(name, file, content, constants_in(tree)))
     for candidate in found:
         at = _home(candidate, problems)
         if at is None:
@@ -184,20 +187,6 @@ def _all_files(path: Path, candidates: tuple[Path, ...]) -> Iterator[Path]:
         yield from python_files(folder)
     if path.is_file() and not candidates and (path.parent / "candidates").is_dir():
         yield from python_files(path.parent / "candidates")
-
-
-def _constants(tree: ast.Module) -> dict[str, int]:
-    found = {}
-    for node in tree.body:
-        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
-            continue
-        value = node.value
-        if not isinstance(value, ast.Constant) or type(value.value) is not int:
-            continue
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-        if isinstance(target, ast.Name):
-            found[target.id] = value.value
-    return found
 
 
 def _home(candidate: CandidateProgram, problems: list[ProblemSource]) -> int | None:

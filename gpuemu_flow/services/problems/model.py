@@ -25,6 +25,8 @@ class Options(msgspec.Struct, frozen=True):
     cases: int = 12
     # Folder of the workspace.
     into: Path = Path()
+    # Dtype of the cases.
+    dtype: str = "float32"
 
 
 def halved(value: Json, cap: int) -> Json:

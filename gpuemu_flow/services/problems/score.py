@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,11 +13,17 @@ from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.report.document import causes
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.workers.api import NOT_RUN_SLUG, TIMEOUT
+
+if TYPE_CHECKING:
+    from gpuemu_flow.build.workspace import Workspace
 
 SCORE_VERSION = 1
 _JUDGES = (FailureKind.REFERENCE, FailureKind.GENERATOR)
-_LACKING = frozenset({"framework-missing", "triton-missing"})
-"""Errors of a machine on which the candidate cannot run; they say nothing about the candidate."""
+_LACKING = frozenset({"framework-missing", "triton-missing", TIMEOUT, NOT_RUN_SLUG})
+"""Errors of a machine that lacks something, or time; they say nothing about the candidate."""
+INTERRUPTED = "interrupted before it was judged"
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -36,6 +45,8 @@ class Score(msgspec.Struct, frozen=True):
     # judged, the reason. Empty for a correct candidate, even if some of its cases got no
     # verdict.
     cause: str = ""
+    # What a correct candidate was not tried with: sizes that the import scaled down.
+    up_to: str = ""
 
     @property
     def word(self) -> str:
@@ -55,6 +66,7 @@ class Score(msgspec.Struct, frozen=True):
             "max_abs": _finite(self.max_abs),
             "tolerance_used": _finite(self.tolerance_used),
             "cause": self.cause,
+            "up_to": self.up_to,
         }
 
 
@@ -74,19 +86,58 @@ class Scores(msgspec.Struct, frozen=True):
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
         rows: list[Json] = [row.to_json() for row in self.rows]
-        return {"schema_version": SCORE_VERSION, "scores": rows}
+        return {
+            "schema_version": SCORE_VERSION,
+            "interrupted": self.interrupted,
+            "scores": rows,
+        }
 
 
-def scores_of(report: RunReport) -> Scores:
-    """Return the scores from a run's report; an op that fails in any dtype is wrong."""
-    by_op: dict[str, list[OpResult]] = {}
+def scores_of(
+    report: RunReport, asked: Iterable[str] = (), scaled: Mapping[str, str] | None = None
+) -> Scores:
+    """Return the scores from a run's report; an op that fails in any dtype is wrong.
+
+    `asked` names ops that have a row even if an interrupt came before their results, `scaled` what
+    is told of the sizes of those that are correct: see `scaled_sizes`.
+    """
+    by_op: dict[str, list[OpResult]] = {op: [] for op in asked}
     for result in report.results:
         by_op.setdefault(result.op, []).append(result)
-    return Scores(tuple(_score(op, found) for op, found in by_op.items()), report.interrupted)
+    rows = (_score(op, found, (scaled or {}).get(op, "")) for op, found in by_op.items())
+    return Scores(tuple(rows), report.interrupted)
 
 
-def _score(op: str, results: list[OpResult]) -> Score:
+def scaled_sizes(workspace: Workspace) -> dict[str, str]:
+    """Tell by op which sizes of its problem no case has, as the import scaled them down."""
+    found = {}
+    for spec in workspace.graph.tasks.values():
+        if spec.stage != stages.GENERATE:
+            continue
+        problem = spec.subject.rpartition("/")[0]
+        try:
+            path = workspace.root / "problems" / problem / "problem.json"
+            scaled = json.loads(path.read_text(encoding="utf-8"))["scaled"].items()
+            largest = {
+                dim["name"]: max(dim["candidates"], default=0)
+                for dim in spec.settings["schema"]["dims"]
+            }
+            short = [
+                f"{name} = {largest.get(name, small)} (the problem has {given:,})"
+                for name, (given, small) in scaled
+                if largest.get(name, small) < given
+            ]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not written by an import, or changed since
+        if short:
+            found[spec.subject] = f"up to {', '.join(short)}"
+    return found
+
+
+def _score(op: str, results: list[OpResult], scaled: str) -> Score:
     problem, _, candidate = op.rpartition("/") if "/" in op else (op, "", "")
+    if not results:
+        return Score(problem, candidate, None, cause=INTERRUPTED)
     correct = _correct(results, {result.verdict for result in results})
     return Score(
         problem,
@@ -98,6 +149,7 @@ def _score(op: str, results: list[OpResult]) -> Score:
         max(_worst(result.max_abs) for result in results),
         max(_worst(result.tolerance_used) for result in results),
         "" if correct else _cause(results),
+        scaled if correct else "",
     )
 
 

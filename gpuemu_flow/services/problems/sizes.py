@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from gpuemu_flow.model.expressions import compute
+from gpuemu_flow.model.expressions import OPERATORS, compute
 from gpuemu_flow.services.problems.model import ProblemFacts
 from gpuemu_flow.services.problems.probing import ProbeError
 
@@ -22,6 +23,8 @@ SMALL = (32, 24, 40, 16, 48, 20, 28, 12)
 runs."""
 MOST_ELEMENTS = 1 << 14
 """Largest number of elements of one input; with more, sizes are scaled further."""
+MOST_GIVEN = 1 << 22
+"""Largest number of elements of one input in cases of a size that the problem gives."""
 
 
 class CachedAttempts(msgspec.Struct):
@@ -96,13 +99,7 @@ def _distinct(count: int) -> list[int]:
 
 def largest(about: ProblemFacts) -> int:
     """Return the number of elements of the largest input."""
-    sizes = [1]
-    for shape in about.shapes:
-        size = 1
-        for axis in shape:
-            size *= axis
-        sizes.append(size)
-    return max(sizes)
+    return max((math.prod(shape) for shape in about.shapes), default=1)
 
 
 class VariableSizes(msgspec.Struct):
@@ -112,6 +109,42 @@ class VariableSizes(msgspec.Struct):
     dims: dict[str, tuple[int, ...]]
     # The shape of each tensor. Each axis is a fixed size, or an expression of names in `dims`.
     axes: tuple[tuple[int | str, ...], ...]
+    # Relations of dims that keep cases small.
+    limits: tuple[str, ...] = ()
+
+
+def with_given(
+    tries: CachedAttempts, constants: Constants, scaled: Constants, varied: VariableSizes
+) -> VariableSizes:
+    """Add the sizes that the problem gives, each for cases in which the other dims are small.
+
+    A dim whose given size is too large, or does not run beside the scaled others, goes without.
+    """
+    dims = dict(varied.dims)
+    for name, sizes in varied.dims.items():
+        given = constants[name]
+        if given in sizes or any(
+            _elements(axes, {**{each: few[0] for each, few in varied.dims.items()}, name: given})
+            > MOST_GIVEN
+            for axes in varied.axes
+        ):
+            continue
+        least = {each: few[0] for each, few in varied.dims.items()}
+        if _runs(tries, scaled, {**least, name: given}, varied):
+            dims[name] = tuple(sorted((*sizes, given)))
+    if dims == varied.dims:
+        return varied
+    products = [
+        "*".join(f"({axis})" if OPERATORS & {*str(axis)} else str(axis) for axis in axes)
+        for axes in (*varied.axes, tuple(dims))
+        if sum(isinstance(axis, str) for axis in axes) > 1
+    ]
+    limits = tuple(dict.fromkeys(f"{product} <= {MOST_GIVEN}" for product in products))
+    return VariableSizes(dims, varied.axes, limits)
+
+
+def _elements(axes: tuple[int | str, ...], sizes: Constants) -> int:
+    return math.prod(compute(axis, sizes, {}) for axis in axes)
 
 
 def vary(

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from adapters.constants import replace_constants
 from adapters.kernelbench import MOST_WEIGHTS, as_outputs
 from adapters.probe_envelope import NotTakenError, ProbeRequest, answers
 from adapters.tensors import seed_all
@@ -71,12 +72,7 @@ def load(constants: dict[str, int]) -> ModuleType:
     """Execute the problem's file, with the values in `constants` in place of those in the file."""
     source = Path(FILE).read_text(encoding="utf-8")
     tree = ast.parse(source, FILE)
-    for node in tree.body:
-        name = assigned(node)
-        if name in constants and isinstance(node, (ast.Assign, ast.AnnAssign)):
-            old = node.value
-            assert old is not None  # noqa: S101 - `assigned` looked
-            node.value = ast.copy_location(ast.Constant(constants[name]), old)
+    replace_constants(tree, constants)
     module = ModuleType("problem")
     module.__file__ = FILE
     exec(compile(tree, FILE, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - fenced
@@ -84,24 +80,6 @@ def load(constants: dict[str, int]) -> ModuleType:
         if not hasattr(module, name):
             raise NotTakenError(f"it defines no {name}")
     return module
-
-
-def assigned(node: ast.stmt) -> str:
-    """Return the name to which a statement assigns an integer; empty for other statements."""
-    if isinstance(node, ast.Assign) and len(node.targets) == 1:
-        target: ast.expr = node.targets[0]
-    elif isinstance(node, ast.AnnAssign):
-        target = node.target
-    else:
-        return ""
-    value = node.value
-    if (
-        isinstance(target, ast.Name)
-        and isinstance(value, ast.Constant)
-        and type(value.value) is int
-    ):
-        return target.id
-    return ""
 
 
 def changed_globals(module: ModuleType, constants: dict[str, int]) -> dict[str, Any]:
