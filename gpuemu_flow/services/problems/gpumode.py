@@ -127,6 +127,7 @@ def _read(file: Path, taken: list[str]) -> Task:
     reference = support.pop("reference.py", None)
     if reference is None:
         raise YamlError("its `files` name no reference.py")
+    _add_imported(support, reference, file.parent)
     tree = parse_python(reference, "reference.py")
     missing = {"generate_input", "ref_kernel", "check_implementation"} - _bound(tree)
     if missing:
@@ -165,6 +166,26 @@ def _support(file: Path, listed: Json) -> dict[str, bytes]:
             continue
         found[name] = read_source(place)
     return found
+
+
+def _add_imported(support: dict[str, bytes], reference: bytes, folder: Path) -> None:
+    """Add the modules beside the task that its own ones import and `files` does not list."""
+    sources = [reference, *support.values()]
+    while sources:
+        for node in ast.walk(parse_python(sources.pop(), "a module of the task")):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                file = f"{name}.py"
+                if not name.isidentifier() or file in (*support, *_THEIRS):
+                    continue
+                places = [each / file for each in (folder, folder.parent)]
+                found = next((place for place in places if place.is_file()), None)
+                if found is not None:
+                    support[file] = read_source(found)
+                    sources.append(support[file])
 
 
 def _bound(tree: ast.Module) -> set[str]:
@@ -331,7 +352,10 @@ def _take(
     axes = {name: _axis(name, about, varied) for name in base}
     content: dict[str, Json] = {
         "calls": calls,
-        "inputs": [{"name": one.name} for one in about.tensors],
+        "inputs": [
+            {"name": one.name, **({"dtype": one.dtype} if _has_own_judge(task, about) else {})}
+            for one in about.tensors
+        ],
         "axes": {name: place for name, place in axes.items() if place is not None},
         "data": data,
         "sha256": hashlib.sha256(task.source.source).hexdigest(),
@@ -452,6 +476,10 @@ def _judged(one: ReferenceOutput, task: Task, about: ProblemFacts, program: str)
         alone = len(about.outputs) == 1
         return replace(one, rules={"compare": f"{program}:gpuemu_check"} if alone else {})
     return replace(one, rules={"tolerance": dict(task.tolerance)} if one.floating else {})
+
+
+def _has_own_judge(task: Task, about: ProblemFacts) -> bool:
+    return task.tolerance is not None or len(about.outputs) == 1
 
 
 def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:

@@ -22,16 +22,23 @@ SEEDS = 1 << 31
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
-    """Make the function that runs `ref_kernel` in the dtype that the inputs have.
+    """Make the function that runs `ref_kernel`.
 
-    `names` are the globals of the problem's file; `folder` holds its ``problem.json``.
+    `names` are the globals of the problem's file; `folder` holds its ``problem.json``. The inputs
+    have the dtypes of the problem where its own check or tolerance judges: these are about what
+    `ref_kernel` returns then, not about an exact result.
     """
     described = files.described(folder)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
+        dtypes = {one["name"]: one.get("dtype") for one in described["inputs"]}
+        given = {
+            name: as_tensor(value).to(getattr(torch, dtypes[name])) if dtypes.get(name) else value
+            for name, value in all_inputs.items()
+        }
         with torch.no_grad(), on_cpu():
             seed_all(0)
-            return outputs_of(names["ref_kernel"](assembled(described, all_inputs)))
+            return outputs_of(names["ref_kernel"](assembled(described, given)))
 
     return run
 

@@ -73,8 +73,16 @@ def _moved(value: Any) -> Any:
     return value
 
 
-def _generator(device: object = "cpu") -> Any:
-    return _REAL_GENERATOR("cpu")
+class _AnyGenerator(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _REAL_GENERATOR)
+
+
+class _Generator(metaclass=_AnyGenerator):
+    """`torch.Generator` on the CPU; a class, since torch's modules name it in their annotations."""
+
+    def __new__(cls, device: object = "cpu") -> Any:
+        return _REAL_GENERATOR("cpu")
 
 
 def _answer(value: Any) -> Any:
@@ -107,7 +115,7 @@ def on_cpu() -> Iterator[None]:
         "stream": _Nothing,
     }
     places = [(torch.cuda, name, value) for name, value in answers.items()]
-    places += [(torch, "Generator", _generator), (torch, "compile", _compile)]
+    places += [(torch, "Generator", _Generator), (torch, "compile", _compile)]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     for owner, name, value in places:
         setattr(owner, name, value)
