@@ -14,7 +14,6 @@ from gpuemu_flow.fuzz.subjects import OpSubject, outputs_key
 from gpuemu_flow.judge.case_evaluator import (
     CaseEvaluator,
     EvaluatedCase,
-    input_bytes,
     open_evaluator,
 )
 from gpuemu_flow.judge.expected_store import ExpectedStore
@@ -73,7 +72,7 @@ class CaseQueue:
         if checks is not PLAIN or alone:
             yield queued, self._learned(self.evaluator.judge(queued.case, checks))
             return
-        nbytes = input_bytes(queued.case)
+        nbytes = queued.case.nbytes
         if not self.evaluator.batch_size.admits(
             len(self._waiting) + 1, self._waiting_bytes + nbytes
         ):

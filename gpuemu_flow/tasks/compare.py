@@ -214,7 +214,7 @@ def _judge(
 ) -> None:
     """Judge the cases in batches; store the verdicts of each batch before the next one begins."""
     # Brings numpy, which the stages before have loaded while their workers started.
-    from gpuemu_flow.judge.reference_evaluator import ReferenceEvaluator  # noqa: PLC0415
+    from gpuemu_flow.judge.case_evaluator import CaseEvaluator  # noqa: PLC0415
 
     op, reference = (program_of(spec.settings[role]) for role in (stages.OP, stages.REFERENCE))
     compare = params_of(CompareParams, spec.params)
@@ -231,9 +231,7 @@ def _judge(
             fresh += 1
     try:
         with ExitStack() as stack:
-            judge = ReferenceEvaluator(
-                context.pool, subject, stack, context.cancel, allowed=allowed
-            )
+            judge = CaseEvaluator(context.pool, subject, stack, context.cancel, allowed=allowed)
             for start in range(0, len(there), BATCH):
                 if context.cancel.is_set():
                     raise Interrupted
