@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -17,13 +16,13 @@ from gpuemu_flow.judge.case_evaluator import (
     open_evaluator,
 )
 from gpuemu_flow.judge.expected_store import ExpectedStore
+from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
 from gpuemu_flow.store.discovered import Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.workers.api import Checks
 from gpuemu_flow.workers.pool import Pool
 
@@ -111,11 +110,6 @@ class CaseQueue:
 
 VERSION = 3
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
-FEWEST_WRITTEN, MOST_WRITTEN = 50, 1000
-"""Minimum and maximum number of verdicts per transaction of the action cache."""
-
-WRITE_SECONDS = 0.25
-"""Minimum time in seconds between transactions with fewer than `MOST_WRITTEN` verdicts."""
 
 
 def checks_for(number: int) -> Checks:
@@ -148,82 +142,22 @@ def case_key(number: int, case: Case) -> list[Json]:
     return [checks_for(number) is FULL_CHECKS, case.identity()]
 
 
-class VerdictCache:
-    """Finds and keeps the verdicts on one op. Thread-safe."""
+def known_verdicts(
+    cache: WorkspaceCache, subject: OpSubject, lookup: Lookup, *, force: bool
+) -> KnownResults[CheckResult]:
+    """Return the known verdicts on one op; their keys are made from the results of `case_key`."""
+    return KnownResults(
+        cache.actions,
+        verdict_key(subject),
+        lookup,
+        subject.op_sources | subject.reference_sources,
+        read=read_verdict,
+        write=CheckResult.to_json,
+        force=force,
+    )
 
-    def __init__(
-        self,
-        cache: WorkspaceCache,
-        subjects: Sequence[OpSubject],
-        lookup: Lookup,
-        *,
-        force: bool,
-    ) -> None:
-        self._cache = cache
-        self.inputs = [
-            SeenInputs(
-                cache.actions,
-                verdict_key(subject),
-                lookup,
-                subject.op_sources | subject.reference_sources,
-                force=force,
-            )
-            for subject in subjects
-        ]
-        self._lock = threading.Lock()
-        self._unwritten: list[tuple[SeenInputs, list[Json], Json]] = []
-        self._written = time.monotonic()
 
-    def find(self, which: int, key: list[Json]) -> CheckResult | None:
-        """Return the cached verdict on a case, if it holds for the present inputs; else None.
-
-        `which` is the index of the op's dtype, and `key` is the result of `case_key`.
-        """
-        return self.inputs[which].find(
-            lambda b: cached_verdict(self._cache, digest_json([b, *key]))
-        )
-
-    def put(self, which: int, key: list[Json], result: CheckResult) -> None:
-        """Cache a verdict on a case, unless it is ``error`` or ``skipped``.
-
-        An error might not occur the next time. `which` and `key` are those of `find`.
-        """
-        if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
-            self._write((self.inputs[which], key, result.to_json()))
-
-    def flush(self) -> None:
-        """Store the verdicts that are still in memory."""
-        self._write(force=True)
-
-    def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
-        """Add verdicts to those that wait in memory, and store all waiting verdicts if it is time.
-
-        Verdicts are stored in groups, since a transaction costs more than a tiny case. With
-        `force`, all are stored at once. A verdict is dropped instead if a program, or a file that
-        the program reads, was edited meanwhile.
-        """
-        with self._lock:
-            self._unwritten += records
-            if not self._is_due(force=force):
-                return
-            self._written = time.monotonic()
-            unwritten, self._unwritten = self._unwritten, []
-            seen = {id(inputs): inputs for inputs, _, _ in unwritten}
-            bases = {which: inputs.key() for which, inputs in seen.items()}
-            self._cache.actions.put_many(
-                (digest_json([base, *key]), result)
-                for inputs, key, result in unwritten
-                if (base := bases[id(inputs)]) is not None
-            )
-
-    def _is_due(self, *, force: bool) -> bool:
-        """Tell whether to store the waiting verdicts now.
-
-        With `force`, one verdict suffices. Otherwise, `MOST_WRITTEN` verdicts must wait, or only
-        `FEWEST_WRITTEN` if the last transaction was at least `WRITE_SECONDS` ago.
-        """
-        count = len(self._unwritten)
-        if force or count >= MOST_WRITTEN:
-            return count > 0
-        late = time.monotonic() >= self._written + WRITE_SECONDS
-        return count >= FEWEST_WRITTEN and late
+def keep(known: KnownResults[CheckResult], key: Sequence[Json], result: CheckResult) -> None:
+    """Keep a new verdict, unless it is ``error`` or ``skipped``: it might differ the next time."""
+    if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
+        known.put(list(key), result)

@@ -12,7 +12,14 @@ from msgspec import Struct
 from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase, VerdictCache, case_key, expected_key
+from gpuemu_flow.fuzz.case_queue import (
+    CaseQueue,
+    QueuedCase,
+    case_key,
+    expected_key,
+    keep,
+    known_verdicts,
+)
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.remote_run import Cluster, RemoteRun
@@ -72,9 +79,10 @@ class Fuzzer:
         ]
         self._size_limit = workspace.settings.size_limit
         self._expected_cache = [self._expected(subject) for subject in self.subjects]
-        self._verdicts = VerdictCache(
-            self._cache, self.subjects, workspace.inputs, force=options.force
-        )
+        self._verdicts = [
+            known_verdicts(self._cache, subject, workspace.inputs, force=options.force)
+            for subject in self.subjects
+        ]
         self._ordered: list[Discovered | None] = [None for _ in self.subjects]
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
         self._lock = threading.Lock()
@@ -113,7 +121,7 @@ class Fuzzer:
             self._run_here(source, outcome)
         else:
             self._run_on(self._cluster, source, outcome)
-        self._verdicts.flush()
+        self._flush()
         if self._size_limit and any(
             expected_cache.stored for expected_cache in self._expected_cache
         ):
@@ -123,6 +131,10 @@ class Fuzzer:
         outcome.interrupted = self._cancel.is_set()
         outcome.duration_s = time.perf_counter() - begin
         return outcome
+
+    def _flush(self) -> None:
+        for known in self._verdicts:
+            known.flush()
 
     def _run_here(self, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge the cases in threads of this process."""
@@ -156,7 +168,7 @@ class Fuzzer:
                     if source.stopped:
                         break
             finally:
-                self._verdicts.flush()
+                self._flush()
 
     def _source(self) -> CaseSource:
         options = self._options
@@ -186,7 +198,7 @@ class Fuzzer:
                             stack,
                             self._cancel,
                             self._expected_cache[which],
-                            self._verdicts.inputs[which],
+                            self._verdicts[which].inputs,
                         )
                     for judged in self._judged(queues[which], which, number, case, outcome):
                         self._tell(judged, source, outcome)
@@ -212,7 +224,7 @@ class Fuzzer:
         The error is RunnerError ``needs-missing``. `which` is the index in `subjects` of the
         subject to check.
         """
-        used = self._verdicts.inputs[which].used
+        used = self._verdicts[which].inputs.used
         if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
             self._ordered[which] = used
@@ -227,7 +239,7 @@ class Fuzzer:
         `which` is the index in `subjects` of its subject.
         """
         key = case_key(number, case)
-        known = self._verdicts.find(which, key)
+        known = self._verdicts[which].find(key)
         if known is not None:
             self._refuse_unordered(which)
             yield Judged(number, case, known, cached=True)
@@ -250,5 +262,5 @@ class Fuzzer:
             with self._lock:
                 if outcome.wants(judged):
                     self._on_failure(self.subjects[which], evaluated)
-        self._verdicts.put(which, list(queued.key), evaluated.result)
+        keep(self._verdicts[which], queued.key, evaluated.result)
         return judged

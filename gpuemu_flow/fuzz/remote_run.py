@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.case_queue import QueuedCase, VerdictCache, case_key
+from gpuemu_flow.fuzz.case_queue import QueuedCase, case_key, keep
 from gpuemu_flow.fuzz.case_source import CaseSource
 from gpuemu_flow.fuzz.outcome import Judged
 from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.judge.case_evaluator import EvaluatedCase
+from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.judge.verdicts import input_error, run_error_result
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
@@ -43,7 +44,7 @@ class RemoteRun:
         self,
         farm: Farm,
         source: CaseSource,
-        verdicts: VerdictCache,
+        verdicts: Sequence[KnownResults[CheckResult]],
         lookup: Lookup,
         cancel: threading.Event,
     ) -> None:
@@ -52,9 +53,9 @@ class RemoteRun:
         self._verdicts = verdicts
         self._lookup = lookup
         self._cancel = cancel
-        self._sizes = [FIRST_BATCH] * len(verdicts.inputs)
-        self._verified: list[set[str]] = [set() for _ in verdicts.inputs]
-        self._waiting: list[list[QueuedCase]] = [[] for _ in verdicts.inputs]
+        self._sizes = [FIRST_BATCH] * len(verdicts)
+        self._verified: list[set[str]] = [set() for _ in verdicts]
+        self._waiting: list[list[QueuedCase]] = [[] for _ in verdicts]
         self._ready: dict[int, Told] = {}
         self._drawn = self._told = 0
         self._ended = False
@@ -100,7 +101,7 @@ class RemoteRun:
             number, which, case = item
             self._drawn = number + 1
             key = case_key(number, case)
-            known = self._verdicts.find(which, key)
+            known = self._verdicts[which].find(key)
             if known is not None:
                 self._ready[number] = (which, Judged(number, case, known, cached=True), None)
                 continue
@@ -126,7 +127,7 @@ class RemoteRun:
         is_valid = self._agrees(which, reply)
         for queued, verdict in zip(batch.cases, reply.verdicts, strict=True):
             if is_valid:
-                self._verdicts.put(which, list(queued.key), verdict.result)
+                keep(self._verdicts[which], queued.key, verdict.result)
             self._record(which, queued, verdict.made or queued.case, verdict.result)
         per_case = max(reply.seconds / len(batch.cases), 1e-9)
         fitting = min(MOST_BATCH, 2 * self._sizes[which], TARGET_SECONDS / per_case)
@@ -149,7 +150,7 @@ class RemoteRun:
         """
         if reply.key in self._verified[which]:
             return True
-        inputs = self._verdicts.inputs[which]
+        inputs = self._verdicts[which].inputs
         inputs.join(reply.names)
         own = self._lookup.parts(reply.names)
         if own != reply.parts or (reply.key and reply.key != inputs.key_of(reply.names)):

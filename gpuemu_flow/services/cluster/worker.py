@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.case_queue import CaseQueue, VerdictCache, expected_key, verdict_key
+from gpuemu_flow.fuzz.case_queue import CaseQueue, expected_key, known_verdicts, verdict_key
 from gpuemu_flow.fuzz.remote_run import RemoteVerdict
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
@@ -125,7 +125,9 @@ class WorkerSession:
         self.active = 0
         self._workspace, self._cache, self._subjects = open_here(setup, folder)
         lookup, force = self._workspace.inputs, setup.force
-        self._verdicts = VerdictCache(self._cache, self._subjects, lookup, force=force)
+        self._verdicts = [
+            known_verdicts(self._cache, subject, lookup, force=force) for subject in self._subjects
+        ]
         self._expected = []
         for subject in self._subjects:
             key, sources = expected_key(subject), subject.reference_sources
@@ -155,7 +157,7 @@ class WorkerSession:
                 found[done.number] = (done, evaluated.case, evaluated.result)
         if self._cancel.is_set():
             raise CancelledRunError
-        inputs = self._verdicts.inputs[which]
+        inputs = self._verdicts[which].inputs
         names = inputs.names
         key = "" if inputs.moved() else inputs.key_of(names)
         verdicts = []
@@ -186,7 +188,7 @@ class WorkerSession:
                     self._stack,
                     self._cancel,
                     self._expected[which],
-                    self._verdicts.inputs[which],
+                    self._verdicts[which].inputs,
                 )
             yield queue
             with self._lock:
