@@ -6,6 +6,7 @@ worker. It runs the reference while the op runs, and judges the op's outputs in 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,16 @@ from gpuemu_flow.judge.protocol import (
 from gpuemu_flow.judge.subject import expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judge.verdicts import comparison_failed
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import Case, CheckResult, Failure, Json, Verdict, dtypes_to_try
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.types import (
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Json,
+    Verdict,
+    dtypes_to_try,
+)
 from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.workers import blobs
@@ -503,8 +513,20 @@ def judge_case(
         return judge.check(case, actual, expected, inputs, explain=explain)
     except CompareError as error:
         return CheckResult(Verdict.ERROR, (error.failure,))
-    except Exception as error:
+    except FlowError as error:
         return comparison_failed(RunError("reference-failed", str(error)))
+    except Exception as error:
+        return _own_fault(error)
     except BaseException as error:  # the reference may raise anything
         text = f"{type(error).__name__}: {error}"
         return comparison_failed(RunError("reference-failed", text))
+
+
+def _own_fault(error: Exception) -> CheckResult:
+    """Return the verdict on a case if our comparison raised, and not the reference in it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    text = f"the comparison itself failed: {type(error).__name__}: {error} ({place})"
+    hint = "hint: report it with the op and this line; it says nothing about the op"
+    failure = Failure(FailureKind.REFERENCE, text, why="comparison-failed", place=place)
+    return CheckResult(Verdict.ERROR, (failure,), notes=(hint,))

@@ -73,6 +73,14 @@ class CompareParams(Struct, frozen=True, omit_defaults=True):
     gradients: tuple[str, ...] = ()
     tolerances_from: str = CONFIGURED
 
+    def needs_reference(self, dtype: str) -> bool:
+        """Tell whether even a case that passes cannot be judged without running the reference.
+
+        ``auto`` measures it, and functions that compare run beside it.
+        """
+        automatic = self.tolerance == "auto" and dtype not in self.tolerances
+        return automatic or any(contract.compare is not None for contract in self.outputs)
+
     def to_json(self) -> dict[str, Json]:
         """Return the settings as plain JSON, for action keys and snapshots."""
         plain: dict[str, Json] = listed(to_builtins(self))
