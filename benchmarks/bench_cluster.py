@@ -30,9 +30,13 @@ from cluster import Scheduler, below_of, started  # noqa: E402
 from mini_workspace import Mini, make_mini  # noqa: E402
 
 from gpuemu_flow.build.workspace import Workspace  # noqa: E402
-from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions  # noqa: E402
+from gpuemu_flow.fuzz.fuzzing import (  # noqa: E402
+    MOST_BATCH,
+    TARGET_SECONDS,
+    Fuzzer,
+    FuzzOptions,
+)
 from gpuemu_flow.fuzz.outcome import Judged  # noqa: E402
-from gpuemu_flow.fuzz.remote_run import MOST_BATCH, TARGET_SECONDS  # noqa: E402
 from gpuemu_flow.services.cluster.dask_cluster import (  # noqa: E402
     PER_THREAD,
     open_cluster,

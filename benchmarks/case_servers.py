@@ -29,7 +29,7 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases, sample_cases
 from gpuemu_flow.fuzz.case_queue import checks_for
-from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, input_bytes, open_evaluator
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judge.subject import PLAIN, CompareParams, Subject
 from gpuemu_flow.model.types import Case, CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
@@ -251,7 +251,7 @@ def evaluator(kind: str, *, auto: bool) -> Candidate:
                     if checks is not PLAIN:
                         expect_passed(warm.judge(case, checks).result)
                         continue
-                    together = sum(map(input_bytes, [*waiting, case]))
+                    together = sum(each.nbytes for each in [*waiting, case])
                     if not warm.batch_size.admits(len(waiting) + 1, together):
                         judge_all(waiting)
                         waiting = []

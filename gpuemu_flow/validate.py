@@ -3,6 +3,7 @@
 ``from gpuemu_flow import validate`` gives an object that is both the module and the function
 `validate`.
 """
+# ruff: noqa: F405
 
 from __future__ import annotations
 
@@ -17,18 +18,7 @@ from gpuemu_flow.client.context import ValidationContext, validate_op
 from gpuemu_flow.client.errors import NoOutputError, ValidationError
 from gpuemu_flow.client.results import FuzzResults, ReproduceResult
 from gpuemu_flow.frameworks.pytorch_models import validate_model
-from gpuemu_flow.fuzzing import (
-    FuzzConfig,
-    SeededFuzzer,
-    TestCase,
-    fuzz_dtypes,
-    fuzz_dtypes_seeded,
-    fuzz_layouts,
-    fuzz_layouts_seeded,
-    fuzz_shapes,
-    fuzz_shapes_seeded,
-    generate_random_tensor,
-)
+from gpuemu_flow.fuzzing import *  # noqa: F403
 
 __all__ = [
     "FuzzConfig",

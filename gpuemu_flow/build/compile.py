@@ -25,6 +25,7 @@ from gpuemu_flow.build.sources import Closure, SourceIndex
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import FRAMEWORK_KINDS, Json
 from gpuemu_flow.store.user_cache import user_cache_folder
@@ -246,7 +247,7 @@ class Compiler:
                     *_reads_code(builds[op.reference.kernel]),
                     *self._needs(op, stages.COMPARE, op.reference, *op.compares),
                 ),
-                params=CompareParams.from_json(parts["compare"]),
+                params=convert(parts["compare"], CompareParams),
                 settings={"op": ran.settings, "reference": expected.settings},
                 judge=judge,
                 known=known,

@@ -61,7 +61,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "mutates": sorted(op.mutates),
             "deterministic": op.deterministic,
             "reference_dtype": asked_for,
-            "outputs": [contract.to_json() for contract in op.outputs],
+            "outputs": to_builtins(op.outputs),
             "input_dims": {tensor.name: list(tensor.dims) for tensor in op.schema.inputs}
             if op.outputs
             else {},
@@ -81,7 +81,7 @@ def masks_of(op: OpConfig) -> dict[str, Json]:
 
     Outputs of which all elements are compared have no mask, and are left out.
     """
-    said = {contract.name: contract.to_json() for contract in op.outputs}
+    said = {contract.name: to_builtins(contract) for contract in op.outputs}
     return {name: contract["only"] for name, contract in said.items() if "only" in contract}
 
 

@@ -30,6 +30,25 @@ from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
 from gpuemu_flow.numerics.rng_many import fill_uniform
 
+__all__ = [
+    "BATCH_SIZES",
+    "DTYPES",
+    "EDGE_CASES",
+    "HIDDEN_DIMS",
+    "LAYOUTS",
+    "SEQ_LENGTHS",
+    "FuzzConfig",
+    "SeededFuzzer",
+    "TestCase",
+    "fuzz_dtypes",
+    "fuzz_dtypes_seeded",
+    "fuzz_layouts",
+    "fuzz_layouts_seeded",
+    "fuzz_shapes",
+    "fuzz_shapes_seeded",
+    "generate_random_tensor",
+]
+
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 SEQ_LENGTHS = (64, 128, 256, 512, 1024)
 HIDDEN_DIMS = (256, 512, 768, 1024)

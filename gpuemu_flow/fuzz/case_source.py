@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,40 +19,18 @@ from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import Case, Shape
 
+NumberedCase = tuple[int, int, Case]
+"""The number of a case, the index of its stream, and the case."""
 
-class CaseSource:
-    """Takes cases from the streams in rotation, numbers them, and hands them out to threads."""
 
-    def __init__(
-        self,
-        streams: Sequence[Iterator[Case]],
-        *,
-        iterations: int | None,
-        time_limit: float | None,
-    ) -> None:
-        self._lock = threading.Lock()
-        numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
-        self._cases = numbered if iterations is None else islice(numbered, iterations)
-        self._deadline = None if time_limit is None else time.monotonic() + time_limit
-        self._stopped = False
-
-    def next(self) -> tuple[int, int, Case] | None:
-        """Return the next case as (number, index of its stream, case); None if none is left."""
-        with self._lock:
-            late = self._deadline is not None and time.monotonic() >= self._deadline
-            if self._stopped or late:
-                return None
-            return next(self._cases, None)
-
-    @property
-    def stopped(self) -> bool:
-        """Tell whether `stop` was called."""
-        return self._stopped
-
-    def stop(self) -> None:
-        """Stop handing out cases."""
-        with self._lock:
-            self._stopped = True
+def numbered_cases(
+    streams: Sequence[Iterator[Case]], *, iterations: int | None, time_limit: float | None
+) -> Iterator[NumberedCase]:
+    """Take cases from the streams in rotation, until there are enough or the time is over."""
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
+    until = takewhile(lambda _: time.monotonic() < deadline, numbered)
+    return until if iterations is None else islice(until, iterations)
 
 
 def _in_turns(streams: Sequence[Iterator[Case]]) -> Iterator[tuple[int, Case]]:

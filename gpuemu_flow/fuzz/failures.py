@@ -28,7 +28,7 @@ from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import Reproduction
 from gpuemu_flow.judge.results import OpResult
-from gpuemu_flow.judge.subject import FULL_CHECKS, Subject
+from gpuemu_flow.judge.subject import FULL_CHECKS, Subject, provenance_of, recorded_subject
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import (
@@ -174,7 +174,7 @@ class FailureLog:
             case,
             result,
             source=source,
-            provenance={**subject.to_json(), CODE: self._code(op, case.dtype), **(more or {})},
+            provenance={**provenance_of(subject), CODE: self._code(op, case.dtype), **(more or {})},
             environment=self._workspace.environment,
             cause=cause,
             minimized_from=minimized_from,
@@ -348,7 +348,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         if _first(workspace, record).source != "daemon":
             return found.subject, schema
     try:
-        recorded = Subject.from_json(record.op, Case.from_json(record.case), provenance)
+        recorded = recorded_subject(record.op, Case.from_json(record.case), provenance)
     except (KeyError, TypeError, ValueError, AttributeError):
         message = f"the record of failure {record.id} does not say how {record.op} was run"
         hint = "run or fuzz the op again: that records its failures anew"

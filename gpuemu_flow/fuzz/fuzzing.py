@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
 
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase, VerdictCache, case_key, expected_key
-from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
+from gpuemu_flow.fuzz.case_queue import (
+    BatchReply,
+    CaseBatch,
+    Cluster,
+    Farm,
+    QueuedCase,
+    ThreadFarm,
+    WarmPrograms,
+    case_key,
+    expected_store,
+    keep,
+    known_verdicts,
+)
+from gpuemu_flow.fuzz.case_source import NumberedCase, case_stream, numbered_cases
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
-from gpuemu_flow.fuzz.remote_run import Cluster, RemoteRun
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase
-from gpuemu_flow.judge.expected_store import ExpectedStore
-from gpuemu_flow.model.errors import CancelledRunError
-from gpuemu_flow.model.types import BAD, Case
-from gpuemu_flow.store.discovered import Discovered, SeenInputs
+from gpuemu_flow.judge.case_evaluator import EvaluatedCase
+from gpuemu_flow.judge.known import KnownResults
+from gpuemu_flow.judge.verdicts import input_error, run_error_result
+from gpuemu_flow.model.errors import Problem, UsageError
+from gpuemu_flow.model.plain_text import printable
+from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind
+from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.workers import limits
-from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.api import RunError
 
 
 class FuzzOptions(Struct, frozen=True):
@@ -71,20 +86,11 @@ class Fuzzer:
             for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
         self._size_limit = workspace.settings.size_limit
-        self._expected_cache = [self._expected(subject) for subject in self.subjects]
-        self._verdicts = VerdictCache(
-            self._cache, self.subjects, workspace.inputs, force=options.force
-        )
+        about = [(self._cache, subject, workspace.inputs) for subject in self.subjects]
+        self._expected_cache = [expected_store(*each, force=options.force) for each in about]
+        self._verdicts = [known_verdicts(*each, force=options.force) for each in about]
         self._ordered: list[Discovered | None] = [None for _ in self.subjects]
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
-        self._lock = threading.Lock()
-        self._errors: list[BaseException] = []
-
-    def _expected(self, subject: OpSubject) -> ExpectedStore:
-        actions, force, key = self._cache.actions, self._options.force, expected_key(subject)
-        sources = subject.reference_sources
-        about = SeenInputs(actions, key, self._workspace.inputs, sources, force=force)
-        return ExpectedStore(self._cache, key, inputs=about, force=force)
 
     def is_outdated(self) -> bool:
         """Tell whether the op could read a file that the reference was seen to use.
@@ -108,57 +114,53 @@ class Fuzzer:
         """
         begin = time.perf_counter()
         outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
-        source = self._source()
-        if self._cluster is None:
-            self._run_here(source, outcome)
-        else:
-            self._run_on(self._cluster, source, outcome)
-        self._verdicts.flush()
+        cases = self._cases()
+        with self._open_farm() as farm:
+            try:
+                self._judge(farm, cases, outcome)
+            finally:
+                for known in self._verdicts:
+                    known.flush()
         if self._size_limit and any(
             expected_cache.stored for expected_cache in self._expected_cache
         ):
             self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
-        if self._errors:
-            raise self._errors[0]
         outcome.interrupted = self._cancel.is_set()
         outcome.duration_s = time.perf_counter() - begin
         return outcome
 
-    def _run_here(self, source: CaseSource, outcome: OpFuzzOutcome) -> None:
-        """Judge the cases in threads of this process."""
+    @contextmanager
+    def _open_farm(self) -> Iterator[Farm]:
+        alone = self._options.fail_fast
+        if self._cluster is not None:
+            with self._cluster.open_farm(
+                self._workspace, self._op, self.subjects, alone=alone
+            ) as farm:
+                yield farm
+            return
         limits.tune()  # the tensors of fully checked cases come and go
-        jobs = max(1, self._options.jobs)
-        sessions = jobs * SESSIONS_PER_EVALUATOR * len(self.subjects)
-        with Pool(sessions, staging=self._cache.staging) as pool:
-            threads = [
-                threading.Thread(target=self._work, args=(pool, source, outcome), daemon=True)
-                for _ in range(jobs)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(WAKE_SECONDS)  # without a limit, signals would have to wait
+        threads = max(1, self._options.jobs)
+        inputs = [known.inputs for known in self._verdicts]
+        programs = WarmPrograms(
+            self._cache, self.subjects, self._expected_cache, inputs, threads=threads, alone=alone
+        )
+        with closing(ThreadFarm(programs, threads)) as here:
+            yield here
 
-    def _run_on(self, cluster: Cluster, source: CaseSource, outcome: OpFuzzOutcome) -> None:
-        """Let a cluster judge the cases, and handle the verdicts in the order of the cases."""
-        with cluster.open_farm(
-            self._workspace, self._op, self.subjects, alone=self._options.fail_fast
-        ) as farm:
-            lookup = self._workspace.inputs
-            run = RemoteRun(farm, source, self._verdicts, lookup, self._cancel)
-            try:
-                for which, judged, evaluated in run.judged():
-                    self._refuse_unordered(which)
-                    if evaluated is not None and outcome.wants(judged):
-                        self._on_failure(self.subjects[which], evaluated)
-                    self._tell(judged, source, outcome)
-                    if source.stopped:
-                        break
-            finally:
-                self._verdicts.flush()
+    def _judge(self, farm: Farm, cases: Iterator[NumberedCase], outcome: OpFuzzOutcome) -> None:
+        """Let a farm judge the cases, and handle the verdicts in the order of the cases."""
+        lookup, fail_fast = self._workspace.inputs, self._options.fail_fast
+        loop = _CaseLoop(farm, cases, self._verdicts, lookup, self._cancel, alone=fail_fast)
+        for which, judged, evaluated in loop.judged():
+            self._refuse_unordered(which)
+            if evaluated is not None and outcome.wants(judged):
+                self._on_failure(self.subjects[which], evaluated)
+            outcome.add(judged)
+            self._on_case(judged)
+            if outcome.timed_out_again or (fail_fast and judged.result.verdict in BAD):
+                break
 
-    def _source(self) -> CaseSource:
+    def _cases(self) -> Iterator[NumberedCase]:
         options = self._options
         streams = [
             case_stream(
@@ -170,41 +172,7 @@ class Fuzzer:
             )
             for subject in self.subjects
         ]
-        return CaseSource(streams, iterations=options.iterations, time_limit=options.time_limit)
-
-    def _work(self, pool: Pool, source: CaseSource, outcome: OpFuzzOutcome) -> None:
-        """Judge one thread's share of the cases."""
-        with ExitStack() as stack:
-            queues: dict[int, CaseQueue] = {}
-            try:
-                while not self._cancel.is_set() and (item := source.next()) is not None:
-                    number, which, case = item
-                    if which not in queues:
-                        queues[which] = CaseQueue(
-                            self.subjects[which],
-                            pool,
-                            stack,
-                            self._cancel,
-                            self._expected_cache[which],
-                            self._verdicts.inputs[which],
-                        )
-                    for judged in self._judged(queues[which], which, number, case, outcome):
-                        self._tell(judged, source, outcome)
-                for which, queue in queues.items():
-                    for queued, evaluated in queue.rest():
-                        self._tell(self._keep(which, queued, evaluated, outcome), source, outcome)
-            except CancelledRunError:
-                pass
-            except BaseException as error:
-                self._errors.append(error)
-                source.stop()
-
-    def _tell(self, judged: Judged, source: CaseSource, outcome: OpFuzzOutcome) -> None:
-        with self._lock:
-            outcome.add(judged)
-            self._on_case(judged)
-        if outcome.timed_out_again or (self._options.fail_fast and judged.result.verdict in BAD):
-            source.stop()
+        return numbered_cases(streams, iterations=options.iterations, time_limit=options.time_limit)
 
     def _refuse_unordered(self, which: int) -> None:
         """Raise an error if a program used the output of a rule that it does not wait for.
@@ -212,43 +180,171 @@ class Fuzzer:
         The error is RunnerError ``needs-missing``. `which` is the index in `subjects` of the
         subject to check.
         """
-        used = self._verdicts.inputs[which].used
+        used = self._verdicts[which].inputs.used
         if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
             self._ordered[which] = used
 
-    def _judged(
-        self, queue: CaseQueue, which: int, number: int, case: Case, outcome: OpFuzzOutcome
-    ) -> Iterator[Judged]:
-        """Yield the cached verdict on a case; if there is none, queue the case.
 
-        Most queued cases are judged later, in groups. If this call judges the case, or a group that
-        was queued before, it yields the new verdicts. `number` is the number of the case, and
-        `which` is the index in `subjects` of its subject.
+# Judge cases in batches, in threads here or on other machines.
+
+
+TARGET_SECONDS = 0.5
+"""Target duration of a batch: much longer than sending it, but short enough to repeat it if a
+worker is lost, and to end soon."""
+MOST_BATCH = 256
+AHEAD = 4
+"""Number of cases that may be finished while an earlier case is not, in multiples of the cases
+under way."""
+_NAMED = 3
+
+Told = tuple[int, Judged, EvaluatedCase | None]
+
+
+class _CaseLoop:
+    """Draws cases, looks their verdicts up, and sends the rest to a farm."""
+
+    def __init__(
+        self,
+        farm: Farm,
+        cases: Iterator[NumberedCase],
+        verdicts: Sequence[KnownResults[CheckResult]],
+        lookup: Lookup,
+        cancel: threading.Event,
+        *,
+        alone: bool,
+    ) -> None:
+        self._farm = farm
+        self._cases = cases
+        self._verdicts = verdicts
+        self._lookup = lookup
+        self._cancel = cancel
+        self._most = 1 if alone else MOST_BATCH
+        self._sizes = [min(self._most, farm.first_batch) for _ in verdicts]
+        self._verified: list[set[str]] = [set() for _ in verdicts]
+        self._waiting: list[list[QueuedCase]] = [[] for _ in verdicts]
+        self._ready: dict[int, Told] = {}
+        self._drawn = self._told = 0
+        self._ended = False
+
+    def judged(self) -> Iterator[Told]:
+        """Yield the results of the cases, in the order of the cases.
+
+        A result has three parts: the index of the case's subject, the verdict, and the judged case.
+        The last is None if the verdict came from the cache, or if the case neither failed nor ended
+        in an error.
         """
-        key = case_key(number, case)
-        known = self._verdicts.find(which, key)
-        if known is not None:
-            self._refuse_unordered(which)
-            yield Judged(number, case, known, cached=True)
+        while not self._cancel.is_set():
+            self._fill()
+            yield from self._in_order()
+            if self._farm.outstanding:
+                for batch, reply in self._farm.replies(WAKE_SECONDS):
+                    self._take(batch, reply)
+                yield from self._in_order()
+            elif self._ended and not any(self._waiting):
+                return
+        for number in sorted(self._ready):  # these count even if earlier cases were not judged
+            yield self._ready.pop(number)
+
+    def _in_order(self) -> Iterator[Told]:
+        while self._told in self._ready:
+            told = self._ready.pop(self._told)
+            self._told += 1
+            yield told
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        window = AHEAD * (self._farm.capacity + 1) * max(self._sizes)
+        return self._drawn - self._told >= window
+
+    def _fill(self) -> None:
+        """Send batches until all workers are busy, or too many results wait for an earlier case."""
+        farm = self._farm
+        while farm.outstanding < farm.capacity and not self._is_far_ahead and not self._ended:
+            item = next(self._cases, None)
+            if item is None:
+                self._ended = True
+                break
+            number, which, case = item
+            self._drawn = number + 1
+            key = case_key(number, case)
+            known = self._verdicts[which].find(key)
+            if known is not None:
+                self._ready[number] = (which, Judged(number, case, known, cached=True), None)
+                continue
+            self._waiting[which].append(QueuedCase(number, case, key))
+            if len(self._waiting[which]) >= self._sizes[which]:
+                self._send(which)
+        if self._ended or self._is_far_ahead:
+            for which, waiting in enumerate(self._waiting):
+                if waiting and farm.outstanding < max(1, farm.capacity):
+                    self._send(which)
+
+    def _send(self, which: int) -> None:
+        waiting, self._waiting[which] = self._waiting[which], []
+        self._farm.submit(CaseBatch(which, tuple(waiting)), sorted(self._verified[which]))
+
+    def _take(self, batch: CaseBatch, reply: BatchReply | None) -> None:
+        """Keep the verdicts of one reply, and adapt the size of batches to its duration."""
+        which = batch.which
+        if reply is None:
+            (queued,) = batch.cases
+            self._record(which, queued, queued.case, _killer())
             return
-        for queued, evaluated in queue.take(
-            QueuedCase(number, case, key), alone=self._options.fail_fast
-        ):
-            yield self._keep(which, queued, evaluated, outcome)
+        is_valid = self._agrees(which, reply)
+        for queued, verdict in zip(batch.cases, reply.verdicts, strict=True):
+            if is_valid:
+                keep(self._verdicts[which], queued.key, verdict.result)
+            self._record(which, queued, verdict.made or queued.case, verdict.result)
+        per_case = max(reply.seconds / len(batch.cases), 1e-9)
+        fitting = min(self._most, 2 * self._sizes[which], TARGET_SECONDS / per_case)
+        self._sizes[which] = max(1, int(fitting))
 
-    def _keep(
-        self, which: int, queued: QueuedCase, evaluated: EvaluatedCase, outcome: OpFuzzOutcome
-    ) -> Judged:
-        """Store the verdict on a case, and report a failure that is to be recorded.
+    def _record(self, which: int, queued: QueuedCase, case: Case, result: CheckResult) -> None:
+        evaluated = None
+        if result.verdict in BAD:
+            given: dict[str, NDArray[Any]] | None = None if input_error(case) is None else {}
+            evaluated = EvaluatedCase(case, result, given=given)
+        self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
 
-        The failure is reported at once, because the tensors of the case do not stay valid.
+    def _agrees(self, which: int, reply: BatchReply) -> bool:
+        """Tell whether a worker's verdicts may be cached.
+
+        They may be cached if no file was written to while the worker judged.
+
+        Raises UsageError: ``cluster-worker-differs``: the worker's inputs differ from those of this
+        machine.
         """
-        self._refuse_unordered(which)
-        judged = Judged(queued.number, evaluated.case, evaluated.result)
-        if evaluated.result.verdict in BAD:
-            with self._lock:
-                if outcome.wants(judged):
-                    self._on_failure(self.subjects[which], evaluated)
-        self._verdicts.put(which, list(queued.key), evaluated.result)
-        return judged
+        if not reply.worker or reply.key in self._verified[which]:
+            return True
+        inputs = self._verdicts[which].inputs
+        inputs.join(reply.names)
+        own = self._lookup.parts(reply.names)
+        if own != reply.parts or (reply.key and reply.key != inputs.key_of(reply.names)):
+            names = sorted({*own, *reply.parts})
+            raise differs(reply.worker, [n for n in names if own.get(n) != reply.parts.get(n)])
+        if reply.key:
+            self._verified[which].add(reply.key)
+        return bool(reply.key)
+
+
+def differs(worker: str, what: list[str]) -> UsageError:
+    """Return the error for a worker whose inputs or environment differ from this machine's.
+
+    `what` holds the names of the things that differ; the error's text contains the first few.
+    """
+    named = ", ".join(printable(name) for name in what[:_NAMED])
+    more = f" and {len(what) - _NAMED} more" if len(what) > _NAMED else ""
+    text = f"the worker {printable(worker)} differs from this machine in {named}{more}"
+    hint = (
+        "give all workers the same files at the same paths, packages and kind of processor, "
+        "and edit nothing while they work"
+    )
+    return UsageError(Problem("cluster-worker-differs", text, hint))
+
+
+def _killer() -> CheckResult:
+    message = "each worker of the cluster that was given this case alone died"
+    hint = "a worker's log says why; often it is short of memory"
+    error = RunError("cluster-worker-died", message, hint)
+    return run_error_result(FailureKind.EXECUTION, error)

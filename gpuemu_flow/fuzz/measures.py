@@ -23,9 +23,8 @@ from gpuemu_flow.fuzz.subjects import (
     open_ordered,
     select_ops,
 )
-from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, Prepared
 from gpuemu_flow.judge.fuzz_results import Mutation
-from gpuemu_flow.judge.reference_evaluator import Prepared
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import BAD, Case, Verdict

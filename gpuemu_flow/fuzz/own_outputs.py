@@ -23,6 +23,7 @@ from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judge.generated import with_generated
+from gpuemu_flow.judge.judge_requests import GivenCase
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.judge.verdicts import run_error_result
 from gpuemu_flow.model.errors import FlowError
@@ -96,7 +97,7 @@ class OwnOutputs:
             found = changed_inputs(pristine, inputs or {})
             allowed = self.op(op).mutates
             changed = [failure for failure in found if failure.output not in allowed]
-            result = evaluator.judge_outputs(case, pristine, named, changed)
+            (result,) = evaluator.judge_given([GivenCase(case, pristine, named, changed)])
             made.seen.refuse(evaluator.observed())
         return result
 

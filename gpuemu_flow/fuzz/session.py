@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row
+from gpuemu_flow.fuzz.case_queue import Cluster
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
-from gpuemu_flow.fuzz.remote_run import Cluster
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judge.case_evaluator import EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport

@@ -1,43 +1,63 @@
-"""Judge many cases of one op fast, in warm workers of op and reference.
+"""Judge the cases of one op, in warm workers of op and reference.
 
-``run`` works in stages, so that each stage can be cached. Fuzzing, reproducing, minimising and the
-daemon judge cases directly, as fast as possible: the reference's worker makes the inputs in memory
-that it shares with the op's worker, and judges the outputs there. The verdict comes from `judge`,
-as in ``run``.
+The reference's worker makes the inputs in memory that it shares with the op's worker, and judges
+the outputs there: those of the op, or those that were computed elsewhere. ``run`` works in stages,
+so that each can be cached; fuzzing, reproducing, minimising and the daemon run both programs here.
+All verdicts come from `judge.Judge`.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import msgspec
+import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.generated_values import is_made
+from gpuemu_flow.cases.generated_values import is_made, unmade
 from gpuemu_flow.judge.expected_store import ExpectedStore
-from gpuemu_flow.judge.generated import fit_together
-from gpuemu_flow.judge.judge_requests import JudgeRequest, PreparedBatch
-from gpuemu_flow.judge.reference_evaluator import Arrays, ReferenceEvaluator, only_result
-from gpuemu_flow.judge.subject import PLAIN, Subject
+from gpuemu_flow.judge.generated import fit_together, usable, with_generated
+from gpuemu_flow.judge.judge import Judge
+from gpuemu_flow.judge.judge_requests import (
+    Evaluation,
+    GivenCase,
+    JudgeRequest,
+    PreparedBatch,
+    ThereRequest,
+)
+from gpuemu_flow.judge.protocol import Facts, Judged, Setup
+from gpuemu_flow.judge.subject import PLAIN, Subject, widens
 from gpuemu_flow.judge.verdicts import (
+    StoredCase,
+    comparison_failed,
     input_error,
     run_error_result,
     with_printed,
     with_violations,
+    without_outputs,
 )
+from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureKind
-from gpuemu_flow.workers.api import Checks, Outcome
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind
+from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.workers.api import Checks, OpError, Outcome, Program, RunError
+from gpuemu_flow.workers.attempt import Attempt
 from gpuemu_flow.workers.checked import watches
 from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.tensors import as_plain_array, demand_bools
 from gpuemu_flow.workers.work import CallMany, ProgramSession, SharedInputs
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 class EvaluatedCase(Struct, frozen=True, dict=True):
@@ -58,6 +78,21 @@ class EvaluatedCase(Struct, frozen=True, dict=True):
     def expected(self) -> Arrays:
         """Fetch the reference's outputs, which is possible only while `actual` is valid."""
         return self.bring_expected()
+
+
+class Prepared(Struct, frozen=True):
+    """A case with its expected outputs."""
+
+    case: Case
+    inputs: Arrays
+    expected: Arrays
+    allowed: Mapping[str, list[str]]
+    check: Callable[[Arrays], CheckResult]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """Return the likeliest dtype of each output."""
+        return {name: names[0] for name, names in self.allowed.items()}
 
 
 class BatchSize:
@@ -85,15 +120,10 @@ class BatchSize:
         self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
 
 
-def input_bytes(case: Case) -> int:
-    """Return the size of a case's inputs in bytes, without gaps."""
-    return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
-
-
 SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inputs
 
 
-class CaseEvaluator(ReferenceEvaluator):
+class CaseEvaluator:
     """Judges cases of one subject with warm programs. Not thread-safe; use `open_evaluator`."""
 
     def __init__(
@@ -104,9 +134,28 @@ class CaseEvaluator(ReferenceEvaluator):
         cancel: Event | None,
         *,
         expected_cache: ExpectedStore | None = None,
+        allowed: dict[str, list[str]] | None = None,
     ) -> None:
-        super().__init__(pool, subject, stack, cancel, expected_cache=expected_cache)
+        """Start no worker yet; `allowed` are the outputs' dtypes, if they are known."""
+        self.subject = subject
+        self._pool = pool
+        self._stack = stack
+        self._cancel = cancel
+        self._reference = self._session(subject.reference)
         self._opened_op: ProgramSession | None = None
+        self._generator_seen = Observation()
+        self._expected_cache = expected_cache
+        facts = Facts(allowed=allowed)
+        if expected_cache is not None:
+            with suppress(msgspec.ValidationError):
+                facts = convert(expected_cache.fact("facts"), Facts)
+        self._setup = Setup(
+            dtype=subject.dtype,
+            widens=widens(subject.dtype, subject.reference_dtype),
+            compare=subject.compare,
+            samples=self._samples(),
+            facts=facts,
+        )
         self.batch_size = BatchSize()
         self.rounds = 0
 
@@ -119,12 +168,86 @@ class CaseEvaluator(ReferenceEvaluator):
 
     def observed(self) -> dict[str, Observation]:
         """Return everything that ``op``, ``reference`` and ``generator`` have used so far."""
-        found = super().observed()
+        found = {"reference": self._reference.observed()}
         if self._opened_op is not None:
             found["op"] = self._opened_op.observed()
         if self.subject.generators:
             found["generator"] = self._generator_seen
         return found
+
+    @property
+    def has_source(self) -> bool:
+        """Tell whether the reference has source from which a float32 shadow is made."""
+        reference = self.subject.reference
+        return reference.kind != "command" and not reference.python
+
+    def _session(self, program: Program) -> ProgramSession:
+        return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
+
+    def _samples(self) -> Sequence[Case]:
+        """Return the sample cases of the subject, with the inputs that the user's functions make.
+
+        Cases for which one of these functions fails are left out, unless no case would remain.
+        """
+        if not self.subject.generators:
+            return self.subject.samples
+        return usable(self._made(self.subject.samples))
+
+    def _made(self, cases: Sequence[Case]) -> list[Case]:
+        def learn(seen: Observation) -> None:
+            joined = self._generator_seen | seen
+            if joined != self._generator_seen:
+                self._generator_seen = joined
+
+        generators = self.subject.generators
+        return with_generated(self._pool, generators, cases, cancel=self._cancel, on_observed=learn)
+
+    def made(self, case: Case) -> Case:
+        """Return a case, completed by the values that the user's functions return; see `generated`.
+
+        A function that failed when the case was recorded is called again.
+        """
+        return case if is_made(case) else self._made([unmade(case)])[0]
+
+    def prepare(self, case: Case, inputs: Arrays | None = None) -> Prepared:
+        """Make a case's inputs and the reference's outputs, to judge outputs computed elsewhere.
+
+        Raises RunnerError: ``reference-failed``.
+        """
+        if not is_made(case):
+            case, inputs = self.made(case), None
+            error = input_error(case)
+            if error is not None:
+                raise RunnerError(Problem("reference-failed", error.message, error.hint))
+        if inputs is None:
+            inputs = materialise(case)
+        about = PreparedBatch([case], inputs)
+        attempt, judge_request = ask_expected(self._reference, self._setup, about, bring=True)
+        _demand(attempt)
+
+        def check(actual: Arrays) -> CheckResult:
+            try:
+                one = _as_plain(GivenCase(case, {}, actual))
+            except OpError as refused:
+                return self._without_op(about, refused.error)
+            return self._judged(about, one, explain=False)
+
+        return Prepared(
+            case,
+            inputs,
+            {name: array.copy() for name, array in judge_request.outputs.items()},
+            judge_request.expected.dtypes,
+            check,
+        )
+
+    def judge_of(self, prepared: Prepared) -> Judge:
+        """Return a judge, working in this process, for outputs of a prepared case.
+
+        It is meant for callers that need more than verdicts.
+        """
+        traits = self._setup.facts.traits
+        settings, samples = self.subject.compare, self.subject.samples
+        return Judge(settings, prepared.allowed, samples, self, traits=traits)
 
     def judge(self, case: Case, checks: Checks = PLAIN) -> EvaluatedCase:
         """Make a case's inputs, run both programs on them, and judge."""
@@ -186,7 +309,7 @@ class CaseEvaluator(ReferenceEvaluator):
             about.give = False
             work = CallMany(arena, cases, about.slots, PLAIN)
             self._op.ask(work)
-            judge_request.places = [called.slots for called in work.done]
+            judge_request.places = [dict(called.slots) for called in work.done]
             judge_request.watch = True
             attempt = self._reference.finish_work(judge_request)
         except BaseException:
@@ -203,7 +326,7 @@ class CaseEvaluator(ReferenceEvaluator):
                 called.printed,
             )
             for result, changed, called in zip(
-                judge_request.results, judge_request.changed, work.done, strict=False
+                judge_request.judged.results, judge_request.judged.changed, work.done, strict=False
             )
         ]
 
@@ -272,9 +395,9 @@ class CaseEvaluator(ReferenceEvaluator):
         if early is not None:
             return early
         self._learn(judge_request)
-        changed = self._modified(judge_request.changed[0]) if judge_request.changed else []
-        result = only_result(judge_request.results)
-        result = with_violations(result, (*changed, *outcome.violations))
+        changed = [each for found in judge_request.judged.changed for each in found]
+        violations = (*self._modified(changed), *outcome.violations)
+        result = with_violations(_only(judge_request), violations)
         return with_printed(result, outcome.printed)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
@@ -294,17 +417,153 @@ class CaseEvaluator(ReferenceEvaluator):
 
     def _learn(self, judge_request: JudgeRequest) -> None:
         """Store the reference's outputs, and facts about it, so that it need not run again."""
-        news = self._setup.facts != judge_request.facts
-        self._setup.facts = judge_request.facts
+        judged = judge_request.judged
+        news = self._setup.facts != judged.facts
+        self._setup.facts = judged.facts
         if self._expected_cache is None:
             return
         self._expected_cache.learn(self._reference.observed(), self.subject.reference.given)
         if news:
-            self._expected_cache.remember("facts", judge_request.facts)
+            self._expected_cache.remember("facts", msgspec.to_builtins(judged.facts))
         about = judge_request.about
-        for case, path, digest in zip(about.cases, about.stage, judge_request.staged, strict=False):
+        for case, path, digest in zip(about.cases, about.stage, judged.staged, strict=False):
             if digest:
                 self._expected_cache.keep(case, Path(path), digest)
+
+    def judge_given(self, given: Sequence[GivenCase]) -> list[CheckResult]:
+        """Judge outputs that were computed elsewhere, with one message for most of the cases.
+
+        If an output has a dtype that no op can have, the verdict is ``error``.
+        """
+        plain = {n: one for n, one in enumerate(given) if input_error(one.case) is None}
+        refused: dict[int, RunError] = {}
+        for number, one in list(plain.items()):
+            try:
+                plain[number] = _as_plain(one)
+            except OpError as error:
+                refused[number] = error.error
+                del plain[number]
+        judged: dict[int, CheckResult | None] = {}
+        if len(plain) > 1:
+            cases = [one.case for one in plain.values()]
+            request = ThereRequest(self._setup, cases, given=list(plain.values()))
+            if self._reference.ask(request).outcome.ok:
+                self._setup.facts = request.judged.facts
+                judged = dict(zip(plain, request.judged.results, strict=True))
+        return [
+            self._of_given(one, plain.get(n), judged.get(n), refused.get(n))
+            for n, one in enumerate(given)
+        ]
+
+    def _of_given(
+        self,
+        one: GivenCase,
+        plain: GivenCase | None,
+        judged: CheckResult | None,
+        refused: RunError | None,
+    ) -> CheckResult:
+        """Return the verdict on a given case; judge it alone if it was not judged with others."""
+        about = PreparedBatch([one.case], one.inputs)
+        if refused is not None:
+            return self._without_op(about, refused)
+        if plain is None:
+            not_run = _not_run(one.case)
+            assert not_run is not None  # noqa: S101 - its inputs could not be made
+            return not_run.result
+        if judged is None:
+            return self._judged(about, plain, submitted=True)
+        return with_violations(judged, one.violations)
+
+    def judge_stored(
+        self, stored: Sequence[StoredCase], locate: Callable[[str], Path]
+    ) -> list[CheckResult]:
+        """Judge cases with the stored outputs of both programs; `locate` finds the files of blobs.
+
+        If the worker fails on a batch, each of its cases is judged separately.
+        """
+        files = [
+            (str(locate(one.op["blob"])), str(locate(one.reference["blob"]))) for one in stored
+        ]
+        request = ThereRequest(self._setup, [one.case for one in stored], files=files)
+        error = self._reference.ask(request).outcome.error
+        if error is None:
+            self._setup.facts = request.judged.facts
+            return [
+                one.verdict(_certain(result))
+                for one, result in zip(stored, request.judged.results, strict=True)
+            ]
+        if len(stored) > 1:
+            return [result for one in stored for result in self.judge_stored([one], locate)]
+        return [stored[0].verdict(comparison_failed(error))]
+
+    def judge_error(self, case: Case, error: RunError) -> CheckResult:
+        """Judge a case for which the op, run elsewhere, gave no outputs."""
+        return self._without_op(PreparedBatch([case]), error)
+
+    def _without_op(self, about: PreparedBatch, error: RunError) -> CheckResult:
+        attempt, _ = ask_expected(self._reference, self._setup, about, bring=False)
+        result = without_outputs(attempt.outcome.error, error)
+        assert result is not None  # noqa: S101 - there is an error
+        return result
+
+    def _judged(
+        self, about: PreparedBatch, one: GivenCase, *, explain: bool = True, submitted: bool = False
+    ) -> CheckResult:
+        request = JudgeRequest(self._setup, about)
+        request.explain, request.submitted = explain, submitted
+        request.actual = one.outputs
+        attempt = self._reference.ask(request)
+        early = self._without_comparison(attempt, request, None)
+        if early is not None:
+            return early
+        self._setup.facts = request.judged.facts
+        return with_violations(_only(request), one.violations)
+
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Evaluate the reference on given inputs, as the ``auto`` tolerance does.
+
+        Raises RunnerError: ``reference-failed``.
+        """
+        evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
+        _demand(self._reference.ask(evaluation))
+        return {name: array.copy() for name, array in evaluation.outputs.items()}
+
+    def _without_comparison(
+        self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
+    ) -> CheckResult | None:
+        """Return the verdict on a case if the op or the reference has no outputs.
+
+        If the reference's process ended during the request, the case is judged again, with a
+        separate request for each step.
+        """
+        if attempt.ended:
+            judge_request.method = "judge"
+            return judge_in_steps(self._reference, self._setup, judge_request, op)
+        return without_outputs(attempt.outcome.error, op)
+
+
+def _as_plain(one: GivenCase) -> GivenCase:
+    """Return a case with its outputs as plain arrays in C order; raise OpError if impossible."""
+    outputs = {
+        name: np.asarray(as_plain_array(array, name), order="C")
+        for name, array in one.outputs.items()
+    }
+    demand_bools(outputs)
+    return replace(one, outputs=outputs)
+
+
+def _only(request: JudgeRequest) -> CheckResult:
+    """Return the only verdict of a request about one case."""
+    (result,) = request.judged.results
+    return _certain(result)
+
+
+def _certain(result: CheckResult | None) -> CheckResult:
+    if result is None:
+        raise RuntimeError("the judge has to have a verdict on such a case")
+    return result
 
 
 def _not_run(case: Case) -> EvaluatedCase | None:
@@ -313,6 +572,13 @@ def _not_run(case: Case) -> EvaluatedCase | None:
     if error is None:
         return None
     return EvaluatedCase(case, run_error_result(FailureKind.GENERATOR, error), given={})
+
+
+def _demand(attempt: Attempt) -> None:
+    """Raise RunnerError ``reference-failed`` if the reference gave no outputs."""
+    error = attempt.outcome.error
+    if error is not None:
+        raise RunnerError(Problem("reference-failed", error.message))
 
 
 @contextmanager
@@ -326,3 +592,63 @@ def open_evaluator(
     """Open warm sessions for one subject in a context; close them at its end."""
     with ExitStack() as stack:
         yield CaseEvaluator(pool, subject, stack, cancel, expected_cache=expected_cache)
+
+
+# Judge a case step by step, after judging it in one request ended the reference's process.
+
+
+def ask_expected(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    """Run the reference on a case in float64, or in the case's dtype if float64 ends the process.
+
+    If the reference only raises an exception in float64, the judge service itself runs it again in
+    the case's dtype.
+    """
+    attempt, request = _ask(reference, setup, about, bring=bring)
+    if not attempt.ended:
+        return attempt, request
+    attempt, request = _ask(reference, setup, about, bring=False)
+    if attempt.ended and setup.widens and about.widens:
+        about.widens = False
+        attempt, request = _ask(reference, setup, about, bring=False)
+    if not bring or not attempt.outcome.ok:
+        return attempt, request
+    request.bring = True
+    return _with_probe_or_without(reference, setup, request), request
+
+
+def _ask(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    request = JudgeRequest(setup, about, method="expected")
+    request.bring = bring
+    return reference.ask(request), request
+
+
+def _with_probe_or_without(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest
+) -> Attempt:
+    """Make a request; if the process ends, repeat the request without probing output dtypes."""
+    attempt = reference.ask(request)
+    if attempt.ended and setup.probes:
+        setup.probes = False
+        attempt = reference.ask(request)
+        setup.probes = attempt.ended  # if so, the probe was not the reason
+    return attempt
+
+
+def judge_in_steps(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
+) -> CheckResult | None:
+    """Judge a case step by step; the reference's process may end in any of the steps."""
+    attempt, _ = ask_expected(reference, setup, request.about, bring=False)
+    early = without_outputs(attempt.outcome.error, op)
+    if early is not None:
+        return early
+    attempt = _with_probe_or_without(reference, setup, request)
+    error = attempt.outcome.error
+    if error is not None:
+        changed = request.find_changes()
+        request.judged = Judged([comparison_failed(error)], setup.facts, changed)
+    return None

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judge import gradients
 from gpuemu_flow.judge.compare_functions import CompareFunctions
+from gpuemu_flow.judge.protocol import OpTraits
 from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.judge.traits import (
-    OpTraits,
     blamed,
     find_traits,
     overflow_notes,

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-import numpy as np
-from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.judge.subject import PLAIN, CompareParams
-from gpuemu_flow.judge.verdicts import StoredCase, input_error, run_error_result, with_violations
+from gpuemu_flow.judge.protocol import (
+    Ask,
+    EvaluateReference,
+    Expected,
+    GiveExpected,
+    Judged,
+    JudgePrepared,
+    JudgeThere,
+    Prepare,
+    Setup,
+    Slots,
+)
+from gpuemu_flow.judge.subject import PLAIN
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Json, failure_from_json
+from gpuemu_flow.model.types import Case, Failure
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import Single
-from gpuemu_flow.workers.api import OpError, Outcome, RunError, Slot
+from gpuemu_flow.workers.api import Outcome, Slot
 from gpuemu_flow.workers.arena import Arena, changed_inputs
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient
-from gpuemu_flow.workers.tensors import as_plain_array, demand_bools
 
 Arrays = Mapping[str, NDArray[Any]]
 
 SERVICE = "gpuemu_flow.judge.judge_service:JudgeService"
 EVALUATIONS = 36  # most evaluations of the reference for one case
-
-
-class Setup(Struct):
-    """Settings with which a worker's `judge_service.JudgeService` is made."""
-
-    dtype: str
-    widens: bool
-    compare: CompareParams
-    samples: list[dict[str, Json]]
-    probes: bool = True
-    facts: dict[str, Json] = field(default_factory=lambda: {"traits": None, "allowed": None})
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the settings as plain JSON."""
-        return {**asdict(self), "compare": self.compare.to_json()}
 
 
 class _Current(Struct):
@@ -75,37 +67,35 @@ class PreparedBatch(Struct, eq=False):
         return self.cases[0].index
 
 
-def post(
+def _post(
     worker_client: WorkerClient,
-    message: dict[str, Json],
+    ask: Ask,
     setup: Setup,
     arrays: Arrays,
-    fds: Sequence[int] = (),
     *,
-    cases: int = 1,
-    made: int = 0,
+    index: int = 0,
+    fds: Sequence[int] = (),
+    cases: Sequence[Case] = (),
 ) -> Attempt | None:
-    """Send a request about cases to a worker; return an attempt only if sending fails.
+    """Send a request to a worker; return an attempt only if sending fails.
 
-    A worker's first request also carries the settings of its service. The worker makes inputs of up
-    to `made` bytes for each case.
+    A worker's first request also carries the settings of its service. The worker makes, or works
+    on, the inputs of the `cases` that the request holds.
     """
+    message = {"type": "serve", "index": index, **to_builtins(ask)}
     if worker_client.cases == 0:
-        message.update(target=SERVICE, setup=setup.to_json())
+        message.update(target=SERVICE, setup=to_builtins(setup))
+    there = isinstance(ask, JudgeThere)
     return worker_client.post(
-        {"type": "serve", **message},
-        message["index"],
+        message,
+        index,
         checks=PLAIN,
         arrays=arrays,
         fds=fds,
-        calls=EVALUATIONS * cases,
-        idle=message["method"] in ("prepare", "given", "stored"),
-        made=made,
+        calls=EVALUATIONS * (len(cases) if there else 1),
+        idle=there or isinstance(ask, Prepare),
+        made=0 if there and arrays else max((case.nbytes for case in cases), default=0),
     )
-
-
-def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return convert(data, dict[str, Slot])
 
 
 class Evaluation:
@@ -117,26 +107,19 @@ class Evaluation:
         self.outputs: dict[str, NDArray[Any]] = {}
         self._setup = setup
         self._inputs = inputs
-        self._shadow = shadow
-        self._rounding = None if rounding is None else msgspec.to_builtins(rounding)
+        is_single = any(isinstance(array, Single) for array in inputs.values())
+        self._ask = EvaluateReference(shadow=shadow, single=is_single, rounding=rounding)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send the request to the worker; see `Work.begin`."""
-        message = {
-            "method": "evaluate",
-            "index": 0,
-            "shadow": self._shadow,
-            "single": any(isinstance(array, Single) for array in self._inputs.values()),
-            "rounding": self._rounding,
-        }
-        return post(worker_client, message, self._setup, self._inputs)
+        return _post(worker_client, self._ask, self._setup, self._inputs)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome; see `Work.finish`."""
         attempt, answer = worker_client.collect(0)
         if attempt.outcome.ok:
             try:
-                self.outputs = worker_client.shared().read(_slots(answer["result"]))
+                self.outputs = worker_client.shared().read(convert(answer["result"], Slots))
             except MALFORMED:
                 return worker_client.broken(0)
         return attempt
@@ -151,13 +134,11 @@ class JudgeRequest:
         self.bring = True
         self.explain = True
         self.watch = False
+        self.submitted = False
         self.actual: Arrays = {}
-        self.places: Sequence[Mapping[str, Slot]] | None = None
-        self.results: list[CheckResult | None] = []
-        self.changed: list[tuple[Failure, ...]] = []
-        self.facts: dict[str, Json] = {}
-        self.staged: list[str] = []
-        self.answer: Mapping[str, Json] = {}
+        self.places: Sequence[Slots] | None = None
+        self.judged = Judged()
+        self.expected = Expected()
         self.outputs: dict[str, NDArray[Any]] = {}
         self._setup = setup
         self._begun_in: WorkerClient | None = None
@@ -173,26 +154,26 @@ class JudgeRequest:
         if current.about is about:
             return None
         has_peer = about.peer is not None and about.peer.fd >= 0
-        none = [None] * len(about.cases)
-        message = {
-            "method": "prepare",
-            "index": about.index,
-            "cases": [case.to_json() for case in about.cases],
-            "by_seed": about.arrays is None,
-            "give": about.give and has_peer,
-            "bring": about.bring,
-            "known": list(about.known) or none,
-            "stage": list(about.stage) or none,
-            "widens": about.widens,
-        }
+        none = (None,) * len(about.cases)
+        ask = Prepare(
+            cases=tuple(about.cases),
+            by_seed=about.arrays is None,
+            give=about.give and has_peer,
+            bring=about.bring,
+            known=tuple(about.known) or none,
+            stage=tuple(about.stage) or none,
+            widens=about.widens,
+        )
         fds = []
         if about.peer is not None and has_peer and about.peer is not current.peer:
             fds.append(about.peer.fd)
             current.peer = about.peer
-        made = max(case.nbytes for case in about.cases)
-        failed = post(worker_client, message, self._setup, about.arrays or {}, fds, made=made)
+        arrays = about.arrays or {}
+        failed = _post(
+            worker_client, ask, self._setup, arrays, index=about.index, fds=fds, cases=about.cases
+        )
         if failed is None:
-            current.about, current.gave = about, about.give and has_peer
+            current.about, current.gave = about, ask.give
             self._waiting = True
         return failed
 
@@ -208,7 +189,7 @@ class JudgeRequest:
             self._failed = attempt
             return
         try:
-            slots = [_slots(slots) for slots in answer["result"] or ()]
+            slots = convert(answer["result"] or (), list[Slots])
             if self.about.bring:
                 self.about.brought = [worker_client.shared().read(some) for some in slots]
             elif _current(worker_client).gave:  # else an earlier process has written them
@@ -221,30 +202,36 @@ class JudgeRequest:
         self.wait_prepared()
         if self._failed is not None:
             return self._failed
-        current = _current(worker_client)
+        current, index = _current(worker_client), self.about.index
         places = self.places if current.peer is self.about.peer else None
         if places is None and len(self.about.cases) > 1:  # the outputs are not in shared memory
-            return Attempt(Outcome(self.about.index, ok=True))
-        message = {
-            "method": self.method,
-            "index": self.about.index,
-            "bring": self.bring,
-            "explain": self.explain,
-            "watch": self.watch and places is not None and current.gave,
-            "places": None if places is None else [msgspec.to_builtins(place) for place in places],
-        }
+            return Attempt(Outcome(index, ok=True))
+        ask: Ask = GiveExpected(bring=self.bring)
+        if self.method == "judge":
+            ask = JudgePrepared(
+                places=places,
+                explain=self.explain,
+                watch=self.watch and places is not None and current.gave,
+                submitted=self.submitted,
+            )
         arrays = self.actual if places is None and self.method == "judge" else {}
-        failed = post(worker_client, message, self._setup, arrays)
+        failed = _post(worker_client, ask, self._setup, arrays, index=index)
         if failed is not None:
             return failed
-        attempt, answer = worker_client.collect(self.about.index)
-        if attempt.outcome.ok:
-            try:
-                self._take(answer["result"], worker_client)
-                if self.method == "judge" and not current.gave:
-                    self.changed = self.find_changes()
-            except MALFORMED:
-                return worker_client.broken(self.about.index)
+        attempt, answer = worker_client.collect(index)
+        if not attempt.outcome.ok:
+            return attempt
+        try:
+            if self.method == "judge":
+                self.judged = convert(answer["result"], Judged)
+                if not current.gave:
+                    self.judged = replace(self.judged, changed=self.find_changes())
+            else:
+                self.expected = convert(answer["result"], Expected)
+                if self.bring:
+                    self.outputs = worker_client.shared().read(self.expected.slots)
+        except MALFORMED:
+            return worker_client.broken(index)
         return attempt
 
     def find_changes(self) -> list[tuple[Failure, ...]]:
@@ -261,32 +248,11 @@ class JudgeRequest:
             for case, slots in zip(about.cases, about.slots, strict=False)
         ]
 
-    def _take(self, answer: Mapping[str, Json], worker_client: WorkerClient) -> None:
-        if self.method == "judge":
-            self.facts = {key: answer["facts"][key] for key in self._setup.facts}
-            self.staged = [str(digest) for digest in answer["staged"]]
-            self.results = [
-                None if result is None else CheckResult.from_json(result)
-                for result in answer["results"]
-            ]
-            self.changed = [
-                tuple(failure_from_json(failure) for failure in found)
-                for found in answer["changed"]
-            ]
-        elif self.bring:
-            self.outputs = worker_client.shared().read(_slots(answer["slots"]))
-        self.answer = answer
-
 
 def _current(worker_client: WorkerClient) -> _Current:
     if not isinstance(worker_client.current, _Current):
         worker_client.current = _Current()
     return worker_client.current
-
-
-def forget_prepared(worker_client: WorkerClient) -> None:
-    """Record that the service is no longer prepared for the cases of the last `JudgeRequest`."""
-    _current(worker_client).about = None
 
 
 class GivenCase(Struct, frozen=True):
@@ -297,108 +263,38 @@ class GivenCase(Struct, frozen=True):
     outputs: Arrays
     violations: Sequence[Failure] = ()
 
-    def form(self) -> tuple[object, ...]:
-        """Return a key that is equal for cases whose tensors can be stacked."""
-        return tuple(
-            [
-                (kind, name, array.shape, array.dtype)
-                for kind, arrays in (("inputs", self.inputs), ("outputs", self.outputs))
-                for name, array in arrays.items()
-            ]
-        )
 
-    @property
-    def in_order(self) -> bool:
-        """Tell whether all tensors are in C order, so that stacking keeps their layout."""
-        arrays = (*self.inputs.values(), *self.outputs.values())
-        return all(array.flags.c_contiguous for array in arrays)
-
-
-class GivenBatch:
-    """A group of given cases, some of which are judged together by one request."""
-
-    def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
-        self.given = given
-        self.results: list[CheckResult | None] = [None] * len(given)
-        self.refused: dict[int, RunError] = {}
-        self.plain: dict[int, GivenCase] = {}
-        for number, one in enumerate(given):
-            error = input_error(one.case)
-            if error is not None:
-                self.results[number] = run_error_result(FailureKind.GENERATOR, error)
-                continue
-            try:
-                self.plain[number] = plain = _as_plain(one)
-                demand_bools(plain.outputs)
-            except OpError as refused:
-                self.refused[number] = refused.error
-                self.plain.pop(number, None)
-        self.together = [number for number, one in self.plain.items() if one.in_order]
-        cases = [self.plain[number] for number in self.together]
-        self.request = GivenRequest(setup, cases) if cases else None
-        self.attempt: Attempt | None = None
-
-    @property
-    def is_answered(self) -> bool:
-        """Tell whether the reference's worker has answered the request."""
-        return self.attempt is not None and self.attempt.outcome.ok
-
-    @property
-    def has_all(self) -> bool:
-        """Tell whether the worker's answer, which is not read yet, has a result for every case."""
-        together = len(self.together) == len(self.given)
-        request = self.request
-        return request is not None and together and self.is_answered and request.has_all
-
-    def read(self) -> dict[str, Json]:
-        """Set `results` from the worker's answer, and return the answer's facts; see `Setup`.
-
-        Reading takes a while; the worker can process the next request meanwhile.
-
-        Raises Exception: One of `MALFORMED`; no result is set.
-        """
-        assert self.request is not None  # noqa: S101 - it was answered
-        found = self.request.results()
-        for number, result in zip(self.together, found, strict=True):
-            if result is not None:
-                self.results[number] = with_violations(result, self.given[number].violations)
-        return self.request.facts
-
-
-def _as_plain(one: GivenCase) -> GivenCase:
-    """Return a case with its outputs as plain arrays in C order; raise OpError if impossible."""
-    outputs = {
-        name: np.asarray(as_plain_array(array, name), order="C")
-        for name, array in one.outputs.items()
-    }
-    return replace(one, outputs=outputs)
-
-
-class StoredRequest:
-    """A request to judge outputs of op and reference in blob files; see `workers.work.Work`."""
+class ThereRequest:
+    """A request, in one message, to judge cases whose outputs are there; see `JudgeThere`."""
 
     def __init__(
-        self, setup: Setup, stored: Sequence[StoredCase], locate: Callable[[str], Path]
+        self,
+        setup: Setup,
+        cases: Sequence[Case],
+        *,
+        given: Sequence[GivenCase] = (),
+        files: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.results: list[CheckResult] = []
-        self.facts: dict[str, Json] = {}
+        self.judged = Judged()
         self._setup = setup
-        self._cases = [one.case for one in stored]
-        self._files = [
-            [str(locate(record["blob"])) for record in (one.op, one.reference)] for one in stored
-        ]
+        self._cases = cases
+        self._arrays: dict[str, NDArray[Any]] = {}
+        keys = [(self._keys(one.inputs), self._keys(one.outputs)) for one in given]
+        self._ask = JudgeThere(cases=tuple(cases), files=files, keys=keys)
+
+    def _keys(self, arrays: Arrays) -> dict[str, str]:
+        """Add tensors to those of the message, and return the keys by which it names them."""
+        keys = {name: str(len(self._arrays) + n) for n, name in enumerate(arrays)}
+        self._arrays.update({keys[name]: array for name, array in arrays.items()})
+        return keys
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send all cases to the worker; see `Work.begin`."""
-        forget_prepared(worker_client)
-        message = {
-            "method": "stored",
-            "index": self._cases[0].index,
-            "cases": [case.to_json() for case in self._cases],
-            "files": self._files,
-        }
-        made = max(case.nbytes for case in self._cases)
-        return post(worker_client, message, self._setup, {}, cases=len(self._cases), made=made)
+        _current(worker_client).about = None  # it forgets what it prepared
+        index = self._cases[0].index
+        return _post(
+            worker_client, self._ask, self._setup, self._arrays, index=index, cases=self._cases
+        )
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the verdicts; see `Work.finish`."""
@@ -406,90 +302,9 @@ class StoredRequest:
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:
             try:
-                found, facts = answer["result"]["results"], answer["result"]["facts"]
-                self.facts = {key: facts[key] for key in self._setup.facts}
-                self.results = [
-                    CheckResult.from_json(result)
-                    for _, result in zip(self._cases, found, strict=True)
-                ]
+                self.judged = convert(answer["result"], Judged)
+                if len(self.judged.results) != len(self._cases):
+                    raise ValueError("other verdicts than were asked for")
             except MALFORMED:
                 return worker_client.broken(index)
         return attempt
-
-
-class GivenRequest:
-    """A request, sent in one message, to judge given outputs; see `workers.work.Work`."""
-
-    def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
-        self._found: list[tuple[list[int], list[Json]]] = []
-        self.facts: dict[str, Json] = {}
-        self._setup = setup
-        self._given = given
-        self._index = given[0].case.index
-        forms: dict[tuple[object, ...], list[int]] = {}
-        for number, one in enumerate(given):
-            forms.setdefault(one.form(), []).append(number)
-        self._groups = list(forms.values())
-        self._arrays: dict[str, NDArray[Any]] = {}
-        self._message = [self._group(numbers, self._arrays) for numbers in self._groups]
-
-    def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send all cases to the worker; see `Work.begin`."""
-        forget_prepared(worker_client)
-        message = {"method": "given", "index": self._index, "groups": self._message}
-        return post(worker_client, message, self._setup, self._arrays, cases=len(self._given))
-
-    def _group(self, numbers: Sequence[int], arrays: dict[str, NDArray[Any]]) -> dict[str, Json]:
-        """Stack the tensors of cases with equal shapes, since each tensor in a message
-        costs time.
-        """
-        some = [self._given[number] for number in numbers]
-
-        def stacked(of: Sequence[Arrays]) -> dict[str, str]:
-            places = {}
-            for name in of[0]:
-                place = places[name] = str(len(arrays))
-                first = of[0][name]
-                arrays[place] = (
-                    first[np.newaxis] if len(of) == 1 else np.stack([one[name] for one in of])
-                )
-            return places
-
-        return {
-            "cases": [one.case.to_json() for one in some],
-            "inputs": stacked([one.inputs for one in some]),
-            "outputs": stacked([one.outputs for one in some]),
-        }
-
-    def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the worker's answer, and store it unread; see `Work.finish`."""
-        attempt, answer = worker_client.collect(self._index)
-        if attempt.outcome.ok:
-            try:
-                self._take(answer["result"])
-            except MALFORMED:
-                return worker_client.broken(self._index)
-        return attempt
-
-    def _take(self, answer: Mapping[str, Json]) -> None:
-        self.facts = {key: answer["facts"][key] for key in self._setup.facts}
-        self._found = [
-            (numbers, [result for _, result in zip(numbers, found, strict=True)])
-            for numbers, found in zip(self._groups, answer["groups"], strict=True)
-        ]
-
-    @property
-    def has_all(self) -> bool:
-        """Tell whether the answer that `finish` stored has a result for every case."""
-        return all(result is not None for _, found in self._found for result in found)
-
-    def results(self) -> list[CheckResult | None]:
-        """Return the results in the answer that `finish` stored.
-
-        Raises Exception: One of `MALFORMED`, if the answer does not consist of results.
-        """
-        results: list[CheckResult | None] = [None] * len(self._given)
-        for numbers, found in self._found:
-            for number, result in zip(numbers, found, strict=True):
-                results[number] = None if result is None else CheckResult.from_json(result)
-        return results

@@ -6,15 +6,15 @@ worker. It runs the reference while the op runs, and judges the op's outputs in 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
@@ -22,13 +22,33 @@ from gpuemu_flow.judge import gradients
 from gpuemu_flow.judge.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judge.expected_store import Effort, load, stage
 from gpuemu_flow.judge.judge import Judge, refused
-from gpuemu_flow.judge.subject import CompareParams, expected_dtypes, own_dtypes, probe_case
-from gpuemu_flow.judge.traits import OpTraits
+from gpuemu_flow.judge.protocol import (
+    AnyAsk,
+    EvaluateReference,
+    Expected,
+    Facts,
+    GiveExpected,
+    Judged,
+    JudgePrepared,
+    JudgeThere,
+    Prepare,
+    Setup,
+    Slots,
+)
+from gpuemu_flow.judge.subject import expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judge.verdicts import comparison_failed
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict, dtypes_to_try, failure_to_json
+from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.types import (
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Json,
+    Verdict,
+    dtypes_to_try,
+)
 from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
-from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import Outcome, OutputInfo, RunError, Slot, end_of
@@ -49,11 +69,11 @@ limit."""
 
 
 class _Item(Struct):
-    """One prepared case, with the reference's outputs or exception; see `PreparedBatch`."""
+    """One case of a request, with the reference's outputs or exception; see `PreparedBatch`."""
 
     case: Case
     inputs: Arrays
-    given: Mapping[str, Slot] | None = None
+    given: Slots | None = None
     known: str | None = None
     stage: str | None = None
     digest: str = ""
@@ -65,80 +85,71 @@ class _Item(Struct):
 class JudgeService:
     """Judges the cases of one op and dtype; see `workers.jobs.WorkerService`."""
 
-    def __init__(self, setup: Mapping[str, Json]) -> None:
-        self._dtype = str(setup["dtype"])
-        self._widens = bool(setup["widens"])
-        self._probes = bool(setup["probes"])
-        self._compare = CompareParams.from_json(setup["compare"])
-        self._samples = [Case.from_json(case) for case in setup["samples"]]
-        self._facts = setup["facts"]
+    def __init__(self, setup: Json) -> None:
+        self._setup = convert(setup, Setup)
+        self._facts = self._setup.facts
         self._judge: Judge | None = None
         self._items: list[_Item] = []
 
-    def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Answer one request: ``prepare``, ``judge``, ``expected``, ``given``, ``stored`` or
-        ``evaluate``.
-
-        ``judge`` and ``expected`` concern the cases of the last ``prepare``.
+    def answer(self, method: str, payload: Json, context: ServiceContext) -> Json:
+        """Answer one request of `protocol`.
 
         Raises BaseException: The reference's exception, if the request concerns a single case.
         """
-        if method == "prepare":
-            return self._prepare(payload, context)
-        if method == "evaluate":
-            return self._evaluate(payload, context)
-        if method == "given":
-            return self._judge_given(payload, context)
-        if method == "stored":
-            return self._judge_stored(payload, context)
-        if method == "expected":
-            return self._give_expected(context, bring=bool(payload["bring"]))
-        return self._judge_all(payload, context)
+        ask = convert(payload, AnyAsk)
+        if isinstance(ask, Prepare):
+            answer: object = self._prepare(ask, context)
+        elif isinstance(ask, EvaluateReference):
+            answer = self._evaluate(ask, context)
+        elif isinstance(ask, JudgeThere):
+            answer = self._judge_there(ask, context)
+        elif isinstance(ask, GiveExpected):
+            answer = self._give_expected(ask, context)
+        else:
+            answer = self._judge_prepared(ask, context)
+        return to_builtins(answer, enc_hook=_number)
 
-    def _evaluate(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+    def _evaluate(self, ask: EvaluateReference, context: ServiceContext) -> Slots:
         """Run the reference, or its shadow, on the inputs of a request.
 
         The shadow is the reference's source with float64 replaced by float32.
         """
-        inputs = _copies(context.own, payload["slots"])
-        rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
-        shadow = bool(payload["shadow"])
-        if not payload["single"]:
-            outputs = context.evaluate(inputs, shadow=shadow, rounding=rounding)
+        inputs = _copied(context.own, ask.slots)
+        if not ask.single:
+            outputs = context.evaluate(inputs, shadow=ask.shadow, rounding=ask.rounding)
         else:
             with staying_single():
-                outputs = context.evaluate(single(inputs), shadow=shadow, rounding=rounding)
-        return _to_json(context.own.write(outputs))
+                outputs = context.evaluate(single(inputs), shadow=ask.shadow, rounding=ask.rounding)
+        return context.own.write(outputs)
 
-    def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+    def _prepare(self, ask: Prepare, context: ServiceContext) -> list[Slots] | None:
         """Make the cases' inputs, or copy the inputs that came with the request.
 
         If another process needs the inputs, write them to shared memory, and return their
         positions.
         """
-        cases = [Case.from_json(case) for case in payload["cases"]]
-        widens = self._widens and bool(payload["widens"])
-        peer = context.peer if payload["give"] else None
-        made: Iterable[Arrays] = materialise_each(cases)
-        known, staged = payload["known"], payload["stage"]
-        if not payload["by_seed"]:
-            made = [_copies(context.own, payload["slots"])]
-            known = staged = [None]
+        widens = self._setup.widens and ask.widens
+        peer = context.peer if ask.give else None
+        made: Iterable[Arrays] = materialise_each(ask.cases)
+        known, staged = ask.known, ask.stage
+        if not ask.by_seed:
+            made = [_copied(context.own, ask.slots)]
+            known = staged = (None,)
         self._items = []
         given = []
         start = 0
-        for case, inputs, file, place in zip(cases, made, known, staged, strict=True):
+        for case, inputs, file, place in zip(ask.cases, made, known, staged, strict=True):
             item = _Item(case, inputs, known=file, stage=place, widens=widens)
             self._items.append(item)
             if peer is not None:
                 item.given = peer.write(inputs, start=start, keep_layout=True)
                 start = end_of(item.given)
-                given.append(_to_json(item.given))
-        if payload["bring"]:
+                given.append(item.given)
+        if ask.bring:
             return self._bring(context)
         return given if peer is not None else None
 
-    def _bring(self, context: ServiceContext) -> Json:
+    def _bring(self, context: ServiceContext) -> list[Slots] | None:
         """Write the inputs of the only case and of its decoy to this worker's shared memory.
 
         The decoy is a case with the same shapes, layouts and dtypes, but other values. Return the
@@ -152,7 +163,7 @@ class JudgeService:
             decoy = context.own.write(materialise(decoy_case(item.case)), start=end_of(judged))
         except (MemoryError, OSError):  # over the reference's limit, which is not for these
             return None
-        return [_to_json(judged), _to_json(decoy)]
+        return [judged, decoy]
 
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference on a single case, while the op runs in its own process.
@@ -195,108 +206,90 @@ class JudgeService:
             raise ValueError("the case was not prepared")
         return item.expected
 
-    def _give_expected(self, context: ServiceContext, *, bring: bool) -> Json:
+    def _give_expected(self, ask: GiveExpected, context: ServiceContext) -> Expected:
         expected = self._only_expected()
-        if not bring:
-            return {}
+        if not ask.bring:
+            return Expected()
         inputs = self._items[0].inputs
         allowed = self._made_judge(context, expected).allowed_dtypes(expected, inputs)
-        return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
+        return Expected(context.own.write(expected), allowed)
 
-    def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+    def _judge_prepared(self, ask: JudgePrepared, context: ServiceContext) -> Judged:
         """Judge the prepared cases that have outputs.
 
         A case that needs a separate request, because the reference failed, gets None as its result.
         """
-        places, arena = payload["places"], context.peer
+        places, arena = ask.places, context.peer
         if places is None or arena is None:
-            places, arena = [payload["slots"]], context.own
+            places, arena = [ask.slots], context.own
         if len(self._items) == 1:
             self._only_expected()
-        changed: list[Json] = []
-        verdicts = self._verdicts(context, explain=bool(payload["explain"]))
+        changed: list[tuple[Failure, ...]] = []
+        verdicts = self._verdicts(context, explain=ask.explain)
         for item, place in zip(self._items, places, strict=False):
             self._fill_expected(item, context)
-            changed.append(_changed(item, context.peer) if payload["watch"] else [])
-            if item.expected is None:
-                verdicts.skip()
-                continue
-            verdicts.add(Ran(item.case, arena.read(_slots(place)), item.expected, item.inputs))
+            changed.append(_changed(item, context.peer) if ask.watch else ())
+            self._add(verdicts, item, arena.read(place), context, submitted=ask.submitted)
             if len(self._items) > 1:
                 item.expected = None
-        results = verdicts.finish()
         staged = [item.digest for item in self._items]
-        facts = self._found_out()
-        return {"results": results, "changed": changed, "facts": facts, "staged": staged}
+        return Judged(verdicts.finish(), self._found_out(), changed, staged)
+
+    def _judge_there(self, ask: JudgeThere, context: ServiceContext) -> Judged:
+        """Judge cases whose outputs are in files, or came with the request."""
+        self._items = []
+        verdicts = self._verdicts(context, explain=True)
+        if ask.files:
+            # The reference only serves the comparison, so its memory limit does not apply.
+            lift_memory_limit()
+            np.random.seed(0)  # so that a verdict does not depend on the cases before
+            for case, inputs, pair in zip(
+                ask.cases, materialise_each(ask.cases), ask.files, strict=True
+            ):
+                actual, expected = (blobs.read(Path(file)) for file in pair)
+                verdicts.add(Ran(case, actual, expected, inputs))
+            return Judged(verdicts.finish(), self._found_out())
+        for case, (inputs_at, outputs_at) in zip(ask.cases, ask.keys, strict=True):
+            given = {name: ask.slots[key] for name, key in inputs_at.items()}
+            outputs = {name: ask.slots[key] for name, key in outputs_at.items()}
+            item = _Item(case, _copied(context.own, given), widens=self._setup.widens)
+            self._fill_expected(item, context)
+            self._add(verdicts, item, context.own.read(outputs), context, submitted=True)
+        return Judged(verdicts.finish(), self._found_out())
+
+    def _add(
+        self,
+        verdicts: Verdicts,
+        item: _Item,
+        actual: Arrays,
+        context: ServiceContext,
+        *,
+        submitted: bool,
+    ) -> None:
+        """Judge a case if the reference gave outputs; submitted ones may lack gradients."""
+        if item.expected is None:
+            verdicts.skip()
+        elif submitted and self._setup.compare.gradients:
+            judge = self._made_judge(context, item.expected)
+            told = gradients.as_submitted(actual, item.expected)
+            result = judge_case(judge, item.case, actual, told, item.inputs)
+            verdicts.put(gradients.half_judged(result, told, item.expected))
+        else:
+            verdicts.add(Ran(item.case, actual, item.expected, item.inputs))
 
     def _verdicts(self, context: ServiceContext, *, explain: bool) -> Verdicts:
         return Verdicts(lambda expected: self._made_judge(context, expected), explain=explain)
 
-    def _found_out(self) -> Json:
+    def _found_out(self) -> Facts:
         """Return the facts about the reference that are known by now."""
         traits = self._judge.traits if self._judge is not None else None
         if traits is not None:
-            self._facts = {**self._facts, "traits": asdict(traits)}
+            self._facts = replace(self._facts, traits=traits)
         return self._facts
-
-    def _judge_given(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge cases whose outputs came with the request.
-
-        A case that needs a request of its own gets no verdict.
-
-        Raises BaseException: The reference's exception, if the request has a single case.
-        """
-        slots = _slots(payload["slots"])
-        alone = sum(len(group["cases"]) for group in payload["groups"]) == 1
-        found: list[Json] = []
-        for group in payload["groups"]:
-            inputs = _copied(context.own, _places(slots, group["inputs"]))
-            outputs = context.own.read(_places(slots, group["outputs"]))
-            verdicts = self._verdicts(context, explain=True)
-            for number, case in enumerate(map(Case.from_json, group["cases"])):
-                item = _Item(case, _at(inputs, number), widens=self._widens)
-                self._items = [item]
-                self._fill_expected(item, context)
-                if alone:
-                    self._only_expected()
-                if item.expected is None:
-                    verdicts.skip()
-                    continue
-                ran = Ran(item.case, _at(outputs, number), item.expected, item.inputs)
-                if self._compare.gradients:
-                    verdicts.put(self._judge_gradients(ran, context))
-                else:
-                    verdicts.add(ran)
-            found.append(verdicts.finish())
-        self._items = []
-        return {"groups": found, "facts": self._found_out()}
-
-    def _judge_stored(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """Judge cases whose outputs, those of the op and of the reference, are blob files.
-
-        The reference only serves the comparison, so its memory limit does not apply.
-        """
-        lift_memory_limit()
-        np.random.seed(0)  # so that a verdict does not depend on the cases before
-        cases = [Case.from_json(case) for case in payload["cases"]]
-        verdicts = self._verdicts(context, explain=True)
-        for case, inputs, files in zip(
-            cases, materialise_each(cases), payload["files"], strict=True
-        ):
-            actual, expected = (blobs.read(Path(file)) for file in files)
-            verdicts.add(Ran(case, actual, expected, inputs))
-        return {"results": verdicts.finish(), "facts": self._found_out()}
-
-    def _judge_gradients(self, ran: Ran, context: ServiceContext) -> CheckResult:
-        """Judge outputs that a client sent, which may lack gradients."""
-        judge = self._made_judge(context, ran.expected)
-        told = gradients.as_submitted(ran.actual, ran.expected)
-        result = judge_case(judge, ran.case, ran.actual, told, ran.inputs)
-        return gradients.half_judged(result, told, ran.expected)
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
         """Return copies of the inputs; convert those of the case's float type to `input_dtype`."""
-        wide = converted(item.inputs, self._dtype, input_dtype)
+        wide = converted(item.inputs, self._setup.dtype, input_dtype)
         return {
             name: array.copy(order="K") if array is item.inputs[name] else array
             for name, array in wide.items()
@@ -308,9 +301,9 @@ class JudgeService:
         If the reference fails, or probing is switched off, the outcome is an error.
         """
         refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
-        if not self._probes:
+        if not self._setup.probes:
             return refused
-        case = probe_case(self._samples)
+        case = probe_case(self._setup.samples)
         try:
             begin_call(case.dtype)
             return _outcome(context.run(materialise(case), case.seed))
@@ -319,34 +312,36 @@ class JudgeService:
 
     def _made_judge(self, context: ServiceContext, expected: Mapping[str, NDArray[Any]]) -> Judge:
         if self._judge is None:
-            allowed: dict[str, list[str]] = self._facts["allowed"] or {}
+            setup, allowed = self._setup, self._facts.allowed or {}
             if not allowed:
                 ran = _outcome(expected)
                 allowed = (
-                    expected_dtypes(self._probe(context), [ran], self._dtype)
-                    if self._widens
-                    else own_dtypes(ran, self._dtype)
+                    expected_dtypes(self._probe(context), [ran], setup.dtype)
+                    if setup.widens
+                    else own_dtypes(ran, setup.dtype)
                 )
-            self._facts = {**self._facts, "allowed": allowed}
-            known = self._facts["traits"]
-            traits = None if known is None else OpTraits(**known)
+            self._facts = replace(self._facts, allowed=allowed)
             self._judge = Judge(
-                self._compare,
+                setup.compare,
                 allowed,
-                self._samples,
+                setup.samples,
                 context.evaluate,
-                traits=traits,
+                traits=self._facts.traits,
                 functions=CompareFunctions(context.evaluate.program),
             )
         return self._judge
 
 
-def _changed(item: _Item, arena: Arena | None) -> list[Json]:
-    """Compare the op's inputs with private copies; return a failure, as JSON, for each change."""
+def _number(value: Any) -> Json:
+    """Return the Python number of one of numpy's."""
+    return value.item()
+
+
+def _changed(item: _Item, arena: Arena | None) -> tuple[Failure, ...]:
+    """Compare the op's inputs with private copies; return a failure for each change."""
     if item.given is None or arena is None:
-        return []
-    found = changed_inputs(item.inputs, arena.views(item.given))
-    return [failure_to_json(failure) for failure in found]
+        return ()
+    return tuple(changed_inputs(item.inputs, arena.views(item.given)))
 
 
 def _cached(item: _Item) -> Arrays:
@@ -372,37 +367,13 @@ def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:
     return Outcome(0, ok=True, outputs=infos)
 
 
-def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
-    return convert(data, dict[str, Slot])
-
-
-def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
-    places: dict[str, Json] = msgspec.to_builtins(slots)
-    return places
-
-
-def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:
-    """Copy tensors, with their layouts, out of memory that other processes can write to."""
-    return _copied(arena, _slots(data))
-
-
 def _copied(arena: Arena, slots: Mapping[str, Slot]) -> Arrays:
+    """Copy tensors, with their layouts, out of memory that other processes can write to."""
     return {name: array.copy(order="K") for name, array in arena.views(slots).items()}
-
-
-def _places(slots: Mapping[str, Slot], names: Mapping[str, Json]) -> dict[str, Slot]:
-    return {name: slots[str(place)] for name, place in names.items()}
-
-
-def _at(stacked: Arrays, number: int) -> Arrays:
-    """Return the tensors of case `number` from tensors in which several cases are stacked."""
-    return {name: array[number, ...] for name, array in stacked.items()}
 
 
 # Judge one case, or many together, by comparing the op's outputs with the reference's.
 
-
-ArraysJudgeCases = Mapping[str, NDArray[Any]]
 
 FEWEST = 3
 """Minimum number of cases for which comparing them together is faster than one by one."""
@@ -412,9 +383,9 @@ class Ran(Struct, frozen=True):
     """A case on which both op and reference have run."""
 
     case: Case
-    actual: ArraysJudgeCases
-    expected: ArraysJudgeCases
-    inputs: ArraysJudgeCases
+    actual: Mapping[str, NDArray[Any]]
+    expected: Mapping[str, NDArray[Any]]
+    inputs: Mapping[str, NDArray[Any]]
 
 
 def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> list[CheckResult]:
@@ -477,7 +448,9 @@ class Verdicts:
     together.
     """
 
-    def __init__(self, made_judge: Callable[[ArraysJudgeCases], Judge], *, explain: bool) -> None:
+    def __init__(
+        self, made_judge: Callable[[Mapping[str, NDArray[Any]]], Judge], *, explain: bool
+    ) -> None:
         self._made_judge = made_judge
         self._explain = explain
         self._results: list[CheckResult | None] = []
@@ -502,10 +475,10 @@ class Verdicts:
         if not small or len(self._waiting) == MOST_CASES:
             self._judge()
 
-    def finish(self) -> list[Json]:
-        """Judge the waiting cases, and return all verdicts as JSON; None for skipped cases."""
+    def finish(self) -> list[CheckResult | None]:
+        """Judge the waiting cases, and return all verdicts; None for skipped cases."""
         self._judge()
-        return [None if result is None else result.to_json() for result in self._results]
+        return self._results
 
     def _judge(self) -> None:
         if not self._waiting:
@@ -529,9 +502,9 @@ def _is_small(ran: Ran) -> bool:
 def judge_case(
     judge: Judge,
     case: Case,
-    actual: ArraysJudgeCases,
-    expected: ArraysJudgeCases,
-    inputs: ArraysJudgeCases | None = None,
+    actual: Mapping[str, NDArray[Any]],
+    expected: Mapping[str, NDArray[Any]],
+    inputs: Mapping[str, NDArray[Any]] | None = None,
     *,
     explain: bool = True,
 ) -> CheckResult:
@@ -540,8 +513,20 @@ def judge_case(
         return judge.check(case, actual, expected, inputs, explain=explain)
     except CompareError as error:
         return CheckResult(Verdict.ERROR, (error.failure,))
-    except Exception as error:
+    except FlowError as error:
         return comparison_failed(RunError("reference-failed", str(error)))
+    except Exception as error:
+        return _own_fault(error)
     except BaseException as error:  # the reference may raise anything
         text = f"{type(error).__name__}: {error}"
         return comparison_failed(RunError("reference-failed", text))
+
+
+def _own_fault(error: Exception) -> CheckResult:
+    """Return the verdict on a case if our comparison raised, and not the reference in it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    text = f"the comparison itself failed: {type(error).__name__}: {error} ({place})"
+    hint = "hint: report it with the op and this line; it says nothing about the op"
+    failure = Failure(FailureKind.REFERENCE, text, why="comparison-failed", place=place)
+    return CheckResult(Verdict.ERROR, (failure,), notes=(hint,))

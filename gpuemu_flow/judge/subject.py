@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json, listed
@@ -36,32 +35,18 @@ class Subject(Struct, frozen=True):
             return next(iter(self.generators.values()))
         return self.op if who == "op" else self.reference
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the subject, without name and dtype, as plain JSON for a failure's record."""
-        return {
-            "op": msgspec.to_builtins(self.op),
-            "reference": msgspec.to_builtins(self.reference),
-            "reference_dtype": self.reference_dtype,
-            "compare": self.compare.to_json(),
-            "samples": [case.to_json() for case in self.samples],
-            "generators": {
-                label: msgspec.to_builtins(made) for label, made in self.generators.items()
-            },
-        }
 
-    @classmethod
-    def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
-        """Rebuild a subject from the result of `to_json`; `case` replaces missing samples."""
-        return cls(
-            name,
-            case.dtype,
-            convert(data["op"], Program),
-            convert(data["reference"], Program),
-            CompareParams.from_json(data["compare"]),
-            [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
-            data["reference_dtype"],
-            {label: convert(made, Program) for label, made in data.get("generators", {}).items()},
-        )
+def provenance_of(subject: Subject) -> dict[str, Json]:
+    """Return what a failure's record holds of the subject; `recorded_subject` reads it."""
+    plain = to_builtins(subject)
+    return {name: value for name, value in plain.items() if name not in ("name", "dtype")}
+
+
+def recorded_subject(name: str, case: Case, provenance: Mapping[str, Json]) -> Subject:
+    """Rebuild a subject from a failure's record; `case` replaces missing samples."""
+    own = {"samples": [], **provenance, "name": name, "dtype": case.dtype}
+    subject = convert(own, Subject)
+    return subject if subject.samples else replace(subject, samples=[case])
 
 
 # The ``compare`` part of an op's configuration, as a type: settings for judging its outputs.
@@ -70,7 +55,7 @@ class Subject(Struct, frozen=True):
 CONFIGURED = "gpuemu.toml"
 
 
-class CompareParams(Struct, frozen=True):
+class CompareParams(Struct, frozen=True, omit_defaults=True):
     """Settings of the comparison; see `config.slices.to_slice` for their canonical form."""
 
     tolerance: str
@@ -88,29 +73,18 @@ class CompareParams(Struct, frozen=True):
     gradients: tuple[str, ...] = ()
     tolerances_from: str = CONFIGURED
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the settings as plain JSON; `from_json` is the inverse."""
-        lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
-        tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
-        outputs = [listed(contract.to_json()) for contract in self.outputs]
-        data = {**asdict(self), **lists, "tolerances": tolerances, "outputs": outputs}
-        gradients = list(data.pop("gradients"))
-        if self.tolerances_from == CONFIGURED:
-            del data["tolerances_from"]
-        return {**data, "gradients": gradients} if gradients else data
+    def needs_reference(self, dtype: str) -> bool:
+        """Tell whether even a case that passes cannot be judged without running the reference.
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
-        """Rebuild the settings from the result of `to_json`, or raise TypeError."""
-        given = cls(**data)
-        outputs = tuple(OutputContract.from_json(contract) for contract in data.get("outputs", ()))
-        return replace(
-            given,
-            invariants=tuple(given.invariants),
-            mutates=tuple(given.mutates),
-            outputs=outputs,
-            gradients=tuple(given.gradients),
-        )
+        ``auto`` measures it, and functions that compare run beside it.
+        """
+        automatic = self.tolerance == "auto" and dtype not in self.tolerances
+        return automatic or any(contract.compare is not None for contract in self.outputs)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the settings as plain JSON, for action keys and snapshots."""
+        plain: dict[str, Json] = listed(to_builtins(self))
+        return plain
 
 
 # The checks that runners make when programs run for a verdict.

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judge.protocol import OpTraits
 from gpuemu_flow.judge.verdicts import UNSTEADY
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureKind, Verdict
@@ -19,14 +19,6 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import exact_outputs_of, is_exact_op, shadow_is_faithful
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.perturb import widen
-
-
-class OpTraits(Struct, frozen=True):
-    """Traits of an op on which the ``auto`` tolerance depends."""
-
-    exact: bool
-    weak: bool
-    exact_outputs: Sequence[str] = ()
 
 
 def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
@@ -39,7 +31,7 @@ def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
     exact = is_exact_op(evaluate, inputs)
     shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, inputs))
     outputs = exact_outputs_of(evaluate, inputs) if shadowed and not exact else []
-    return OpTraits(exact, weak=not shadowed, exact_outputs=outputs)
+    return OpTraits(exact, weak=not shadowed, exact_outputs=tuple(outputs))
 
 
 # Make the inputs on which the traits of an op are decided.

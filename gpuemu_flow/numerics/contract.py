@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
-from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import DTYPES, Json, Tolerance
+from gpuemu_flow.model.types import DTYPES, Tolerance
 from gpuemu_flow.model.value_rules import Number
 
 OWN_TOLERANCE = "gpuemu.toml, of this output"
@@ -113,16 +111,6 @@ class OutputContract(Struct, frozen=True, omit_defaults=True):
     def apart(self) -> bool:
         """Tell whether the output is judged as a whole, not element by element."""
         return self.compare is not None or self.statistics is not None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON without the fields that are not set; `from_json` is its inverse."""
-        plain: dict[str, Json] = to_builtins(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> OutputContract:
-        """Undo `to_json`; raise ValueError for other data."""
-        return convert(data, cls)
 
 
 def parameter_name(of: str) -> str:

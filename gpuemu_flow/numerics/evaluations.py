@@ -15,14 +15,18 @@ from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 
+REFUSED = "reference-failed"
+"""Slug of the error of a reference that gave no outputs."""
+
 
 class Evaluate(Protocol):
     """The reference as a function, which computes in float64 or, if `shadow` is true, in float32.
 
     The reference in float32 is called its shadow. Float inputs are float64 arrays; for the shadow,
     they are float32 arrays (see `single`). Other inputs are passed unchanged. The reference must
-    not modify its inputs. A failing evaluation raises `FlowError`. If a correct op may round values
-    to a narrower type, the shadow takes an argument ``rounding: Rounding``, and rounds them, too.
+    not modify its inputs. A failing evaluation raises `FlowError` ``reference-failed``. If a
+    correct op may round values to a narrower type, the shadow takes an argument ``rounding:
+    Rounding``, and rounds them, too.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
@@ -122,6 +126,8 @@ class Evaluations:
         try:
             outputs = self._evaluate(inputs, shadow=shadow, **options)
         except FlowError as error:
+            if any(problem.slug != REFUSED for problem in error.problems):
+                raise  # no worker, for example, which says nothing about the reference
             self.failed += 1
             self.reason = str(error)
             return None

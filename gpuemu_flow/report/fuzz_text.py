@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.cases.coverage import table
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport, Mutation
 from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.model.verdicts import MOST_WITHOUT_VERDICT
 from gpuemu_flow.report.failure_text import failure_lines
 from gpuemu_flow.report.text import Style, duration, percent, plural, printable
 
@@ -50,6 +51,11 @@ def render(report: FuzzReport, style: Style) -> str:
     ]
     if report.unjudged:
         lines.append(f"  unjudged: {percent(report.unjudged)} of the elements have no verdict")
+    if report.verdict is Verdict.PASSED and report.inconclusive:
+        lines.append(
+            f"  no verdict on {report.inconclusive} of {plural(report.iterations, 'case')}; an op "
+            f"passes with up to {MOST_WITHOUT_VERDICT:.0%} of them"
+        )
     if report.reason:
         lines.append(f"  {style.verdict(report.verdict)}: {printable(report.reason)}")
     if report.failure_rate.total:

@@ -7,12 +7,13 @@ statistics of each case, and a summary.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.judge.verdicts import StoredCase, summarise
 from gpuemu_flow.model.errors import CancelledRunError
@@ -23,9 +24,7 @@ from gpuemu_flow.model.types import (
     Json,
     Verdict,
 )
-from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -41,9 +40,6 @@ from gpuemu_flow.tasks.base import (
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
 from gpuemu_flow.workers.api import Program
-
-if TYPE_CHECKING:
-    from gpuemu_flow.store.remote.shared import SharedCache
 
 STAGE = stages.COMPARE
 VERSION = stages.VERSIONS[STAGE]
@@ -72,40 +68,42 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             [case.identity() for case in samples],  # they say what kind of op it is
         ]
     )
-    sources = frozenset(str(context.root / path) for path in spec.sources)
-    program = program_of(spec.settings["reference"])
-    inputs = SeenInputs(
+    sources = Observation(files=frozenset(str(context.root / path) for path in spec.sources))
+    given = program_of(spec.settings["reference"]).given
+    known = KnownResults(
         context.cache.actions,
         static,
         context.inputs,
-        context.inputs.discover(Observation(files=sources), program.given),
+        context.inputs.discover(sources, given),
+        read=read_verdict,
+        write=CheckResult.to_json,
         force=context.force,
+        unchanged=context.unchanged,
     )
     results: dict[int, CheckResult] = {}
-    parts: dict[int, list[Json]] = {}
-    todo: list[StoredCase] = []
+    abouts: dict[int, list[Json]] = {}
     for stored in pairs:
         index = stored.case.index
         early = stored.without_outputs()
         if early is not None:
             results[index] = early
             continue
-        parts[index] = about = [stored.case.identity(), stored.op, stored.reference]
-        known = inputs.find(functools.partial(_known, context.cache, about))
-        if known is not None:
-            results[index] = known
-        else:
-            todo.append(stored)
-    is_shared = False
-    if todo and context.shared is not None and not context.force:
-        is_shared = _take_shared(context, context.shared, inputs, program, parts, results)
-        todo = [stored for stored in todo if stored.case.index not in results]
+        abouts[index] = [stored.case.identity(), stored.op, stored.reference]
+        found = known.find(abouts[index])
+        if found is not None:
+            results[index] = found
+    if len(results) < len(cases) and not context.force:
+        known.fetch(context.shared, given, abouts, results)
+    todo = [stored for stored in pairs if stored.case.index not in results]
     context.on_progress(Progress(spec.name, len(results), len(cases), 0))
     if todo:
         context.about_to_run()
-        _judge(spec, context, todo, samples, manifests, parts=parts, inputs=inputs, results=results)
-    if context.shared is not None and context.shared.writes and not is_shared:
-        _share(context, context.shared, inputs, program, parts, results)
+        try:
+            _judge(spec, context, todo, samples, manifests, known, abouts, results)
+        finally:
+            known.flush()
+    good = {n: results[n] for n in abouts if results[n].verdict is not Verdict.ERROR}
+    known.share(context.shared, given, abouts, good)
     verdicts = [(case, results[case.index]) for case in cases]
     summary = summarise(verdicts)
     content = {
@@ -124,7 +122,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             "executed": len(todo),
             "duration_s": time.perf_counter() - begin,
         },
-        discovered=inputs.used,
+        discovered=known.inputs.used,
     )
 
 
@@ -136,118 +134,75 @@ def _pairs(
     return [StoredCase(case, by_index[case.index], expected[case.index]) for case in cases]
 
 
-def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
-    """Return a case's verdict from the action cache; None if it is missing or damaged."""
-    record = cache.actions.get(key)
-    if record is None:
-        return None
-    try:
-        return CheckResult.from_json(record)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _known(cache: WorkspaceCache, about: list[Json], shared: str) -> CheckResult | None:
-    return cached_verdict(cache, digest_json([shared, *about]))
-
-
-def _take_shared(
-    context: StageContext,
-    shared: SharedCache,
-    inputs: SeenInputs,
-    program: Program,
-    parts: Mapping[int, list[Json]],
-    results: dict[int, CheckResult],
-) -> bool:
-    """Add to `results` the verdicts that a shared cache has for the inputs' present contents.
-
-    Return True if the shared cache has the verdict of every case.
-    """
-    for names in shared.sets(inputs.place, program.given.names):
-        key = inputs.key_of(names)
-        whole = shared.fetch([digest_json([key, *about]) for about in parts.values()])
-        before = len(results)
-        for index, about in parts.items():
-            if index not in results:
-                known = _known(context.cache, about, key)
-                if known is not None:
-                    results[index] = known
-        if len(results) > before:
-            inputs.add(names)
-        if all(index in results for index in parts):
-            return whole
-    return False
-
-
-def _share(
-    context: StageContext,
-    shared: SharedCache,
-    inputs: SeenInputs,
-    program: Program,
-    parts: Mapping[int, list[Json]],
-    results: Mapping[int, CheckResult],
-) -> None:
-    """Store the verdicts in a shared cache, except those of cases that ended in an error.
-
-    Nothing is stored if an input changed, or if the reference may have used unobserved inputs.
-    """
-    names = inputs.names
-    if names.untracked or not parts or not context.unchanged() or inputs.moved():
-        return
-    key = inputs.key_of(names)
-    keys = {index: digest_json([key, *about]) for index, about in parts.items()}
-    found = {keys[n]: results[n] for n in keys if results[n].verdict is not Verdict.ERROR}
-    shared.store_set(inputs.place, names, program.given.names)
-    shared.store(list(keys.values()), {key: each.to_json() for key, each in found.items()}, [])
-
-
 def _judge(
     spec: TaskSpec,
     context: StageContext,
     todo: Sequence[StoredCase],
     samples: Sequence[Case],
     manifests: Mapping[str, Json],
-    *,
-    parts: Mapping[int, list[Json]],
-    inputs: SeenInputs,
+    known: KnownResults[CheckResult],
+    abouts: Mapping[int, list[Json]],
     results: dict[int, CheckResult],
 ) -> None:
-    """Judge the cases in batches; store the verdicts of each batch before the next one begins."""
+    """Judge the cases in batches, and keep the verdicts."""
     # Brings numpy, which the stages before have loaded while their workers started.
-    from gpuemu_flow.judge.reference_evaluator import ReferenceEvaluator  # noqa: PLC0415
+    from gpuemu_flow.judge.case_evaluator import CaseEvaluator  # noqa: PLC0415
 
     op, reference = (program_of(spec.settings[role]) for role in (stages.OP, stages.REFERENCE))
     compare = params_of(CompareParams, spec.params)
     subject = Subject(spec.subject, spec.dtype, op, reference, compare, samples)
     allowed = manifests[stages.REFERENCE]["expected_dtypes"]
     total, fresh = len(results) + len(todo), 0
-    there = []
+    left = []
     for stored in heal_missing(spec, context, todo):
         early = stored.without_outputs()  # if a program that ran again gave no outputs this time
         if early is None:
-            there.append(stored)
+            left.append(stored)
         else:
             results[stored.case.index] = early
             fresh += 1
+    # Loading a reference may take seconds, and only cases that do not pass need it.
+    spared = [] if compare.needs_reference(spec.dtype) else [_not_called(reference)]
     try:
-        with ExitStack() as stack:
-            judge = ReferenceEvaluator(
-                context.pool, subject, stack, context.cancel, allowed=allowed
-            )
-            for start in range(0, len(there), BATCH):
-                if context.cancel.is_set():
-                    raise Interrupted
-                batch = there[start : start + BATCH]
-                judged = judge.judge_stored(batch, context.cache.blobs.path)
-                inputs.learn("reference", judge.observed()["reference"], reference.given)
-                shared = inputs.key() if context.unchanged() else None
-                for stored, result in zip(batch, judged, strict=True):
-                    index = stored.case.index
-                    if result.verdict is not Verdict.ERROR and shared is not None:
-                        key = digest_json([shared, *parts[index]])
-                        context.cache.actions.put(key, result.to_json())
-                    results[index] = result
-                fresh += len(batch)
-                context.on_progress(Progress(spec.name, len(results), total, fresh))
+        for program in (*spared, reference):
+            batches = [left[start : start + BATCH] for start in range(0, len(left), BATCH)]
+            left = []
+            with ExitStack() as stack:
+                judge = CaseEvaluator(
+                    context.pool,
+                    replace(subject, reference=program),
+                    stack,
+                    context.cancel,
+                    allowed=allowed,
+                )
+                for batch in batches:
+                    if context.cancel.is_set():
+                        raise Interrupted
+                    judged = judge.judge_stored(batch, context.cache.blobs.path)
+                    if program is reference:
+                        known.learn(judge.observed()["reference"], reference.given)
+                    for stored, result in zip(batch, judged, strict=True):
+                        if program is not reference and result.verdict is not Verdict.PASSED:
+                            left.append(stored)
+                            continue
+                        fresh += 1
+                        results[stored.case.index] = result
+                        if result.verdict is not Verdict.ERROR:
+                            known.put(abouts[stored.case.index], result)
+                    context.on_progress(Progress(spec.name, len(results), total, fresh))
     except CancelledRunError:
         raise Interrupted from None
+
+
+def _not_called(reference: Program) -> Program:
+    """Return a function of Python's, in whose worker cases that pass are judged."""
+    return Program(
+        "callable",
+        root=reference.root,
+        input_names=(),
+        module="operator",
+        function="index",
+        env=reference.env,
+        env_names=reference.env_names,
+        timeout=reference.timeout,
+    )

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, field
 from msgspec.structs import asdict
 
 from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json, listed
 from gpuemu_flow.tasks import stages
 
@@ -165,7 +166,10 @@ _BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
 def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
     """Rebuild a stage's parameters from `data`; raise TypeError or KeyError if they are invalid."""
     if stage == stages.COMPARE:
-        return CompareParams.from_json(data)
+        try:
+            return convert(data, CompareParams)
+        except ValidationError as error:
+            raise TypeError(str(error)) from None
     return _BY_STAGE[stage](**data)
 
 

@@ -9,6 +9,7 @@ from runner_workspace import Workspace, make_case
 
 from gpuemu_flow.judge.case_evaluator import open_evaluator
 from gpuemu_flow.judge.subject import CompareParams, Subject
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import CheckResult, Verdict
 
 pytestmark = pytest.mark.ci
@@ -71,7 +72,7 @@ def results(
         dtype,
         ws.program("callable", op, name="op.py", function="op"),
         ws.program("callable", reference, name="ref.py", function="reference"),
-        CompareParams.from_json({**COMPARE, "precision": precision}),
+        convert({**COMPARE, "precision": precision}, CompareParams),
         [make_case(0, SHAPE, dtype=dtype)],
     )
     with open_evaluator(ws.pool, subject) as evaluator:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judge.gradients import as_submitted, half_judged
 from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, cotangent, unit_of
 from gpuemu_flow.workers.api import Gradients, Program
@@ -104,7 +105,7 @@ def test_without_gradients_keys_are_as_they_were() -> None:
     plain = CompareParams("auto", {})
     assert "gradients" not in plain.to_json()
     wanted = CompareParams("auto", {}, gradients=("x",))
-    assert CompareParams.from_json(wanted.to_json()) == wanted
+    assert convert(wanted.to_json(), CompareParams) == wanted
     program = Program("torch", root="/", input_names=("x",))
     assert msgspec.to_builtins(program)["gradients"] is None
     more = Program("torch", root="/", input_names=("x",), gradients=Gradients(("x",), plain=True))

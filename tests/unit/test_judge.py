@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judge.judge import Judge
 from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, InputSpec, Verdict
 from gpuemu_flow.numerics.perturb import Arrays
 
@@ -57,7 +58,7 @@ def with_wrong_elements(outputs: Arrays, factor: float) -> dict[str, Array]:
 
 def test_other_outputs_of_the_same_case_cost_no_evaluation() -> None:
     reference = Reference()
-    judge = Judge(CompareParams.from_json(SETTINGS), {"result": ["float32"]}, [CASE], reference)
+    judge = Judge(convert(SETTINGS, CompareParams), {"result": ["float32"]}, [CASE], reference)
     inputs = inputs_of(1)
     expected = reference({"x": inputs["x"].astype(np.float64)})
     first = judge.check(CASE, with_wrong_elements(expected, 1.01), expected, inputs)
@@ -72,7 +73,7 @@ def test_other_outputs_of_the_same_case_cost_no_evaluation() -> None:
 
 def test_another_case_is_measured_anew_and_judged_the_same() -> None:
     reference = Reference()
-    judge = Judge(CompareParams.from_json(SETTINGS), {"result": ["float32"]}, [CASE], reference)
+    judge = Judge(convert(SETTINGS, CompareParams), {"result": ["float32"]}, [CASE], reference)
     results = []
     for seed in (1, 2, 1):
         inputs = inputs_of(seed)

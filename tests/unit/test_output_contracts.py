@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from config_workspace import ConfigWorkspace
+from msgspec import to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.contract import Mask, OutputContract, Statistics
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
@@ -71,7 +73,7 @@ def test_a_contract_is_read_and_kept(
 ) -> None:
     found = contract(workspace, said)
     assert found == OutputContract("y", ("B", "T"), **expected)
-    assert OutputContract.from_json(found.to_json()) == found
+    assert convert(to_builtins(found), OutputContract) == found
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from gpuemu_flow.build.elsewhere import Unit
 from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.case_queue import QueuedCase
-from gpuemu_flow.fuzz.remote_run import BatchReply, CaseBatch, Farm, differs
+from gpuemu_flow.fuzz.case_queue import BatchReply, CaseBatch, Farm, QueuedCase
+from gpuemu_flow.fuzz.fuzzing import differs
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError, UsageError
 from gpuemu_flow.model.let_through import let_through
@@ -154,7 +154,9 @@ class DaskCluster:
 
 
 class DaskFarm:
-    """The workers of a cluster, for the cases of one op; see `fuzz.remote_run.Farm`."""
+    """The workers of a cluster, for the cases of one op; see `fuzz.case_queue.Farm`."""
+
+    first_batch = 8
 
     def __init__(self, tasks: ClusterTasks[CaseBatch], setup: RunSetup) -> None:
         self._tasks = tasks

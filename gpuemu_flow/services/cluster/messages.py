@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from gpuemu_flow.build.overrides import Overrides
-from gpuemu_flow.fuzz.case_queue import QueuedCase
-from gpuemu_flow.fuzz.remote_run import RemoteVerdict
+from gpuemu_flow.fuzz.case_queue import BatchVerdict, QueuedCase
 from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import Hint, Problem
 from gpuemu_flow.store.discovered import Discovered
@@ -89,8 +88,8 @@ class BatchAnswer(Message, frozen=True):
 
     # The worker's name; see `worker.own_name`.
     worker: str
-    verdicts: tuple[RemoteVerdict, ...] = ()
-    # See `fuzz.remote_run.BatchReply`.
+    verdicts: tuple[BatchVerdict, ...] = ()
+    # See `fuzz.case_queue.BatchReply`.
     key: str = ""
     names: Discovered = field(default_factory=Discovered)
     parts: Mapping[str, str] = field(default_factory=dict)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import os
 import platform
 import shutil
@@ -14,22 +13,23 @@ import time
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.case_queue import CaseQueue, VerdictCache, expected_key, verdict_key
-from gpuemu_flow.fuzz.remote_run import RemoteVerdict
+from gpuemu_flow.fuzz.case_queue import (
+    BatchVerdict,
+    WarmPrograms,
+    expected_store,
+    known_verdicts,
+    verdict_key,
+)
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
-from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.judge.expected_store import ExpectedStore
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.services.cluster.messages import BatchAnswer, BatchRequest, RunSetup
-from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.workers.pool import Pool
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
@@ -116,25 +116,18 @@ class WorkerSession:
     """
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
-        self._setup = setup
         self.variables = setup.variables
         self._folder = folder
-        self._cancel = threading.Event()
         self._lock = threading.Lock()
         self.used = time.monotonic()
         self.active = 0
-        self._workspace, self._cache, self._subjects = open_here(setup, folder)
-        lookup, force = self._workspace.inputs, setup.force
-        self._verdicts = VerdictCache(self._cache, self._subjects, lookup, force=force)
-        self._expected = []
-        for subject in self._subjects:
-            key, sources = expected_key(subject), subject.reference_sources
-            about = SeenInputs(self._cache.actions, key, lookup, sources, force=force)
-            self._expected.append(ExpectedStore(self._cache, key, inputs=about, force=force))
-        self._free: list[list[CaseQueue]] = [[] for _ in self._subjects]
-        self._stack = ExitStack()
-        sessions = MOST_THREADS * SESSIONS_PER_EVALUATOR
-        self._pool = self._stack.enter_context(Pool(sessions, staging=self._cache.staging))
+        self._workspace, self._cache, subjects = open_here(setup, folder)
+        about = [(self._cache, subject, self._workspace.inputs) for subject in subjects]
+        expected = [expected_store(*each, force=setup.force) for each in about]
+        self._inputs = [known_verdicts(*each, force=setup.force).inputs for each in about]
+        self._programs = WarmPrograms(
+            self._cache, subjects, expected, self._inputs, threads=MOST_THREADS, alone=setup.alone
+        )
 
     def judge(self, request: BatchRequest) -> BatchAnswer:
         """Judge a batch.
@@ -143,25 +136,18 @@ class WorkerSession:
         here.
         """
         begin = time.perf_counter()
-        which = request.which
-        with self._queue(which) as queue:
-            found = {}
-            for queued in request.cases:
-                if self._cancel.is_set():
-                    raise CancelledRunError
-                for done, evaluated in queue.take(queued, alone=self._setup.alone):
-                    found[done.number] = (done, evaluated.case, evaluated.result)
-            for done, evaluated in queue.rest():
-                found[done.number] = (done, evaluated.case, evaluated.result)
-        if self._cancel.is_set():
+        with self._at_work():
+            judged = self._programs.judge(request.which, request.cases)
+            found = {done.number: (done, each.case, each.result) for done, each in judged}
+        if self._programs.cancel.is_set():
             raise CancelledRunError
-        inputs = self._verdicts.inputs[which]
+        inputs = self._inputs[request.which]
         names = inputs.names
         key = "" if inputs.moved() else inputs.key_of(names)
         verdicts = []
         for queued in request.cases:
             done, case, result = found[queued.number]
-            verdicts.append(RemoteVerdict(result, None if case == done.case else case))
+            verdicts.append(BatchVerdict(result, None if case == done.case else case))
         seconds = time.perf_counter() - begin
         if key in request.known:
             return BatchAnswer(own_name(), tuple(verdicts), key, seconds=seconds)
@@ -169,28 +155,11 @@ class WorkerSession:
         return BatchAnswer(own_name(), tuple(verdicts), key, names, parts, seconds)
 
     @contextmanager
-    def _queue(self, which: int) -> Iterator[CaseQueue]:
-        """Yield a queue that judges cases of one dtype, for use by this thread alone.
-
-        The queue's programs keep running for the next batch. After an error, the queue is not used
-        again.
-        """
+    def _at_work(self) -> Iterator[None]:
         with self._lock:
             self.active += 1
-            queue = self._free[which].pop() if self._free[which] else None
         try:
-            if queue is None:
-                queue = CaseQueue(
-                    self._subjects[which],
-                    self._pool,
-                    self._stack,
-                    self._cancel,
-                    self._expected[which],
-                    self._verdicts.inputs[which],
-                )
-            yield queue
-            with self._lock:
-                self._free[which].append(queue)
+            yield
         finally:
             with self._lock:
                 self.active -= 1
@@ -198,9 +167,7 @@ class WorkerSession:
 
     def close(self) -> None:
         """End all programs, including those that are running."""
-        self._cancel.set()
-        with contextlib.suppress(CancelledRunError):
-            self._stack.close()
+        self._programs.close()
         self._cache.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

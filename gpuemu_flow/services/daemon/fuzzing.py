@@ -15,6 +15,7 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.fuzz.case_queue import checks_for
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
+from gpuemu_flow.judge.known import read_verdict
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Json, Shape, Verdict
 from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.services.daemon.fields import Fields, invalid
@@ -24,7 +25,6 @@ from gpuemu_flow.services.daemon.replies import reproduction_info, validation_re
 from gpuemu_flow.services.daemon.service import Configured, Service
 from gpuemu_flow.services.daemon.validating import record_failure
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.workers.api import Checks
 
 MAX_ITERATIONS = 1_000_000
@@ -112,7 +112,8 @@ class _Run:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Query(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
-        result = known = cached_verdict(self._service.cache, _key(subject, checks, case))
+        key = _key(subject, checks, case)
+        result = known = read_verdict(self._service.cache.actions.get(key))
         if known is not None and known.verdict in BAD and not is_made(case):
             result = None  # a cached result lacks the inputs, which the record needs
         shapes: dict[str, Shape] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.fuzz.code_state import CODE, code_key
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, WireSubject
-from gpuemu_flow.judge.judge_requests import GivenCase
+from gpuemu_flow.judge.subject import provenance_of
 from gpuemu_flow.judge.verdicts import with_violations
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Json, Shape, Verdict
@@ -113,8 +112,7 @@ def judged(
 ) -> Iterator[tuple[int, Submission, CheckResult]]:
     """Yield submissions with their numbers and results, grouped by subject.
 
-    Submissions are taken from the iterable while the worker judges earlier submissions. Their
-    numbers are their positions in it, from 0.
+    Their numbers are their positions in the iterable, from 0.
     """
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
@@ -143,7 +141,6 @@ def _judged_of_subject(
     Yield them as `judged` does. All other submissions are appended to `others`.
     """
     subject = first[1].subject
-    sent: deque[list[Numbered]] = deque()
 
     def of_subject() -> Iterator[Numbered]:
         yield first
@@ -153,15 +150,11 @@ def _judged_of_subject(
             else:
                 others.append((number, one))
 
-    def groups() -> Iterator[list[GivenCase]]:
+    with service.references.checkout(subject, job) as session:
         for some in _groups(of_subject()):
             job.check()
-            sent.append(some)
-            yield [one.given for _, one in some]
-
-    with service.references.checkout(subject, job) as session:
-        for found in session.judge_groups(groups()):
-            for (place, one), result in zip(sent.popleft(), found, strict=True):
+            results = session.judge_given([one.given for _, one in some])
+            for (place, one), result in zip(some, results, strict=True):
                 yield place, one, result
 
 
@@ -294,7 +287,7 @@ def record_failure(
         result,
         source="daemon",
         provenance={
-            **programs.to_json(),
+            **provenance_of(programs),
             **code,
             "fuzz_config": fuzz_config,
             "output_shapes": {name: list(shape) for name, shape in output_shapes.items()},

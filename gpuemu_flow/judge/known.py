@@ -1,0 +1,166 @@
+"""Find the results on cases that are known, and keep new ones, by the inputs that programs used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import CheckResult, Json
+from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
+from gpuemu_flow.store.keys import digest_json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.cache import JsonStore
+    from gpuemu_flow.store.remote.shared import SharedCache
+
+T = TypeVar("T")
+MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+MOST_WAITING = 1000
+"""Maximum number of results that wait to be written in one transaction."""
+WRITE_SECONDS = 0.25
+"""Time in seconds after which the next result makes all waiting ones be written. A transaction
+costs more than a tiny case, and a killed process loses what it made since the last one."""
+
+
+def read_verdict(data: Json) -> CheckResult | None:
+    """Return a stored verdict; None if there is none, or it is damaged."""
+    try:
+        return None if data is None else CheckResult.from_json(data)
+    except MALFORMED:
+        return None
+
+
+class KnownResults(Generic[T]):
+    """Finds and keeps results on the cases of one op in one dtype. Thread-safe.
+
+    A result's key covers `static`, the inputs that the programs were seen to use until it was
+    written, in their present states, and what the result is `about`: a case, for example.
+    """
+
+    def __init__(
+        self,
+        actions: JsonStore,
+        static: str,
+        lookup: Lookup,
+        start: Discovered,
+        *,
+        read: Callable[[Json], T | None],
+        write: Callable[[T], Json],
+        force: bool = False,
+        unchanged: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Take no results from the cache if `force` is true; keep none once `unchanged` is not."""
+        self.inputs = SeenInputs(actions, static, lookup, start, force=force)
+        self._actions = actions
+        self._read = read
+        self._to_json = write
+        self._unchanged = unchanged
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Json, T]] = []
+        self._written = time.monotonic()
+        self._whole = False
+        self._bases: set[str] = set()
+
+    def find(self, about: Json) -> T | None:
+        """Return the result for the present inputs; None if it is not known."""
+        return self.inputs.find(lambda base: self._at(base, about))
+
+    def _at(self, base: str, about: Json) -> T | None:
+        result = self._read(self._actions.get(digest_json([base, *about])))
+        if result is not None:
+            self._bases.add(base)
+        return result
+
+    def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
+        """Add the inputs that the program was seen to use so far."""
+        self.inputs.learn("program", seen, given)
+
+    def put(self, about: Json, result: T) -> None:
+        """Keep a new result; it is written soon, or when `flush` is called."""
+        with self._lock:
+            self._waiting.append((about, result))
+            late = time.monotonic() >= self._written + WRITE_SECONDS
+            if late or len(self._waiting) >= MOST_WAITING:
+                self._write_waiting()
+
+    def flush(self) -> None:
+        """Write the results that still wait."""
+        with self._lock:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        """Write what waits, unless a program or an input of it was edited meanwhile."""
+        waiting, self._waiting = self._waiting, []
+        self._written = time.monotonic()
+        base = self.inputs.key() if waiting and self._unchanged() else None
+        if base is not None:
+            self._store(base, waiting)
+
+    def _store(self, base: str, results: Iterable[tuple[Json, T]]) -> None:
+        self._bases.add(base)
+        self._actions.put_many(
+            (digest_json([base, *about]), self._to_json(result)) for about, result in results
+        )
+
+    def join(self, results: Iterable[tuple[Json, T]]) -> None:
+        """Write all results of a task under one key, if they are under several.
+
+        Only a few sets of inputs are remembered, and each case may have used other ones.
+        """
+        if len(self._bases) > 1 and self._unchanged() and (base := self.inputs.key()) is not None:
+            self._store(base, results)
+
+    def fetch(
+        self,
+        shared: SharedCache | None,
+        given: ConfiguredEnv,
+        abouts: Mapping[int, Json],
+        found: dict[int, T],
+    ) -> None:
+        """Add to `found` the results that a shared cache has for the inputs' present contents.
+
+        `abouts` are those of all results of the task, by the keys of `found`.
+        """
+        if shared is None:
+            return
+        for names in shared.sets(self.inputs.place, given.names):
+            base = self.inputs.key_of(names)
+            whole = shared.fetch([digest_json([base, *about]) for about in abouts.values()])
+            fetched = {
+                n: result
+                for n, about in abouts.items()
+                if n not in found and (result := self._at(base, about)) is not None
+            }
+            if fetched:
+                found.update(fetched)
+                self.inputs.add(names)
+                self._whole = whole
+            if abouts.keys() <= found.keys():
+                return
+
+    def share(
+        self,
+        shared: SharedCache | None,
+        given: ConfiguredEnv,
+        abouts: Mapping[int, Json],
+        good: Mapping[int, T],
+        blobs: Iterable[str] = (),
+    ) -> None:
+        """Store the `good` results of a task in a shared cache, unless it has them already.
+
+        Nothing is stored if an input changed, or if the programs may have used unobserved inputs:
+        only the user of this machine knows when these change.
+        """
+        if shared is None or not shared.writes or self._whole or not good:
+            return
+        names = self.inputs.names
+        if names.untracked or not self._unchanged() or self.inputs.moved():
+            return
+        base = self.inputs.key_of(names)
+        keys = {n: digest_json([base, *about]) for n, about in abouts.items()}
+        shared.store_set(self.inputs.place, names, given.names)
+        records = {keys[n]: self._to_json(result) for n, result in good.items()}
+        shared.store(list(keys.values()), records, blobs)
