@@ -12,13 +12,16 @@ import errno
 import os
 import re
 import select
+import selectors
 import socket
 import stat
+import threading
 from pathlib import Path
 
 from gpuemu_flow.model.installed import is_installed
+from gpuemu_flow.workers import channel
 from gpuemu_flow.workers.notices import Notice, ProcessMemory, Receiver
-from gpuemu_flow.workers.sightings import framed
+from gpuemu_flow.workers.sightings import Sightings, framed
 
 _MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _TEMPORARY = 0o600  # the mode that `mkstemp` gives
@@ -274,6 +277,72 @@ class Incoming:
         """Close the socket."""
         self.sock.close()
         os.close(self._report)
+
+
+def register(selector: selectors.BaseSelector, source: Incoming | Listener) -> None:
+    """Let a selector wait for a source; its data is the source, for `react`."""
+    fd = source.fd if isinstance(source, Listener) else source.sock
+    try:
+        selector.register(fd, selectors.EVENT_READ, source)
+    except (OSError, KeyError):  # nothing that can be waited for
+        source.close()
+
+
+def react(selector: selectors.BaseSelector, source: Incoming | Listener) -> None:
+    """Answer what arrived at a source; drop it when nothing more can."""
+    if isinstance(source, Listener):
+        if not source.serve():
+            selector.unregister(source.fd)
+            source.close()
+        return
+    made = source.take()
+    if made is not None:
+        register(selector, made)
+    else:
+        selector.unregister(source.sock)
+        source.close()
+
+
+class Recording:
+    """Records, in a thread of this process, what a command and all that it starts use.
+
+    The command has to be started with `fds`, and to call `notices.be_seen` with them. A context
+    manager; `sightings` is complete when it ends.
+    """
+
+    def __init__(self) -> None:
+        self._report = channel.append_only(channel.create("report"))
+        self._taken, self._given = socket.socketpair()
+        self._end, self._ended = os.pipe()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.fds = (self._report, self._given.fileno())
+        self.sightings = Sightings()
+
+    def __enter__(self) -> Recording:
+        self.sightings.follow(self._report)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._ended)
+        self._thread.join()
+        self.sightings.leave(self._report)
+        self._given.close()
+        os.close(self._report)
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._end, selectors.EVENT_READ)
+            register(selector, Incoming(self._taken, os.dup(self._report)))
+            try:
+                while None not in (ready := [key.data for key, _ in selector.select()]):
+                    for source in ready:
+                        react(selector, source)
+            finally:  # calls that wait fail from now on
+                for key in list(selector.get_map().values()):
+                    if key.data is not None:
+                        key.data.close()
+                os.close(self._end)
 
 
 def _is_system(path: str) -> bool:

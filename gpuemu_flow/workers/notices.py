@@ -311,39 +311,49 @@ class Observer:
             return
         self._begun = True
         missed = [b"m" + os.fsencode(path) for path in _hidden_by_preload()]
-        self._write([b"b" + base_records(), *missed])
-        failure = self._listen()
-        if failure:
-            self._write([b"u" + f"{UNSEEN} ({failure})".encode()])
+        _write(self._report, [b"b" + base_records(), *missed])
+        be_seen(self._report, self._server)
 
-    def _write(self, records: list[bytes]) -> None:
-        with suppress(OSError):
-            os.write(self._report, b"".join(map(framed, records)))
 
-    def _listen(self) -> str:
-        """Start the listener; return the reason if that is impossible."""
-        try:
-            if not stat.S_ISSOCK(os.fstat(self._server).st_mode):
-                return _CLOSED
-            sock = socket.socket(fileno=os.dup(self._server))
-        except OSError:
+def be_seen(report: int, server: int) -> None:
+    """Let the listener at the other end of the socket `server` see this process from now on.
+
+    Where that is impossible, the reason is written to the file of records `report`.
+    """
+    failure = _hand_over(server)
+    if failure:
+        _write(report, [b"u" + f"{UNSEEN} ({failure})".encode()])
+
+
+def _write(report: int, records: list[bytes]) -> None:
+    with suppress(OSError):
+        os.write(report, b"".join(map(framed, records)))
+
+
+def _hand_over(server: int) -> str:
+    """Ask for notices, and send their descriptor; return the reason if that is impossible."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(server).st_mode):
             return _CLOSED
-        with sock:
-            fds = array.array("i", [0])
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
-            try:
-                fds[0] = ask()
-            except NoNoticesError as error:
-                return str(error)
-            # Do nothing in between: every opening of a file waits until the fork server has the
-            # descriptor.
-            try:
-                sock.sendmsg([b"n"], rights)
-            except OSError:  # no receiver: waiting calls fail once the descriptor is closed
-                return _CLOSED
-            finally:
-                os.close(fds[0])
-        return ""
+        sock = socket.socket(fileno=os.dup(server))
+    except OSError:
+        return _CLOSED
+    with sock:
+        fds = array.array("i", [0])
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+        try:
+            fds[0] = ask()
+        except NoNoticesError as error:
+            return str(error)
+        # Do nothing in between: every opening of a file waits until the listener has the
+        # descriptor.
+        try:
+            sock.sendmsg([b"n"], rights)
+        except OSError:  # no receiver: waiting calls fail once the descriptor is closed
+            return _CLOSED
+        finally:
+            os.close(fds[0])
+    return ""
 
 
 _base: list[bytes] = []

@@ -30,6 +30,18 @@ class Sandbox(Struct, frozen=True, forbid_unknown_fields=True):
     closed: bool = False
 
 
+class Launch(Struct, frozen=True):
+    """How `launch` starts a command that writes into `folder`.
+
+    `seen_at` holds the descriptors of a `listener.Recording`, and `locale` the variable LC_CTYPE.
+    """
+
+    sandbox: Sandbox | None = None
+    folder: str = ""
+    seen_at: tuple[int, ...] = ()
+    locale: str = ""
+
+
 def landlock_version(level: str) -> int:
     """Return the version of Landlock that a level names; 0 if it names none."""
     for word in level.split(", "):
