@@ -90,10 +90,9 @@ def rule_tasks(
         files, packages = _files(rule, config.root, sources, declared)
         outputs = [config.root / name for name in rule.outputs]
         before = [name for need in rule.needs for name in found.tasks[need].outputs]
-        references = [path for op in config.ops for path in op.reference.files]
         own = [*outputs, *(config.root / name for name in files)]
         wall = fence.around(
-            off_limits_of(own, references, cache=cache.folder, root=config.root),
+            off_limits_of(cache.folder, config.root),
             "",
             emulated=False,
             own=map(str, own),

@@ -28,6 +28,9 @@ class Sandbox(Struct, frozen=True, forbid_unknown_fields=True):
     writable: tuple[str, ...] = ()
     required: bool = False
     closed: bool = False
+    # A file that lists the references of all ops, which are hidden but for those in `shared`.
+    references: str = ""
+    shared: tuple[str, ...] = ()
 
 
 class Launch(Struct, frozen=True):
