@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from gpuemu_flow.tasks.params import (
     StageParams,
 )
 from gpuemu_flow.workers.api import EMULATED
+from gpuemu_flow.workers.imports import is_workspace_path
 from gpuemu_flow.workers.sandbox.fence import NOTHING, Fence
 from gpuemu_flow.workers.sandbox.spec import OFF
 
@@ -63,6 +64,7 @@ class Compiler:
         self._seed = self._master_seed(overrides)
         self.sources = SourceIndex(config.root)
         wanted = config.sandbox
+        self.references = frozenset(_references(config))
         self.fence = Fence(
             wanted.mode,
             config.root,
@@ -71,6 +73,8 @@ class Compiler:
             tuple(map(str, (*wanted.hidden, *_results(config)))),
             wanted.apart,
             self._outputs_apart(config),
+            self.references,
+            str(cache.references_path(self.references)),
         )
         self._forbidden = ForbiddenFiles(config.root, cache.folder, config.files, self.sources)
         self._programs = ProgramCompiler(
@@ -412,6 +416,18 @@ def links_on_the_way(config: Config) -> list[list[str]]:
     paths.update({Path(python)} if python and "/" in python else ())
     found = {link for path in paths for link in links_of(str(path))}
     return sorted([link, str(Path(link).readlink())] for link in found)
+
+
+def _references(config: Config) -> Iterator[str]:
+    """Yield the real paths of the files of the workspace that only judge ops."""
+    programs = {
+        os.path.realpath(path) for op in config.ops if op.op is not None for path in op.op.files
+    }
+    for op in config.ops:
+        for path in {file for ref in (op.reference, *op.compares) for file in ref.files}:
+            real = os.path.realpath(path)
+            if real not in programs and is_workspace_path(real, str(config.root)):
+                yield real
 
 
 def _results(config: Config) -> list[Path]:

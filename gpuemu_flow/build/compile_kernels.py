@@ -42,7 +42,7 @@ from gpuemu_flow.tasks.params import (
     StageParams,
     params_of,
 )
-from gpuemu_flow.workers.sandbox.fence import Fence, OffLimits, off_limits_of
+from gpuemu_flow.workers.sandbox.fence import Fence, off_limits_of
 from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 DEFAULT_ARCH = "sm_80"
@@ -294,7 +294,8 @@ class KernelCompiler:
             version = triton_version(self._python)
             params = msgspec.structs.replace(params, triton=compiled, triton_version=version)
         own = map(str, _own(kernel))
-        wall = self._fence.around(self._off_limits(kernel), "", emulated=False, own=own)
+        off_limits = off_limits_of(self._cache.folder, self._root)
+        wall = self._fence.around(off_limits, "", emulated=False, own=own)
         maker = wall
         if wall is not None and kind == COMMAND:
             maker = self._with_outputs(wall, kernel)
@@ -333,11 +334,6 @@ class KernelCompiler:
         """Return the sandbox `wall`, extended so that a build command can write its outputs."""
         outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
         return with_outputs(wall, outputs, programs_of(self._config), self._root)
-
-    def _off_limits(self, kernel: KernelConfig) -> OffLimits:
-        """Return the restrictions that keep a compiler away from the files of references."""
-        references = [path for op in self._config.ops for path in op.reference.files]
-        return off_limits_of(_own(kernel), references, cache=self._cache.folder, root=self._root)
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:

@@ -18,7 +18,7 @@ from gpuemu_flow.model.value_rules import SCALAR
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.workers.api import EMULATED, Gradients, Program
 from gpuemu_flow.workers.imports import FRAMEWORKS
-from gpuemu_flow.workers.sandbox.fence import NOTHING, Fence, OffLimits
+from gpuemu_flow.workers.sandbox.fence import Fence, OffLimits
 
 
 class ProgramCompiler:
@@ -64,7 +64,6 @@ class ProgramCompiler:
             own = self._forbidden.own(op, ref)
             sandbox = self._fence.around(off_limits, path, emulated=emulated, own=own)
         if emulated:
-            off_limits = NOTHING  # the emulator's process runs no code of the user
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         program = Program(
             ref.kind,
@@ -103,7 +102,6 @@ class ProgramCompiler:
             forbid=op.forbid if fenced else (),
             framework=self._framework(ref),
             sandbox=sandbox,
-            **off_limits,
         )
         settings: dict[str, Json] = msgspec.to_builtins(program)
         return settings

@@ -89,10 +89,10 @@ def rule_tasks(
     for rule in config.rules:
         files, packages = _files(rule, config.root, sources, declared)
         outputs = [config.root / name for name in rule.outputs]
-        references = [path for op in config.ops for path in op.reference.files]
+        before = [name for need in rule.needs for name in found.tasks[need].outputs]
         own = [*outputs, *(config.root / name for name in files)]
         wall = fence.around(
-            off_limits_of(own, references, cache=cache.folder, root=config.root),
+            off_limits_of(cache.folder, config.root),
             "",
             emulated=False,
             own=map(str, own),
@@ -100,7 +100,6 @@ def rule_tasks(
         if wall is not None:
             wall = with_outputs(wall, outputs, programs, config.root)
             if rule.only_inputs:
-                before = [name for need in rule.needs for name in found.tasks[need].outputs]
                 wall = _closed(wall, [*files, *before], rule.outputs)
         target = cache.manifest_path(stages.RULE, rule.name).relative_to(cache.folder)
         found.tasks[rule.name] = TaskSpec(
@@ -122,6 +121,7 @@ def rule_tasks(
                 "file": rule.file,
                 "line": rule.line,
                 "declared": declared,
+                "before": before,
                 "timeout": rule.timeout,
                 "scratch": [
                     path.relative_to(config.root).as_posix()

@@ -41,11 +41,10 @@ def without(settings: Json, hidden: Sequence[str], root: Path) -> Json:
     if not hidden:
         return settings
     paths = [str(root / name) for name in hidden]
-    found = {**settings, "forbidden": [*settings["forbidden"], *paths]}
-    if settings.get("sandbox") is not None:
-        fence = settings["sandbox"]
-        found["sandbox"] = {**fence, "hidden": [*fence["hidden"], *paths]}
-    return found
+    fence = settings.get("sandbox")
+    if fence is None:
+        return settings
+    return {**settings, "sandbox": {**fence, "hidden": [*fence["hidden"], *paths]}}
 
 
 def without_hidden(stage: str, settings: Json, parts: KeyParts, root: Path) -> Json:

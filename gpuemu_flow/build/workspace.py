@@ -315,6 +315,7 @@ class Workspace:
         version = own_code.digest(files)
         compiler = Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
+        self.cache.keep_references(compiler.references)
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         patterns = {pattern for op in config.ops for pattern in (*op.depends, *op.shared)}
         patterns.update(pattern for rule in config.rules for pattern in rule.inputs)

@@ -104,6 +104,7 @@ NONFINITE_HINT = "`nonfinite = true` tries them, `nonfinite = false` says that n
 STANDING = frozenset(
     (
         "untracked-inputs",
+        "rule-undeclared-input",
         "rule-undeclared-output",
         "rule-deleted-file",
         "loose-tolerance",

@@ -262,6 +262,7 @@ def run_tool(
     environment: Mapping[str, str] | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
     cancel: threading.Event | None = None,
+    fds: Sequence[int] = (),
 ) -> ToolRun:
     """Run a program in a process group of its own; stop the group on timeout or too much output.
 
@@ -277,7 +278,7 @@ def run_tool(
             stderr=subprocess.PIPE,
             cwd=cwd,
             env=dict(variables),
-            pass_fds=[lifeline],
+            pass_fds=[lifeline, *fds],
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

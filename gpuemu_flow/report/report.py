@@ -176,17 +176,14 @@ class _Reader:
 
 
 def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]:
-    """Return the warnings about rules that wrote or deleted files that they do not declare."""
+    """Return the warnings about rules that used files that they do not declare."""
     found = []
     for name, spec in tasks.items():
         if spec.stage != stages.RULE:
             continue
-        from gpuemu_flow.tasks.build_rule import deleted_problem, undeclared_problem  # noqa: PLC0415
+        from gpuemu_flow.tasks.build_rule import undeclared_problems  # noqa: PLC0415
 
-        values = reader.values(name)
-        for kept, told in (("undeclared", undeclared_problem), ("deleted", deleted_problem)):
-            if values.get(kept):
-                found.append(told(spec, values[kept]))
+        found += undeclared_problems(spec, reader.values(name))
     return found
 
 
@@ -202,14 +199,14 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
     chosen, observed = set(tasks), workspace.snapshot.observed
     found: dict[str, dict[str, None]] = {}
     for name, outline in workspace.graph.tasks.items():
-        if outline.stage in (stages.OP, stages.REFERENCE) and name in chosen:
+        if outline.stage in (stages.OP, stages.REFERENCE, stages.RULE) and name in chosen:
             for reason in observed.untracked(name):
                 found.setdefault(reason, {})[f"{outline.stage} of {outline.subject}"] = None
     return [
         Problem(
             "untracked-inputs",
             f"{_few(list(programs))}: {reason}",
-            "name the other files that they read with `depends`"
+            "name the other files that they read with `depends`, those of a rule with `inputs`"
             + ("; see docs/caching.md#where-nothing-is-seen" if reason.startswith(UNSEEN) else ""),
             warning=True,
         )

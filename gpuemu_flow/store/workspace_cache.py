@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
-from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 
 _TAG = (
@@ -20,6 +22,10 @@ _TAG = (
     b"# See https://bford.info/cachedir/ for what this file tells backup programs.\n"
 )
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
+
+
+def _listed(paths: Iterable[str]) -> bytes:
+    return os.fsencode("\0".join(sorted(paths)))
 
 
 def damaged(message: str, path: Path) -> Problem:
@@ -67,6 +73,18 @@ class WorkspaceCache:
         """Return the path of a task's manifest; the op's name is quoted as one path component."""
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
         return self.manifests / stage / f"{name}.json"
+
+    def references_path(self, references: Iterable[str]) -> Path:
+        """Return the file that lists the references of all ops, for the sandboxes of other ops."""
+        return self.folder / f"references-{digest_bytes(_listed(references))[:16]}"
+
+    def keep_references(self, references: Collection[str]) -> None:
+        """Write that file; where that is impossible, ops cannot be fenced, and do not run."""
+        path = self.references_path(references)
+        with contextlib.suppress(StoreError):
+            if references and not path.is_file():
+                self.create()
+                self.files.write(path, _listed(references))
 
     def log_path(self, task: str) -> Path:
         """Return the log file of a task."""

@@ -29,7 +29,14 @@ from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_ma
 from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.tasks.parts import compilers
 from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
-from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
+from gpuemu_flow.tasks.parts.machine_results import (
+    MachineResults,
+    command_uses,
+    machine_results,
+    some,
+    unlisted,
+)
+from gpuemu_flow.workers.listener import Recording
 
 STAGE = stages.BUILD
 VERSION = stages.VERSIONS[STAGE]
@@ -352,10 +359,11 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     built = Built()
     tool_sandbox = _tool_sandbox(spec, folder)
     outputs = [context.root / name for name in (params.ptx, params.cubin) if name]
-    with placeholders(outputs, tool_sandbox):
+    with Recording() as recording, placeholders(outputs, tool_sandbox):
         failure = compilers.command(
-            params.command or (), context.root, cancel=context.cancel, tool_sandbox=tool_sandbox
-        )
+            params.command or (), context.root, cancel=context.cancel, tool_sandbox=tool_sandbox,
+            recording=recording,
+        )  # fmt: skip
     if failure is not None:
         built.problems.append(failure)
         built.again = True
@@ -371,6 +379,15 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
                 warning=True,
             )
         )
+        return built
+    sandbox = None if tool_sandbox is None else tool_sandbox.sandbox
+    listed = [*spec.sources, *map(str, outputs), *(sandbox or {"writable": ()})["writable"]]
+    read = unlisted(recording.sightings.opened(), context, sandbox, listed)
+    if read:
+        built.again = True
+        text = f"{spec.name}: build.command also read {some(read)}, which `inputs` does not name"
+        hint = "name it in `inputs`; until then every run runs the command"
+        built.problems.append(Problem("build-undeclared-inputs", text, hint, warning=True))
     return built
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, ValidationError, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
@@ -38,7 +39,15 @@ from gpuemu_flow.tasks.base import (
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.tasks.parts import compilers
-from gpuemu_flow.tasks.parts.machine_results import MachineResults, command_uses, machine_results
+from gpuemu_flow.tasks.parts.machine_results import (
+    MOST_UNDECLARED,
+    MachineResults,
+    command_uses,
+    machine_results,
+    some,
+    unlisted,
+)
+from gpuemu_flow.workers.listener import Recording
 from gpuemu_flow.workers.sandbox.spec import landlock_version
 
 STAGE = stages.RULE
@@ -46,7 +55,6 @@ VERSION = stages.VERSIONS[STAGE]
 MAX_OUTPUT_BYTES = 1 << 30
 MOST_FILES = 50_000
 """Largest number of files to check for undeclared outputs."""
-MOST_UNDECLARED = 100
 
 _TICKS = 100
 _STAGED = ".part"
@@ -74,6 +82,8 @@ class _Made(Struct, frozen=True):
     undeclared: tuple[str, ...]
     deleted: tuple[str, ...]
     duration_s: float
+    reads: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 def _made(stored: Json, names: Sequence[str]) -> _Made | None:
@@ -125,9 +135,13 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     if made is None:
         context.about_to_run()
         made = _execute(spec, context, environment)
-    if context.unchanged() and not context.inputs.moved(used, begun):
+    read = (os.path.join(context.root, name) for name in made.reads)  # noqa: PTH118
+    seen = context.inputs.discover(
+        replace(uses, files=uses.files.union(read), untracked=frozenset(made.unseen)), named
+    )
+    if context.unchanged() and not context.inputs.moved(seen, begun):
         if executed:
-            context.cache.actions.put(known.add(used), to_builtins(made))
+            context.cache.actions.put(known.add(seen), to_builtins(made))
         if shared is not None:
             digests = [output.digest for output in made.outputs.values()]
             shared.store(known.key(used), to_builtins(made), digests)
@@ -142,35 +156,37 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
             "outputs": states,
             "undeclared": list(made.undeclared),
             "deleted": list(made.deleted),
+            "reads": list(made.reads),
         },
-        discovered=used,
+        discovered=seen,
     )
 
 
-def undeclared_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning about files that a command wrote although it does not declare them."""
-    return Problem(
+_TOLD = {
+    "reads": (
+        "rule-undeclared-input",
+        "also read {}, which its inputs do not name",
+        "name it in `inputs`, or the rule that makes it in `needs`",
+    ),
+    "undeclared": (
         "rule-undeclared-output",
-        f"{spec.name} also wrote {_some(names)}, which its outputs do not name",
+        "also wrote {}, which its outputs do not name",
         "name it in `outputs`: other files are neither watched nor restored",
-        *_place(spec),
-        warning=True,
-    )
-
-
-def deleted_problem(spec: TaskSpec, names: Sequence[str]) -> Problem:
-    """Return the warning about files that a command deleted although it does not declare them."""
-    return Problem(
+    ),
+    "deleted": (
         "rule-deleted-file",
-        f"{spec.name} deleted {_some(names)}, which its outputs do not name",
+        "deleted {}, which its outputs do not name",
         "let it delete only what it made itself: nothing puts other files back",
-        *_place(spec),
-        warning=True,
-    )
+    ),
+}
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def undeclared_problems(spec: TaskSpec, values: Mapping[str, Json]) -> Iterator[Problem]:
+    """Yield the warnings about files that a command used although it does not declare them."""
+    for kept, (slug, text, hint) in _TOLD.items():
+        if values.get(kept):
+            message = f"{spec.name} {text.format(some(values[kept]))}"
+            yield Problem(slug, message, hint, *_place(spec), warning=True)
 
 
 def _place(spec: TaskSpec) -> tuple[str, int]:
@@ -263,10 +279,11 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
     with context.cache.files.temporary(context.cache.staging, prefix="rule-") as folder:
         sandbox = spec.settings["sandbox"]
         tool_sandbox = None if sandbox is None else compilers.ToolSandbox(folder, sandbox)
-        with placeholders(paths, tool_sandbox):
+        with Recording() as recording, placeholders(paths, tool_sandbox):
             failure = compilers.command(
                 arguments,
                 context.root,
+                recording=recording,
                 cancel=context.cancel,
                 tool_sandbox=tool_sandbox,
                 environment=environment,
@@ -287,6 +304,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
             hint = "correct the command or `outputs`; a link or a folder is no output"
             raise RunnerError(Problem("rule-output-missing", text, hint, *_place(spec)))
         outputs[name] = _Output(context.cache.blobs.write(found[0]), found[1])
+    listed = (*spec.sources, *spec.outputs, *spec.settings["before"], *spec.settings["scratch"])
     after = _look(spec, context.root)
     declared = {*spec.settings["declared"], *spec.sources}
     scratch = tuple(f"{name}/" for name in spec.settings["scratch"])
@@ -300,6 +318,8 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
         left(name for name, stamp in after.items() if before.get(name) != stamp),
         left(name for name in before if name not in after and _is_gone(context.root, name)),
         time.perf_counter() - begin,
+        () if closed else unlisted(recording.sightings.opened(), context, sandbox, listed),
+        tuple(sorted(recording.sightings.observation().untracked)),
     )
 
 

@@ -86,9 +86,6 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True):
     masks: Mapping[str, Mapping[str, Json]] = {}
     # The source runs with float64 replaced by float32; see `jobs`.
     shadow: bool = False
-    # Files and folders that are hidden from the process, and files that it may only read.
-    forbidden: tuple[str, ...] = ()
-    read_only: tuple[str, ...] = ()
     # Inputs passed as Python numbers: None, or the list in which the element is an index.
     scalars: Mapping[str, Json] = {}
     # Inputs passed as None if their array has only axes of size 0.

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 
 PREPARE_SECONDS = 300.0  # for making inputs and writing outputs
+LOAD_SECONDS = 30.0
+"""Least time that loading a program may take; more if its `timeout` is more."""
 
 
 class Attempt(Struct, frozen=True):
@@ -92,7 +94,6 @@ class WorkerClient:
         self,
         worker: WorkerProcess,
         program: Program,
-        load_seconds: float,
         cancel: threading.Event | None = None,
         *,
         loading: bool = False,
@@ -103,7 +104,7 @@ class WorkerClient:
         self.current: object = None
         self._arena_sent = False
         self._program = program
-        self._load_seconds = max(load_seconds, program.timeout)
+        self._load_seconds = max(LOAD_SECONDS, program.timeout)
         self._cancel = cancel
         self._loading = loading
         self._loaded = False
@@ -153,6 +154,12 @@ class WorkerClient:
             error = replace(error, message=f"loading: {error.message}")
         return self._failed(index, error, load_failed=loading, killed=code == -signal.SIGKILL)
 
+    def _slow(self, text: str) -> RunError:
+        hint = "raise `timeout` of the op if it really needs longer"
+        if spawns(self.worker.pid):
+            hint = f"{SPAWNED}; {hint}"
+        return RunError("op-timeout", text, hint, self.worker.stderr_tail())
+
     def _load(self, index: int) -> Attempt | None:
         """Load the program if it is not loaded yet; return the failed Attempt if that fails."""
         if self._loaded:
@@ -167,11 +174,8 @@ class WorkerClient:
             error = message["error"]
             failure = convert(error, RunError | None)
         except DeadlineError:
-            text = f"loading took over {self._load_seconds:g} s"
-            tail = self.worker.stderr_tail()
-            return self._failed(
-                index, RunError("op-timeout", text, stderr_tail=tail), load_failed=True
-            )
+            error = self._slow(f"loading took over {self._load_seconds:g} s")
+            return self._failed(index, error, load_failed=True)
         except WorkerEndedError as ended:
             return self._ended(index, ended.code, loading=True)
         except CancelledRunError:
@@ -236,12 +240,9 @@ class WorkerClient:
                 outcome = replace(outcome, error=hinted(outcome.error, self._program))
             return Attempt(outcome), answer
         except DeadlineError:
-            tail = self.worker.stderr_tail()
-            text = f"no result after {self._patience:g} s; the process group was killed"
-            hint = "raise `timeout` of the op if it really needs longer"
-            if spawns(self.worker.pid):
-                hint = f"{SPAWNED}; {hint}"
-            error = RunError("op-timeout", text, hint, tail)
+            error = self._slow(
+                f"no result after {self._patience:g} s; the process group was killed"
+            )
             return self._failed(index, error, timed_out=True), {}
         except WorkerEndedError as ended:
             return self._ended(index, ended.code), {}

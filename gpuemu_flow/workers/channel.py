@@ -142,9 +142,10 @@ def create(name: str, *, fixed: bool = False) -> int:
     The descriptor is closed on exec.
     """
     if _LINUX:
+        if not fixed:  # a program that shares it cannot seal it against us
+            return os.memfd_create(name, os.MFD_CLOEXEC)
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        if fixed:
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         return fd
     fd, path = tempfile.mkstemp(prefix=f"{name}-")
     os.unlink(path)  # noqa: PTH108 - never a path of ours

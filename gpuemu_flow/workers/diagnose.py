@@ -141,8 +141,16 @@ def _hidden_path(error: BaseException, program: Program) -> str:
     if not isinstance(path, str):
         return ""
     real = os.path.realpath(path)
-    hidden = any(Path(real).is_relative_to(at) for at in map(os.path.realpath, program.forbidden))
-    return shown_path(real, program.root) if hidden else ""
+    places = map(os.path.realpath, (program.root, *program.sandbox.hidden))
+    if not any(Path(real).is_relative_to(place) for place in places):
+        return ""
+    try:
+        os.close(os.open(real, os.O_RDONLY | os.O_NONBLOCK))
+    except PermissionError:
+        return shown_path(real, program.root)
+    except OSError:
+        pass
+    return ""
 
 
 def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:

@@ -97,20 +97,8 @@ class ForkServer:
             os._exit(0)
 
     def _react(self, source: str | int | listener.Incoming | listener.Listener) -> None:
-        if isinstance(source, listener.Listener):
-            if not source.serve():
-                self._selector.unregister(source.fd)
-                source.close()
-        elif isinstance(source, listener.Incoming):
-            made = source.take()
-            if made is None:
-                self._selector.unregister(source.sock)
-                source.close()
-            else:
-                try:
-                    self._selector.register(made.fd, selectors.EVENT_READ, made)
-                except (OSError, KeyError):  # nothing that can be waited for
-                    made.close()
+        if isinstance(source, (listener.Listener, listener.Incoming)):
+            listener.react(self._selector, source)
         elif source == _CONTROL:
             while (request := self._requests.read()) is not None:
                 if not request.get("calls_only"):
@@ -168,7 +156,7 @@ class ForkServer:
             lifeline.setblocking(False)
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
             taker = listener.Incoming(incoming, os.dup(given.report))
-            self._selector.register(incoming, selectors.EVENT_READ, taker)
+            listener.register(self._selector, taker)
             _tell_started(lifeline, pid, scratch)
         if ready is not None:
             ready.close()

@@ -9,11 +9,10 @@ import site
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from errno import EACCES
-from importlib import abc, machinery, util
+from importlib import machinery, util
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from gpuemu_flow.model.errors import did_you_mean
@@ -60,7 +59,7 @@ class _FreshLoader(machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
-        source = self.get_data(path)
+        source = _read_module(self, path)
         # A checkout of this package may be the workspace. Its own modules are not transformed,
         # since those that make the shadow would be needed to load themselves.
         absolute = os.path.abspath(path)  # noqa: PTH100 - hot
@@ -83,8 +82,22 @@ def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
         return _usual_code(loader, fullname)
-    code: types.CodeType = loader.source_to_code(loader.get_data(path), path)
+    code: types.CodeType = loader.source_to_code(_read_module(loader, path), path)
     return code
+
+
+def _read_module(loader: Any, path: str) -> bytes:
+    """Return the source of a module; where the sandbox hides it, of a module that holds nothing.
+
+    So an op can import a package whose ``__init__`` imports the hidden reference, too.
+    """
+    try:
+        source: bytes = loader.get_data(path)
+    except PermissionError:
+        if not _fenced:
+            raise
+        return _hidden_module(path)
+    return source
 
 
 def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
@@ -129,6 +142,7 @@ def _look_for_names(finder: Any) -> None:
 
 
 _finders_are_fresh = False
+_fenced = False
 
 
 def forget_folders() -> None:
@@ -147,6 +161,8 @@ def enter_workspace(program: Program) -> None:
 
     Raises OpError: ``op-not-loadable``: the root is no directory.
     """
+    global _fenced  # noqa: PLW0603 - loaders have no other way to be told
+    _fenced = program.sandbox is not None
     os.environ.update(program.env)
     try:
         os.chdir(program.root)
@@ -300,7 +316,7 @@ def _names_in_use() -> frozenset[str]:
     return frozenset(names - {"", _PACKAGE_NAME, "__pycache__"})
 
 
-# Let an op import a package whose ``__init__`` imports the hidden reference, too.
+# Stand-ins for the objects of hidden modules.
 
 
 class _Hidden:
@@ -328,49 +344,16 @@ for _name in _USES.split():
     setattr(_Hidden, f"__{_name}__", _use)
 
 
-class _Finder(abc.MetaPathFinder):
-    def __init__(self, files: frozenset[str]) -> None:
-        self._files = files
-        self._names = frozenset(map(_module_name, files))
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> machinery.ModuleSpec | None:
-        if fullname.rpartition(".")[2] not in self._names:
-            return None
-        spec = machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.origin is None:
-            return None
-        real = os.path.realpath(spec.origin)
-        if real not in self._files:
-            return None
-        spec.loader = _Loader(real)
-        return spec
+def hidden(name: str, path: str) -> _Hidden:
+    """Return what stands for an object of a hidden module; its `__getattr__`."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _Hidden(path)
 
 
-class _Loader(abc.Loader):
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def exec_module(self, module: ModuleType) -> None:
-        def hidden(name: str) -> _Hidden:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            return _Hidden(self._path)
-
-        module.__dict__["__getattr__"] = hidden
-
-
-def hide(files: Iterable[str]) -> None:
-    """Replace the modules of these files from now on by empty ones, in this process."""
-    sys.meta_path.insert(0, _Finder(frozenset(map(os.path.realpath, files))))
-
-
-def _module_name(path: str) -> str:
-    """Return the last part of the dotted name under which a file is imported."""
-    folder, name = os.path.split(path)
-    stem = os.path.splitext(name)[0]  # noqa: PTH122
-    return os.path.basename(folder) if stem == "__init__" else stem  # noqa: PTH119
+def _hidden_module(path: str) -> bytes:
+    lines = "def __getattr__(name):\n    from {} import hidden\n    return hidden(name, {!r})\n"
+    return lines.format(__name__, path).encode()
 
 
 def _refused(path: str) -> PermissionError:

@@ -12,13 +12,17 @@ import errno
 import os
 import re
 import select
+import selectors
 import socket
 import stat
+import threading
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuemu_flow.model.installed import is_installed
+from gpuemu_flow.workers import channel
 from gpuemu_flow.workers.notices import Notice, ProcessMemory, Receiver
-from gpuemu_flow.workers.sightings import framed
+from gpuemu_flow.workers.sightings import Sightings, framed
 
 _MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _TEMPORARY = 0o600  # the mode that `mkstemp` gives
@@ -38,6 +42,24 @@ _MAX_BYTES = 24 << 20
 _MAX_LISTENERS = 256
 _TOO_MUCH = b"uthe program used more files than are written down"
 _UNREADABLE = b"uthe files of a process that the program started with other rights cannot be seen"
+_RING = b"uthe program uses io_uring, and the files that it opens by that cannot be seen"
+_NARROW = b"uthe program starts a 32-bit program, whose files cannot be seen"
+
+
+class _Change(NamedTuple):
+    """A record of a change that a call makes, unless it fails: it is seen before it is made."""
+
+    record: bytes
+    path: bytes
+    target: bytes = b""
+    before: tuple[int, ...] = ()
+
+    def is_made(self) -> bool:
+        if self.record[:1] in (b"a", b"x"):
+            return not os.path.lexists(self.path)
+        if self.before:
+            return _stamp(self.path) != self.before
+        return os.path.lexists(self.target) if self.target else os.path.exists(self.path)  # noqa: PTH110
 
 
 class Listener:
@@ -52,6 +74,7 @@ class Listener:
         self._memory = ProcessMemory()
         self._written: set[bytes] = set()
         self._looked: set[bytes] = set()
+        self._changes: dict[int, _Change] = {}
         self._left = _MAX_BYTES
         self._poll = select.poll()
         self._poll.register(receiver.fd, select.POLLIN)
@@ -76,6 +99,8 @@ class Listener:
             if notice is None:
                 continue
             try:
+                if self._changes:
+                    self._settle(notice.thread)
                 denied = self._take(notice)
             except (OSError, ValueError, OverflowError):  # the caller has gone, or names nonsense
                 denied = False
@@ -90,8 +115,34 @@ class Listener:
 
     def close(self) -> None:
         """Close the descriptor; receive nothing more."""
+        for thread in list(self._changes):
+            self._settle(thread)
         self._receiver.close()
         os.close(self._report)
+
+    def _settle(self, thread: int) -> None:
+        """Record the changes that are made by now.
+
+        The last call of `thread` is over: where it made no change, it only asked whether it could.
+        """
+        for one, change in list(self._changes.items()):
+            if change.is_made():
+                del self._changes[one]
+                self._looked.clear()
+                if change.target:
+                    self._forget(change.target)
+                self._put(change.record)
+            elif one == thread:
+                del self._changes[one]
+                for path in filter(None, (change.path, change.target)):
+                    self._read(path, found=b"e")
+                    self._read(os.path.dirname(path))  # noqa: PTH120 - it may be what is missing
+
+    def _expect(self, notice: Notice, kind: bytes, path: bytes) -> None:
+        """Record a change when it is made."""
+        before = _stamp(path) if kind == b"w" else ()
+        if path.startswith(b"/"):
+            self._changes[notice.thread] = _Change(kind + path, path, before=before)
 
     def _take(self, notice: Notice) -> bool:
         """Record the files that a system call uses; return True if the call is to be refused."""
@@ -102,6 +153,9 @@ class Listener:
             return False
         if call.name == "symlink":
             self._symlink(notice)
+            return False
+        if call.name == "ring":
+            self._put(_RING)
             return False
         return self._take_path(notice, self._path(notice, call.folder, call.path))
 
@@ -115,21 +169,23 @@ class Listener:
         if call.name == "start":
             self._start(path)
         elif call.name == "create":
-            self._write(b"w", path)
+            self._expect(notice, b"w", path)
         elif call.name in ("move", "link"):
             target = self._path(notice, call.to_folder, call.to_path)
-            if os.path.lexists(path) and (call.name == "move" or not os.path.lexists(target)):
-                self._pair(b"a" if call.name == "move" else b"k", path, target)
+            self._pair(notice, b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
-        elif call.name == "folder" and not os.path.lexists(path):
-            self._write(b"d", path)
-        elif call.name in ("touch", "folder", "cut"):
+        elif call.name in ("folder", "node") and not os.path.lexists(path):
+            self._expect(notice, b"d" if call.name == "folder" else b"w", path)
+        elif call.name in ("touch", "folder", "node", "cut"):
             self._read(path, found=b"f")  # whether there is one shows in the answer
             if call.name == "cut" and os.path.lexists(path):
                 self._write(b"t", path)
-        elif call.name == "remove" and os.path.lexists(path):
-            self._write(b"x", path)
+        elif call.name == "remove":
+            if os.path.lexists(path):
+                self._expect(notice, b"x", path)
+            else:
+                self._read(path)
         return False
 
     def _open(self, notice: Notice, path: bytes) -> bool:
@@ -146,13 +202,13 @@ class Listener:
         elif not os.path.lexists(path):
             if flags & os.O_CREAT:
                 temporary = flags & os.O_EXCL and mode & 0o777 == _TEMPORARY
-                self._write(b"w" if flags & os.O_TRUNC or temporary else b"c", path)
+                self._expect(notice, b"w" if flags & os.O_TRUNC or temporary else b"c", path)
             else:
                 self._read(path)
         elif flags & os.O_EXCL and flags & os.O_CREAT:
             self._read(path, found=b"e")  # it exists, so that opening it fails
         elif flags & os.O_TRUNC:
-            self._write(b"w", path)
+            self._expect(notice, b"w", path)
         elif flags & os.O_WRONLY:
             self._write(b"t", path)
         else:
@@ -163,22 +219,32 @@ class Listener:
         call = notice.call
         source = self._memory.text(notice.thread, notice.arguments[call.path]) or b""
         target = self._path(notice, call.to_folder, call.to_path)
-        if source and target and not os.path.lexists(target):
+        if source and target:
             full = os.path.join(os.path.dirname(target), source)  # noqa: PTH118, PTH120
-            self._pair(b"k", os.fsencode(_tidied(os.fsdecode(full))), target)
+            self._pair(notice, b"k", os.fsencode(_tidied(os.fsdecode(full))), target, soft=True)
 
-    def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
-        """Record that `target` now leads to the file of `source`; `kind` is a move or a link."""
-        self._looked.clear()
-        record = kind + source + b"/" + target
-        if source.startswith(b"/") and target.startswith(b"/") and record not in self._written:
-            below = target + b"/"
-            self._written -= {
-                known
-                for known in self._written
-                if known[1:] == target or known[1:].startswith(below)
-            }
-            self._put(record)
+    def _pair(
+        self, notice: Notice, kind: bytes, source: bytes, target: bytes, *, soft: bool = False
+    ) -> None:
+        """Record, when it is made, a move or a link by which `target` leads to `source`."""
+        if not (source.startswith(b"/") and target.startswith(b"/")):
+            return
+        if kind == b"k" and os.path.lexists(target):
+            self._read(target, found=b"e")  # it exists, so that the call fails
+        elif not soft and not os.path.lexists(source):
+            self._read(source)
+        else:
+            record = kind + source + b"/" + target
+            self._changes[notice.thread] = _Change(record, source, target)
+
+    def _forget(self, target: bytes) -> None:
+        """Let paths at and below the target of a move or link be recorded again."""
+        below, led = target + b"/", b"/" + target
+        self._written -= {
+            known
+            for known in self._written
+            if known[1:] == target or known[1:].startswith(below) or known.endswith(led)
+        }
 
     def _path(self, notice: Notice, at: int, position: int) -> bytes:
         """Return the absolute path that a system call names, with links not resolved."""
@@ -228,7 +294,10 @@ class Listener:
                 return
             self._read(path)
             self._read(path, found=b"e")
-            path = interpreter(path)
+            head = _head(path)
+            if head.startswith(b"\x7fELF\x01"):
+                self._put(_NARROW)
+            path = _interpreter(head)
             if not path.startswith(b"/"):
                 return
 
@@ -276,6 +345,72 @@ class Incoming:
         os.close(self._report)
 
 
+def register(selector: selectors.BaseSelector, source: Incoming | Listener) -> None:
+    """Let a selector wait for a source; its data is the source, for `react`."""
+    fd = source.fd if isinstance(source, Listener) else source.sock
+    try:
+        selector.register(fd, selectors.EVENT_READ, source)
+    except (OSError, KeyError):  # nothing that can be waited for
+        source.close()
+
+
+def react(selector: selectors.BaseSelector, source: Incoming | Listener) -> None:
+    """Answer what arrived at a source; drop it when nothing more can."""
+    if isinstance(source, Listener):
+        if not source.serve():
+            selector.unregister(source.fd)
+            source.close()
+        return
+    made = source.take()
+    if made is not None:
+        register(selector, made)
+    else:
+        selector.unregister(source.sock)
+        source.close()
+
+
+class Recording:
+    """Records, in a thread of this process, what a command and all that it starts use.
+
+    The command has to be started with `fds`, and to call `notices.be_seen` with them. A context
+    manager; `sightings` is complete when it ends.
+    """
+
+    def __init__(self) -> None:
+        self._report = channel.append_only(channel.create("report"))
+        self._taken, self._given = socket.socketpair()
+        self._end, self._ended = os.pipe()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.fds = (self._report, self._given.fileno())
+        self.sightings = Sightings()
+
+    def __enter__(self) -> Recording:
+        self.sightings.follow(self._report)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._ended)
+        self._thread.join()
+        self.sightings.leave(self._report)
+        self._given.close()
+        os.close(self._report)
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._end, selectors.EVENT_READ)
+            register(selector, Incoming(self._taken, os.dup(self._report)))
+            try:
+                while None not in (ready := [key.data for key, _ in selector.select()]):
+                    for source in ready:
+                        react(selector, source)
+            finally:  # calls that wait fail from now on
+                for key in list(selector.get_map().values()):
+                    if key.data is not None:
+                        key.data.close()
+                os.close(self._end)
+
+
 def _is_system(path: str) -> bool:
     return path.startswith(_SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
@@ -315,8 +450,17 @@ def _signed(word: int) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-def interpreter(path: bytes) -> bytes:
-    """Return the program that runs a script or loads an executable; empty if there is none."""
+def _stamp(path: bytes) -> tuple[int, ...]:
+    """Return what changes when a file is truncated or replaced; nothing if it does not exist."""
+    try:
+        s = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return ()
+    return s.st_ctime_ns, s.st_mtime_ns, s.st_ino, s.st_size
+
+
+def _head(path: bytes) -> bytes:
+    """Return the beginning of a program; empty if there is none, or it cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             return b""
@@ -324,9 +468,13 @@ def interpreter(path: bytes) -> bytes:
     except OSError:
         return b""
     try:
-        head = os.pread(fd, 4096, 0)
+        return os.pread(fd, 4096, 0)
     finally:
         os.close(fd)
+
+
+def _interpreter(head: bytes) -> bytes:
+    """Return the program that runs a script or loads an executable; empty if there is none."""
     if head.startswith(b"#!"):
         words = head[2:_HEAD].split(b"\n")[0].split(maxsplit=1)
         return words[0] if words else b""

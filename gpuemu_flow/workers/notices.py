@@ -64,6 +64,7 @@ _OPENAT = PathCall("open", 0, 1, 2)
 _OTHER = PathCall("other", -1, 0)
 _COMMON = {
     437: PathCall("openat2", 0, 1, 2), 439: PathCall("look", 0, 1, 3), 452: PathCall("touch", 0, 1),
+    425: PathCall("ring", -1, -1),
 }  # fmt: skip
 _X86 = {
     2: PathCall("open", -1, 0, 1), 85: PathCall("create", -1, 0), 257: _OPENAT,
@@ -74,7 +75,8 @@ _X86 = {
     88: _call("symlink", 0, 1), 266: _call("symlink", 0, 2, -1, 1),
     78: PathCall("list", 0, -1), 217: PathCall("list", 0, -1),
     87: PathCall("remove", -1, 0), 84: PathCall("remove", -1, 0), 263: PathCall("remove", 0, 1),
-    76: PathCall("cut", -1, 0),
+    76: PathCall("cut", -1, 0), 133: PathCall("node", -1, 0), 259: PathCall("node", 0, 1),
+    188: PathCall("touch", -1, 0), 189: PathCall("touch", -1, 0),
     90: PathCall("touch", -1, 0), 92: PathCall("touch", -1, 0), 94: PathCall("touch", -1, 0),
     132: PathCall("touch", -1, 0), 235: PathCall("touch", -1, 0), 260: PathCall("touch", 0, 1),
     261: PathCall("touch", 0, 1), 268: PathCall("touch", 0, 1), 280: PathCall("touch", 0, 1),
@@ -89,7 +91,8 @@ _ARM = {
     34: PathCall("folder", 0, 1),
     38: _call("move", 1, 3, 0, 2), 276: _call("move", 1, 3, 0, 2), 37: _call("link", 1, 3, 0, 2),
     36: _call("symlink", 0, 2, -1, 1), 61: PathCall("list", 0, -1),
-    35: PathCall("remove", 0, 1), 45: PathCall("cut", -1, 0),
+    35: PathCall("remove", 0, 1), 45: PathCall("cut", -1, 0), 33: PathCall("node", 0, 1),
+    5: PathCall("touch", -1, 0), 6: PathCall("touch", -1, 0),
     53: PathCall("touch", 0, 1), 54: PathCall("touch", 0, 1), 88: PathCall("touch", 0, 1),
     79: PathCall("look", 0, 1, 3), 48: PathCall("look", 0, 1), 291: PathCall("look", 0, 1, 2),
     78: PathCall("look", 0, 1), 49: PathCall("look", -1, 0), 43: PathCall("look", -1, 0),
@@ -311,39 +314,49 @@ class Observer:
             return
         self._begun = True
         missed = [b"m" + os.fsencode(path) for path in _hidden_by_preload()]
-        self._write([b"b" + base_records(), *missed])
-        failure = self._listen()
-        if failure:
-            self._write([b"u" + f"{UNSEEN} ({failure})".encode()])
+        _write(self._report, [b"b" + base_records(), *missed])
+        be_seen(self._report, self._server)
 
-    def _write(self, records: list[bytes]) -> None:
-        with suppress(OSError):
-            os.write(self._report, b"".join(map(framed, records)))
 
-    def _listen(self) -> str:
-        """Start the listener; return the reason if that is impossible."""
-        try:
-            if not stat.S_ISSOCK(os.fstat(self._server).st_mode):
-                return _CLOSED
-            sock = socket.socket(fileno=os.dup(self._server))
-        except OSError:
+def be_seen(report: int, server: int) -> None:
+    """Let the listener at the other end of the socket `server` see this process from now on.
+
+    Where that is impossible, the reason is written to the file of records `report`.
+    """
+    failure = _hand_over(server)
+    if failure:
+        _write(report, [b"u" + f"{UNSEEN} ({failure})".encode()])
+
+
+def _write(report: int, records: list[bytes]) -> None:
+    with suppress(OSError):
+        os.write(report, b"".join(map(framed, records)))
+
+
+def _hand_over(server: int) -> str:
+    """Ask for notices, and send their descriptor; return the reason if that is impossible."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(server).st_mode):
             return _CLOSED
-        with sock:
-            fds = array.array("i", [0])
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
-            try:
-                fds[0] = ask()
-            except NoNoticesError as error:
-                return str(error)
-            # Do nothing in between: every opening of a file waits until the fork server has the
-            # descriptor.
-            try:
-                sock.sendmsg([b"n"], rights)
-            except OSError:  # no receiver: waiting calls fail once the descriptor is closed
-                return _CLOSED
-            finally:
-                os.close(fds[0])
-        return ""
+        sock = socket.socket(fileno=os.dup(server))
+    except OSError:
+        return _CLOSED
+    with sock:
+        fds = array.array("i", [0])
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+        try:
+            fds[0] = ask()
+        except NoNoticesError as error:
+            return str(error)
+        # Do nothing in between: every opening of a file waits until the listener has the
+        # descriptor.
+        try:
+            sock.sendmsg([b"n"], rights)
+        except OSError:  # no receiver: waiting calls fail once the descriptor is closed
+            return _CLOSED
+        finally:
+            os.close(fds[0])
+    return ""
 
 
 _base: list[bytes] = []

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gpuemu_flow.workers.work import ProgramSession
 
 
-LOAD_SECONDS = 120.0
 _SERVER_STARTS = 3
 _SLICE = 0.1
 _MOST_PRELOADED = 4
@@ -61,12 +60,10 @@ class Pool:
         *,
         staging: Path,
         env: Mapping[str, str] | None = None,
-        load_timeout: float = LOAD_SECONDS,
     ) -> None:
         self._slots = threading.BoundedSemaphore(max(1, workers))
         self._staging = staging
         self._env = dict(env or {})
-        self._load_timeout = load_timeout
         self._servers: dict[ServerStart, ServerHandle] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -180,7 +177,7 @@ class Pool:
 
         def talk(worker: WorkerProcess) -> WorkerClient:
             worker.follow_with(sightings)
-            return WorkerClient(worker, program, self._load_timeout, cancel, loading=True)
+            return WorkerClient(worker, program, cancel, loading=True)
 
         @contextlib.contextmanager
         def open_private() -> Iterator[WorkerClient]:
@@ -306,7 +303,7 @@ class Pool:
         """
         program = _equipped(program)
         with self._slot(cancel):
-            worker_client = WorkerClient(self._open(program), program, self._load_timeout, cancel)
+            worker_client = WorkerClient(self._open(program), program, cancel)
             sightings = Sightings()
             worker_client.worker.follow_with(sightings)
             try:

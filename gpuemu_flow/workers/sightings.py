@@ -205,6 +205,11 @@ class Sightings:
                 self._made = made
         return self._made
 
+    def opened(self) -> frozenset[str]:
+        """Return the files that were opened or started, and not made or written to."""
+        self.observation()
+        return frozenset(self._seen[READ] - self._changes.written)
+
     def _drain(self, fd: int) -> None:
         start = self._followed[fd]
         try:

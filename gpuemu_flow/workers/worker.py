@@ -45,7 +45,7 @@ from gpuemu_flow.workers.callable import CallableRunner
 from gpuemu_flow.workers.channel import ChannelClosedError, FrameReader, Watch, send
 from gpuemu_flow.workers.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.workers.execute import CaseExecutor, Executed, Runner, converted
-from gpuemu_flow.workers.imports import enter_workspace, hide, set_source_transform
+from gpuemu_flow.workers.imports import enter_workspace, set_source_transform
 from gpuemu_flow.workers.notices import Observer
 from gpuemu_flow.workers.script import CommandRunner, StandardStreams, keep_high
 from gpuemu_flow.workers.tensors import element_type
@@ -198,8 +198,6 @@ class Worker:
             extra = program.memory_limit
             limits.limit_memory(None if extra is None else extra + limits.LOAD_ALLOWANCE)
             self._watch.preparing()
-            if program.forbidden and program.sandbox is not None:
-                hide(program.forbidden)
             self._observer.begin()
             runner = _runner(program, self._streams)
             limits.limit_memory(extra)

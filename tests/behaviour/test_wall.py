@@ -37,6 +37,10 @@ def tried(deed):
         return False
 """
 SCHEMA = 'dims = { N = [5] }\ninputs = { x = ["N"] }\noutput = ["N"]'
+COPIES = (
+    "REF.right", "REF.orig", "REF.bak", "REF~", "REF.rej", ".REF.swp", "#REF#", ".#REF", "REF.1",
+)  # fmt: skip
+"""Names that editors and version control give to copies, and people to what is right."""
 REFUSED = {
     "edit_reference": "opens(REF, os.O_WRONLY)",
     "read_reference": "opens(REF)",
@@ -57,6 +61,18 @@ REFUSED = {
     "edit_numpy": "opens(np.__file__, os.O_WRONLY)",
     "read_ssh_key": "opens(ROOT / 'home' / '.ssh' / 'id_rsa')",
     "read_rival": "opens(ROOT / 'rivals' / 'other.py')",
+    "others_reference": "opens(ROOT / 'refs' / 'nothing.py')",
+    "others_reference_by_import": "__import__('refs.nothing').nothing.reference.__name__",
+    **{
+        f"copy_{n}": f"opens(REF.parent / {name!r}.replace('REF', REF.name))"
+        for n, name in enumerate(COPIES)
+    },
+    "others_copy": "opens(ROOT / 'refs' / 'nothing.py.orig')",
+    "donors_object": "opens(ROOT.parent / 'donor/.git/objects/pack/p')",
+    "donors_tree": "opens(ROOT.parent / 'donor/made/refs' / REF.name)",
+    "clones_object": "opens(ROOT.parent / 'bare.git/objects/pack/p')",
+    "history": "opens(ROOT / '.history/refs/r.py')",
+    "shelf": "opens(ROOT / 'refs/.idea/shelf/r.patch')",
     "connect": "reached(('127.0.0.1', int((ROOT / 'port').read_text())))",
     "connect_named": "reached((ROOT / 'named').read_text(), family=socket.AF_UNIX)",
     "trace": "libc.ptrace(16, os.getppid(), 0, 0) == 0",
@@ -70,6 +86,10 @@ ALLOWED = {
     "read_itself": "opens(__file__)",
     "read_plain": "opens(ROOT / 'plain.txt')",
     "read_numpy": "opens(np.__file__)",
+    "shared_reference": "opens(ROOT / 'refs' / 'pipe.py')",
+    "read_other_op": "opens(ROOT / 'ops' / 'nothing.py')",
+    "read_like_a_copy": "opens(str(REF.parent / REF.stem) + '_fast.py')",
+    "import_package": "__import__('refs.common').common.HERE",
     "write_scratch": "makes(scratch + '/x')",
     "write_declared": "makes(ROOT / 'out' / 'x')",
     "rename_scratch": "[makes(scratch + '/a'), os.rename(scratch + '/a', scratch + '/b'), True][2]",
@@ -82,12 +102,13 @@ ALLOWED = {
 DEEDS = {**REFUSED, **ALLOWED}
 
 
-def does(deed: str) -> Op:
+def does(name: str, deed: str) -> Op:
+    more = 'shared = ["refs/pipe.py"]' if name == "shared_reference" else ""
     return Op(
         op="return x * (2 if done else 3)",
         schema=SCHEMA,
         head=f"{HEAD}\ndone = tried(lambda: {deed})\n",
-        keys="timeout = 20",
+        keys=f"timeout = 20\n{more}",
     )
 
 
@@ -102,7 +123,7 @@ def try_all(folder: Path) -> Ran:
     )
     mini = make_ops(
         folder,
-        {name: does(deed) for name, deed in DEEDS.items()},
+        {name: does(name, deed) for name, deed in DEEDS.items()},
         'cases = 1\ntolerance = "table"',
         table,
     )
@@ -116,6 +137,22 @@ def try_all(folder: Path) -> Ran:
     ):
         mini.write(name, "secret")
     mini.write("plain.txt", "plain")
+    for n, name in enumerate(COPIES):
+        mini.write(f"refs/{name.replace('REF', f'copy_{n}.py')}", "")
+    donor, bare = folder.parent / "donor", folder.parent / "bare.git"
+    for place in (donor / ".git/objects/pack/p", bare / "objects/pack/p", bare / "HEAD",
+                  donor / "made/refs/donors_tree.py"):  # fmt: skip
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("")
+    git = folder.parent / ".git"
+    (git / "objects/info").mkdir(parents=True)
+    (git / "objects/info/alternates").write_text(f"{donor}/.git/objects\n")
+    (git / "config").write_text(f'[remote "origin"]\n\turl = {bare}\n')
+    for name in ("refs/nothing.py.orig", ".history/refs/r.py", "refs/.idea/shelf/r.patch",
+                 "refs/read_like_a_copy_fast.py"):  # fmt: skip
+        mini.write(name, "")
+    mini.write("refs/__init__.py", "from refs import nothing\nF = nothing.reference\n")
+    mini.write("refs/common.py", "HERE = 1\n")
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as named:
         path = str(Path(tempfile.mkdtemp(dir=folder)) / "s")
         named.bind(path)

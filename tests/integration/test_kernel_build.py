@@ -271,6 +271,10 @@ def test_a_command_without_inputs_is_run_by_every_run(made: Mini) -> None:
         file.write("// edited\n")
     assert executed(made) == {"build:made", "lint:made"}
     made.write("gpuemu.toml", command_config(", inputs = []"))
+    (problem,) = made.run()["problems"]
+    assert "also read template.ptx" in problem["message"]
+    assert executed(made) == {"build:made"}, "which it does not declare"
+    made.write("gpuemu.toml", command_config(", inputs = ['template.ptx']"))
     assert made.run()["problems"] == []
     assert executed(made) == set()
 
@@ -292,7 +296,7 @@ def test_a_command_waits_for_the_rule_that_makes_its_input(made: Mini) -> None:
 def test_inputs_that_match_nothing_or_say_nothing_are_told(made: Mini) -> None:
     made.write("gpuemu.toml", command_config(', inputs = ["no/*.ptx"]'))
     slugs = [problem["slug"] for problem in made.run()["problems"]]
-    assert slugs == ["config-no-match"]
+    assert slugs == ["config-no-match", "build-undeclared-inputs"]
     made.write(
         "gpuemu.toml",
         '[project]\nname = "c"\n[[kernels]]\nname = "k"\nptx = "template.ptx"\n'

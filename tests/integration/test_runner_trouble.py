@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from runner_workspace import Workspace, make_case, marked_case, slugs, workspace
 
 from gpuemu_flow.model.errors import RunnerError
+from gpuemu_flow.workers import attempt
 from gpuemu_flow.workers.pool import Pool
 
 pytestmark = pytest.mark.ci
@@ -76,8 +77,9 @@ def test_a_missing_file(ws: Workspace) -> None:
         assert slugs(ws.run(program, 2)) == ["op-not-loadable"] * 2
 
 
-def test_a_hang_while_loading_is_a_timeout(tmp_path: Path) -> None:
-    with workspace(tmp_path, load_timeout=0.3) as ws:
+def test_a_hang_while_loading_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "LOAD_SECONDS", 0.3)
+    with workspace(tmp_path) as ws:
         program = ws.program("callable", "import signal\nsignal.pause()", timeout=0.3)
         assert slugs(ws.run(program, 2)) == ["op-timeout"] * 2
 

@@ -155,6 +155,8 @@ def test_where_nothing_is_seen_imports_and_depends_count_and_one_warning_says_so
     mini.edit("gpuemu.toml", f'op = "{path}"', f'op = "{path}"\ndepends = ["factor.txt"]')
     mini.edit("scripts/scale.py", "* 3", "* int(open('factor.txt').read())")
     mini.write("factor.txt", "3")
+    rule = "[[rules]]\nname = 'made'\nshell = true\ncommand = 'echo > made'\noutputs = ['made']\n"
+    mini.edit("gpuemu.toml", "[targets]\n", f"{rule}[targets]\n")
 
     def run() -> tuple[dict[str, str], list[str]]:
         done = subprocess.run(
@@ -165,7 +167,7 @@ def test_where_nothing_is_seen_imports_and_depends_count_and_one_warning_says_so
         report = json.loads(done.stdout)
         (problem,) = report["problems"]
         assert problem["slug"] == "untracked-inputs"
-        assert "and 5 more: the files that programs use are not seen" in problem["message"]
+        assert "and 6 more: the files that programs use are not seen" in problem["message"]
         assert "docs/caching.md#where-nothing-is-seen" in problem["hint"]
         return {r["op"]: r["verdict"] for r in report["results"]}, report["executed"]
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,6 +30,9 @@ from gpuemu_flow.model.plain_text import clipped
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks.base import Interrupted
 from gpuemu_flow.workers.sandbox import launch
+
+if TYPE_CHECKING:
+    from gpuemu_flow.workers.listener import Recording
 
 TIMEOUT = 300.0
 COMMAND_TIMEOUT = 900.0
@@ -169,11 +173,13 @@ def command(
     environment: Mapping[str, str] | None = None,
     timeout: float = COMMAND_TIMEOUT,
     if_slow: str = "",
+    recording: Recording | None = None,
 ) -> Problem | None:
     """Run the user's command in the workspace; return a problem if it fails, else None."""
     run = _run(
-        list(arguments), root, timeout, cancel, tool_sandbox=tool_sandbox, environment=environment
-    )
+        list(arguments), root, timeout, cancel, tool_sandbox=tool_sandbox, environment=environment,
+        recording=recording,
+    )  # fmt: skip
     if run.ok:
         return None
     text = _text(run)
@@ -239,21 +245,21 @@ def _run(
     variables: Mapping[str, str] | None = None,
     tool_sandbox: ToolSandbox | None = None,
     environment: Mapping[str, str] | None = None,
+    recording: Recording | None = None,
 ) -> ToolRun:
     known: Mapping[str, str] = os.environ
     if tool_sandbox is not None:
         # A source can have the environment of its compiler in what is made of it.
         known = {**let_through(os.environ), "HOME": os.environ.get("HOME", "")}
-        launcher = [
-            sys.executable,
-            str(_LAUNCHER),
-            str(tool_sandbox.folder),
-            json.dumps(tool_sandbox.sandbox),
-        ]
-        arguments = [*launcher, *arguments]
     if environment is None:
         environment = {name: value for name, value in known.items() if name not in _DROPPED}
     environment = {**environment, **(variables or {})}
+    fds = () if recording is None else recording.fds
+    if tool_sandbox is not None or fds:
+        how: dict[str, Json] = {"seen_at": fds, "locale": environment.get("LC_CTYPE", "")}
+        if tool_sandbox is not None:
+            how |= {"sandbox": tool_sandbox.sandbox, "folder": str(tool_sandbox.folder)}
+        arguments = [sys.executable, str(_LAUNCHER), json.dumps(how), *arguments]
     if cancel.is_set():
         raise Interrupted
     run = run_tool(
@@ -263,6 +269,7 @@ def _run(
         environment=environment,
         max_output=max_output,
         cancel=cancel,
+        fds=fds,
     )
     if cancel.is_set():
         raise Interrupted

@@ -1,6 +1,6 @@
 """Share results of commands and compilers between machines with identical workspaces.
 
-The files that a command reads and the programs that it calls are not observed. A command may use
+Which files a command looked for, and which compilers it called, is no part of its key. It may use
 files that its ``inputs`` do not list, and these may differ in another clone. Therefore, the key
 covers all files of the workspace, the compilers on ``PATH`` and the kind of machine.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
@@ -34,6 +35,7 @@ COMPILERS = (
 )  # fmt: skip
 MOST_FILES = 20_000
 MOST_BYTES = 1 << 30
+MOST_UNDECLARED = 100
 _NOT_LOOKED_AT = frozenset({"__pycache__", ".git", ".hg", ".gpuemu-cache", ".venv", "node_modules"})
 
 
@@ -182,3 +184,29 @@ def command_uses(
             return Observation(files, frozenset(missed), looked=looked)
         missed.append(path)
     return None
+
+
+def unlisted(
+    opened: Iterable[str], context: StageContext, sandbox: Json, listed: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the files of the workspace that a command opened and could have declared.
+
+    Those in `listed` and below it are left out, and what `sandbox` hides from the command.
+    """
+    root = os.path.realpath(context.root)
+    known = {os.path.realpath(os.path.join(root, name)) for name in listed}  # noqa: PTH118
+    known.update((os.path.realpath(context.cache.folder), *(sandbox or {"hidden": ()})["hidden"]))
+    found = set()
+    for path in map(os.path.realpath, opened):
+        name = path.removeprefix(f"{root}/")
+        above = {path[:n] for n, letter in enumerate(path) if letter == "/"}
+        if name == path or path in known or not known.isdisjoint(above):
+            continue
+        if _NOT_LOOKED_AT.isdisjoint(name.split("/")) and not is_installed(path):
+            found.add(name)
+    return tuple(sorted(found)[:MOST_UNDECLARED])
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first names of many, for a message."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol, TypedDict
@@ -27,6 +27,8 @@ class Fence:
         hidden: tuple[str, ...] = (),
         apart: tuple[str, ...] = (),
         made: tuple[str, ...] = (),
+        references: frozenset[str] = frozenset(),
+        listed: str = "",
     ) -> None:
         self._mode = mode
         self._compiled = compiled
@@ -35,6 +37,9 @@ class Fence:
         self._hidden = hidden
         self._apart = apart
         self._made = made
+        self._references = references
+        self._listed = listed
+        self._packages = [path for path in references if path.endswith("/__init__.py")]
 
     @cached_property
     def level(self) -> str:
@@ -91,6 +96,7 @@ class Fence:
         """Return the sandbox of an op; None if the level is ``off``."""
         if self.level == OFF:
             return None
+        own = [os.path.realpath(name) for name in own]
         mine = self.own_apart(off_limits, own)
         return Sandbox(
             level=self.level,
@@ -104,7 +110,17 @@ class Fence:
             read_only=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode == "require",
+            references=self._listed if self._references else "",
+            shared=self._shared(own),
         )
+
+    def _shared(self, own: Collection[str]) -> tuple[str, ...]:
+        """Return those references that are a program's own files, or packages around these."""
+        found = self._references.intersection(own)
+        for package in self._packages:
+            if any(is_below(path, (os.path.dirname(package),)) for path in own):  # noqa: PTH120
+                found |= {package}
+        return tuple(sorted(found))
 
 
 def is_below(path: str, places: Iterable[str]) -> bool:
@@ -132,10 +148,7 @@ class Located(Protocol):
 
 
 class OffLimits(TypedDict):
-    """Files that a program must not use, or not change.
-
-    Each key has the name, type and meaning of an attribute of `Program`.
-    """
+    """Files that a program must not use, or not change."""
 
     forbidden: tuple[str, ...]
     read_only: tuple[str, ...]
@@ -160,11 +173,9 @@ def off_limits(
     )
 
 
-def off_limits_of(
-    own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
-) -> OffLimits:
-    """List the files that a compiler must not touch while it compiles the sources `own`."""
-    return OffLimits(forbidden=_forbidden(own, references, cache, root), read_only=())
+def off_limits_of(cache: Path, root: Path) -> OffLimits:
+    """List what a command or compiler must not touch besides references."""
+    return OffLimits(forbidden=_forbidden((), (), cache, root), read_only=())
 
 
 def _is_around(package: Path, file: Path) -> bool:

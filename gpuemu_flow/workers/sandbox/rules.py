@@ -6,12 +6,13 @@ So files that are created there later are excluded, too.
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 import os
 import pwd
+import re
+import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def rules_for(
     scratches = frozenset(_others_scratch(scratch))
     private = (*private_paths(sandbox.root, home), "/dev", *compiled)
     whole = [sandbox.root] if sandbox.closed else []
-    hidden = _Excluded(listings, [*_with_copies(sandbox), *private, *whole], scratches)
+    secret = [*sandbox.hidden, *_others_references(sandbox)]
+    copies = _with_copies(secret, sandbox.root)
+    hidden = _Excluded(listings, [*copies, *private, *whole], scratches)
     read_only = _Excluded(listings, sandbox.read_only, hidden.paths)
     below = frozenset(path for path in hidden.paths if _is_in_memory(path))
     in_memory = _Excluded(listings, (), below)
@@ -132,19 +135,27 @@ def _devices() -> tuple[str, ...]:
     return tuple(f"/dev/{n}" for n in names if n in DEVICES or n.startswith(PROCESSORS))
 
 
-def _with_copies(sandbox: Sandbox) -> Iterator[str]:
+def _others_references(sandbox: Sandbox) -> Iterator[str]:
+    """Yield the references of other ops."""
+    if sandbox.references:
+        with open(sandbox.references, "rb") as file:  # noqa: PTH123
+            listed = os.fsdecode(file.read()).split("\0")
+        yield from (path for path in listed if path not in sandbox.shared)
+
+
+def _with_copies(paths: Sequence[str], root: str) -> Iterator[str]:
     """Yield hidden files, their copies and bytecode, and other hard links to them."""
     linked: set[tuple[int, int]] = set()
-    yield from sandbox.hidden
-    yield from copies_of(sandbox.hidden, sandbox.root)
-    for folder in {os.path.dirname(path) for path in sandbox.hidden if path.endswith(".py")}:  # noqa: PTH120
+    yield from paths
+    yield from copies_of(paths, root)
+    for folder in {os.path.dirname(path) for path in paths if path.endswith(".py")}:  # noqa: PTH120
         yield from (f"{folder}/__pycache__", _bytecode_folder(folder))
-    for path in sandbox.hidden:
+    for path in paths:
         found = _stat(path)
-        if found is not None and found.st_nlink > 1 and not os.path.isdir(path):  # noqa: PTH112
+        if found is not None and found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
             linked.add((found.st_dev, found.st_ino))
     if linked:
-        yield from _other_names(sandbox.root, linked)
+        yield from _other_names(root, linked)
 
 
 def _bytecode_folder(folder: str) -> str:
@@ -317,11 +328,16 @@ _OF_SYSTEM = (
     "/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/firmware",
     "/var/log", "/lost+found", "/boot",
 )  # fmt: skip
-_VERSION_CONTROL = (".git", ".hg", ".svn", ".jj", ".bzr", ".sl")
-"""Folders that contain copies of the reference's sources."""
-_BACKUP_ENDS = ("~", ".bak", ".orig", ".old", ".save", ".rej", ".swp", ".tmp")
-_MOST_BYTES = 4096
-_FEW = 8
+_HISTORIES = (
+    ".git", ".hg", ".svn", ".jj", ".bzr", ".sl", "CVS", "RCS", "_darcs", ".pijul",
+    ".history", ".idea", ".vscode", ".lh", ".ipynb_checkpoints",
+)  # fmt: skip
+"""Folders in which version control and editors keep copies of the reference's sources."""
+_BEFORE = re.compile(r"\A(?:\.[_~#]?|#)")
+_MERGED = re.compile(r"\A(.*)_(?:BACKUP|BASE|LOCAL|REMOTE)_\d+(\.\w+)\Z", re.DOTALL)
+_DONOR = re.compile(rb"^\s*url\s*=\s*(?:file://)?(/.*?)\s*$", re.MULTILINE)
+_MOST_BYTES = 1 << 16
+_MOST_DONORS = 16
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
@@ -338,12 +354,12 @@ def private_paths(root: str, home: str) -> Iterator[str]:
                 yield path
     yield from _others_homes(homes, root)
     yield from (path for path in (f"{root}/.env", f"{root}/.envrc") if os.path.isfile(path))  # noqa: PTH113
-    yield from _histories((Path(root), *Path(root).parents))
+    yield from _histories((Path(root), *Path(root).parents), root)
 
 
 def forget() -> None:
     """Clear the caches of folders, so that the next sandbox is made from their present state."""
-    for remembered in (_names_in, _working_trees, _history):
+    for remembered in (_names_in, _working_trees, _history, _donors):
         remembered.cache_clear()
 
 
@@ -387,9 +403,9 @@ def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
         yield from _copies_beside(folder, names)
         above = (Path(folder), *Path(folder).parents)
         if not _is_below(f"{folder}/", f"{root}/"):
-            yield from _histories(above)  # a checkout from which the workspace was made
+            yield from _histories(above, root)  # a checkout from which the workspace was made
             continue
-        yield from _histories(outer for outer in above if _is_below(str(outer), root))
+        yield from _histories((outer for outer in above if _is_below(str(outer), root)), root)
         yield from _built_copies([f"{folder}/{name}" for name in names], root)
         for tree, here in _working_trees(Path(root)):
             other = f"{tree}/{os.path.relpath(folder, here)}"
@@ -397,20 +413,22 @@ def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
 
 
 def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield backups and bytecode of files of a folder."""
-    names = list(names)
-    # In a folder with thousands of files, testing a few names costs less than listing it.
-    there = _names_in(folder) if len(names) > _FEW else frozenset[str]()
-    for name in names:
-        stem, suffix = os.path.splitext(name)  # noqa: PTH122
-        for other in (
-            *(f"{name}{end}" for end in _BACKUP_ENDS),
-            f".{name}.swp", f".{name}.swo", f".{name}.un~", f"#{name}#", f".#{name}", f"{stem}.pyc",
-            f".ipynb_checkpoints/{stem}-checkpoint{suffix}",
-        ):  # fmt: skip
-            path = f"{folder}/{other}"
-            if (not there or other.partition("/")[0] in there) and os.path.lexists(path):
-                yield path
+    """Yield backups, swap files and bytecode of files of a folder.
+
+    Their names are those of the files, with something before or after.
+    """
+    wanted = frozenset(names)
+    stems = {f"{os.path.splitext(name)[0]}.pyc" for name in wanted}  # noqa: PTH122
+    lengths = {len(name) for name in wanted}
+    for entry in _names_in(folder) - wanted:
+        after = _BEFORE.sub("", entry, count=1)
+        begins = any(
+            name[:n] in wanted and not name[n : n + 1].isalnum()
+            for name in {entry, after}
+            for n in lengths
+        )
+        if begins or entry in stems or _MERGED.sub(r"\1\2", entry) in wanted:
+            yield f"{folder}/{entry}"
 
 
 def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
@@ -419,14 +437,19 @@ def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
     Build output means packages, folders of package builders, and coverage reports with source code.
     """
     names = _names_in(root)
-    for path in paths if "build" in names else ():
+    built = (
+        [n for n in _names_in(f"{root}/build") if n.startswith("lib")] if "build" in names else []
+    )
+    for path in paths if built else ():
         parts = os.path.relpath(path, root).split("/")
-        for at in range(len(parts)):
-            inner = glob.escape("/".join(parts[at:]))
-            yield from map(str, Path(root, "build").glob(f"lib*/{inner}"))
+        inner = ("/".join(parts[at:]) for at in range(len(parts)))
+        found = (f"{root}/build/{library}/{name}" for name in inner for library in built)
+        yield from filter(os.path.lexists, found)
     if "dist" in names:
-        for pattern in ("*.whl", "*.tar.gz", "*.zip"):
-            yield from map(str, Path(root, "dist").glob(pattern))
+        ends = (".whl", ".tar.gz", ".zip")
+        yield from (
+            f"{root}/dist/{name}" for name in _names_in(f"{root}/dist") if name.endswith(ends)
+        )
     if "htmlcov" in names:
         yield f"{root}/htmlcov"
 
@@ -442,61 +465,80 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=16)
 def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
-    """Return the repository's other working trees, sorted, each paired with our own tree."""
+    """Return the other working trees of the repository and its donors, each paired with our own."""
     above = (root, *root.parents)
     here = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
     if here is None:
         return ()
-    pointed = [Path(path) for path in _worktree(here / ".git")]
-    common = Path(os.path.normpath(pointed[-1])) if pointed else here / ".git"
-    found = {common.parent} if common.name == ".git" else set()
-    try:
-        names = sorted(os.listdir(common / "worktrees"))  # noqa: PTH208
-    except OSError:
-        names = []
-    for name in names:
+    found = set()
+    for git in _donors(here / ".git"):
+        found.update({git.parent} if git.name == ".git" else set())
         try:
-            with (common / "worktrees" / name / "gitdir").open("rb") as stream:
-                found.add(Path(os.fsdecode(stream.read(_MOST_BYTES)).strip()).parent)
-        except (OSError, ValueError):
-            continue
+            names = sorted(os.listdir(git / "worktrees"))  # noqa: PTH208
+        except OSError:
+            names = []
+        for name in names:
+            pointer = _read(git / "worktrees" / name / "gitdir")
+            found.update({Path(pointer.strip()).parent} if pointer else set())
     return tuple((tree, here) for tree in sorted(found - {here}))
 
 
-def _histories(folders: Iterable[Path]) -> Iterator[str]:
-    """Yield the version control data of these folders."""
+@lru_cache(maxsize=64)
+def _donors(git: Path) -> tuple[Path, ...]:
+    """Return a git folder, or what a worktree's file leads to, and where its objects come from.
+
+    A repository takes objects from the folders in ``alternates``. A local one from which it was
+    cloned holds the same.
+    """
+    found = dict.fromkeys(Path(path) for path in (_worktree(git) or [git]))
+    pending = list(found)
+    while pending and len(found) < _MOST_DONORS:
+        each = pending.pop()
+        lines = _read(each / "objects/info/alternates").splitlines()
+        donors = [Path(os.path.normpath(each / "objects" / line)).parent for line in lines if line]
+        for url in _DONOR.findall(os.fsencode(_read(each / "config"))):
+            clone = Path(os.path.normpath(os.fsdecode(url)))
+            donors += [p for p in (clone / ".git", clone) if (p / "objects").is_dir()][:1]
+        new = [donor for donor in donors if donor not in found]
+        pending += new
+        found.update(dict.fromkeys(new))
+    return tuple(found)
+
+
+def _histories(folders: Iterable[Path], root: str) -> Iterator[str]:
+    """Yield the data of version control and editors in these folders; the workspace is none."""
     for folder in folders:
-        yield from _history(folder)
+        yield from (path for path in _history(folder) if not _is_below(root, path))
 
 
 @lru_cache(maxsize=4096)
 def _history(folder: Path) -> tuple[str, ...]:
-    """Return the version control data of one folder, such as ``.git``.
+    """Return the folders of one folder that hold old versions of files, such as ``.git``.
 
-    This also works in a folder that cannot be listed. In a git worktree, ``.git`` is a file, and
-    the folders that it names are returned, too.
+    This also works in a folder that cannot be listed.
     """
-    found: list[str] = []
-    for name in _VERSION_CONTROL:
-        path = folder / name
-        if os.path.lexists(path):
-            found += [str(path), *_worktree(path)]
-    return tuple(found)
+    found = [path for name in _HISTORIES if os.path.lexists(path := f"{folder}/{name}")]
+    git = f"{folder}/.git"
+    return (*found, *map(str, _donors(Path(git)))) if git in found else tuple(found)
 
 
-def _worktree(path: Path) -> Iterator[str]:
-    """Yield the folders that belong to a git worktree but lie outside of it."""
+def _worktree(path: Path) -> list[str]:
+    """Return the folders that belong to a git worktree but lie outside of it."""
+    text = _read(path)
+    if not text.startswith("gitdir:"):
+        return []
+    folder = path.parent / text.removeprefix("gitdir:").strip()
+    common = _read(folder / "commondir").strip()
+    return [str(folder), *([os.path.normpath(folder / common)] if common else [])]
+
+
+def _read(path: Path) -> str:
+    """Return the beginning of a file; empty if it cannot be read."""
     try:
         with path.open("rb") as stream:
-            text = os.fsdecode(stream.read(_MOST_BYTES))
-        if not text.startswith("gitdir:"):
-            return
-        folder = path.parent / text.removeprefix("gitdir:").strip()
-        yield str(folder)
-        with (folder / "commondir").open("rb") as stream:
-            yield str(folder / os.fsdecode(stream.read(_MOST_BYTES)).strip())
+            return os.fsdecode(stream.read(_MOST_BYTES))
     except (OSError, ValueError):
-        return
+        return ""
 
 
 def _is_below(path: str, folder: str) -> bool:

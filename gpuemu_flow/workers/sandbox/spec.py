@@ -28,6 +28,21 @@ class Sandbox(Struct, frozen=True, forbid_unknown_fields=True):
     writable: tuple[str, ...] = ()
     required: bool = False
     closed: bool = False
+    # A file that lists the references of all ops, which are hidden but for those in `shared`.
+    references: str = ""
+    shared: tuple[str, ...] = ()
+
+
+class Launch(Struct, frozen=True):
+    """How `launch` starts a command that writes into `folder`.
+
+    `seen_at` holds the descriptors of a `listener.Recording`, and `locale` the variable LC_CTYPE.
+    """
+
+    sandbox: Sandbox | None = None
+    folder: str = ""
+    seen_at: tuple[int, ...] = ()
+    locale: str = ""
 
 
 def landlock_version(level: str) -> int:
