@@ -23,9 +23,9 @@ from gpuemu_flow.fuzz.case_queue import (
     ThreadFarm,
     WarmPrograms,
     case_key,
-    expected_store,
     keep,
     known_verdicts,
+    reference_inputs,
 )
 from gpuemu_flow.fuzz.case_source import NumberedCase, case_stream, numbered_cases
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
@@ -37,7 +37,6 @@ from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind
 from gpuemu_flow.store.discovered import Discovered, Lookup
-from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import RunError
 
@@ -85,9 +84,8 @@ class Fuzzer:
             op_subject(workspace, op, dtype, learned=cluster is None)
             for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
-        self._size_limit = workspace.settings.size_limit
         about = [(self._cache, subject, workspace.inputs) for subject in self.subjects]
-        self._expected_cache = [expected_store(*each, force=options.force) for each in about]
+        self._references = [reference_inputs(*each, force=options.force) for each in about]
         self._verdicts = [known_verdicts(*each, force=options.force) for each in about]
         self._ordered: list[Discovered | None] = [None for _ in self.subjects]
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
@@ -98,9 +96,9 @@ class Fuzzer:
         If so, the verdicts do not count: the use of the file was unknown when this object was made,
         and so the file was not hidden from the op.
         """
-        for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
-            if subject.known is not None and expected.inputs is not None:
-                used = revealed(expected.inputs.used, subject.known, self._workspace.root)
+        for subject, inputs in zip(self.subjects, self._references, strict=True):
+            if subject.known is not None:
+                used = revealed(inputs.used, subject.known, self._workspace.root)
                 if not set(subject.hidden).issuperset(used):
                     return True
         return False
@@ -121,10 +119,6 @@ class Fuzzer:
             finally:
                 for known in self._verdicts:
                     known.flush()
-        if self._size_limit and any(
-            expected_cache.stored for expected_cache in self._expected_cache
-        ):
-            self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
         outcome.interrupted = self._cancel.is_set()
         outcome.duration_s = time.perf_counter() - begin
         return outcome
@@ -140,10 +134,11 @@ class Fuzzer:
             return
         limits.tune()  # the tensors of fully checked cases come and go
         threads = max(1, self._options.jobs)
-        inputs = [known.inputs for known in self._verdicts]
-        programs = WarmPrograms(
-            self._cache, self.subjects, self._expected_cache, inputs, threads=threads, alone=alone
-        )
+        inputs = [
+            (known.inputs, reference)
+            for known, reference in zip(self._verdicts, self._references, strict=True)
+        ]
+        programs = WarmPrograms(self._cache, self.subjects, inputs, threads=threads, alone=alone)
         with closing(ThreadFarm(programs, threads)) as here:
             yield here
 
