@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice, takewhile
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
 from gpuemu_flow.fuzz.case_queue import (
     BatchReply,
     CaseBatch,
@@ -27,7 +30,6 @@ from gpuemu_flow.fuzz.case_queue import (
     known_verdicts,
     reference_inputs,
 )
-from gpuemu_flow.fuzz.case_source import NumberedCase, case_stream, numbered_cases
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.judge.case_evaluator import EvaluatedCase
@@ -35,7 +37,7 @@ from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.judge.verdicts import input_error, run_error_result
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
-from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind
+from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Shape
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import RunError
@@ -179,6 +181,63 @@ class Fuzzer:
         if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
             self._ordered[which] = used
+
+
+# The cases of a fuzz run, which depend on the seed but not on the number of threads.
+
+
+NumberedCase = tuple[int, int, Case]
+"""The number of a case, the index of its stream, and the case."""
+
+
+def numbered_cases(
+    streams: Sequence[Iterator[Case]], *, iterations: int | None, time_limit: float | None
+) -> Iterator[NumberedCase]:
+    """Take cases from the streams in rotation, until there are enough or the time is over."""
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
+    until = takewhile(lambda _: time.monotonic() < deadline, numbered)
+    return until if iterations is None else islice(until, iterations)
+
+
+def _in_turns(streams: Sequence[Iterator[Case]]) -> Iterator[tuple[int, Case]]:
+    while True:
+        for which, stream in enumerate(streams):
+            yield which, next(stream)
+
+
+def case_stream(
+    subject: OpSubject,
+    *,
+    seed: int,
+    shapes: Sequence[Shape] = (),
+    strategies: Sequence[str] = (),
+    layouts: Sequence[str] = (),
+) -> Iterator[Case]:
+    """Yield cases of one op and dtype without end; if several shapes are given, use them in turn.
+
+    Raises UsageError: ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: raised immediately,
+    not at the first case.
+    """
+    schemas: list[OpSchema] = [subject.schema]
+    if shapes:
+        try:
+            schemas = with_shapes(subject.schema, shapes)
+        except ValueError as error:
+            raise UsageError(Problem("bad-shape", str(error))) from None
+
+    def stream(schema: OpSchema) -> Iterator[Case]:
+        about = structs.replace(subject, schema=schema)
+        next(about.cases(seed=seed, strategies=strategies, layouts=layouts))  # or its error
+        return about.cases(seed=seed, strategies=strategies, layouts=layouts)
+
+    return _indexed([stream(schema) for schema in schemas])
+
+
+def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
+    """Yield cases from the streams in rotation, numbered consecutively."""
+    for index, (_, case) in enumerate(_in_turns(streams)):
+        yield case if case.index == index else structs.replace(case, index=index)
 
 
 # Judge cases in batches, in threads here or on other machines.
