@@ -78,7 +78,7 @@ def alone(folder: Path, count: int) -> None:
 
     from gpuemu_flow.build.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.cases.generate import materialise  # noqa: PLC0415
-    from gpuemu_flow.fuzz.case_source import case_stream  # noqa: PLC0415
+    from gpuemu_flow.fuzz.fuzzing import case_stream  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import op_subject  # noqa: PLC0415
     from gpuemu_flow.workers import limits  # noqa: PLC0415
 

@@ -9,9 +9,14 @@ import click
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.fuzz.code_state import fixed_ids
 from gpuemu_flow.fuzz.exporting import export_pytest
-from gpuemu_flow.fuzz.failures import find_failure, find_failures, inputs_dropped, list_failures
+from gpuemu_flow.fuzz.failures import (
+    find_failure,
+    find_failures,
+    fixed_ids,
+    inputs_dropped,
+    list_failures,
+)
 from gpuemu_flow.report import failure_text, json_writer, text
 
 

@@ -20,7 +20,6 @@ from gpuemu_flow.judge.case_evaluator import (
     EvaluatedCase,
     open_evaluator,
 )
-from gpuemu_flow.judge.expected_store import ExpectedStore
 from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.model.errors import CancelledRunError
@@ -54,7 +53,7 @@ class QueuedCase(Struct, frozen=True):
     key: Sequence[Json] = ()
 
 
-# Find verdicts and expected outputs that are known, and keep new ones.
+# Find verdicts that are known, and keep new ones.
 
 
 def verdict_key(subject: OpSubject) -> str:
@@ -92,14 +91,13 @@ def keep(known: KnownResults[CheckResult], key: Sequence[Json], result: CheckRes
         known.put(list(key), result)
 
 
-def expected_store(
+def reference_inputs(
     cache: WorkspaceCache, subject: OpSubject, lookup: Lookup, *, force: bool
-) -> ExpectedStore:
-    """Return the store of the outputs of an op's reference."""
+) -> SeenInputs:
+    """Return what collects the inputs of an op's reference, which are hidden from the op."""
     asked = subject.subject
     key = outputs_key(subject.reference_key, asked.dtype, asked.reference_dtype)
-    inputs = SeenInputs(cache.actions, key, lookup, subject.reference_sources, force=force)
-    return ExpectedStore(cache, key, inputs=inputs, force=force)
+    return SeenInputs(cache.actions, key, lookup, subject.reference_sources, force=force)
 
 
 # Judge with warm programs.
@@ -114,17 +112,17 @@ class CaseQueue:
         pool: Pool,
         stack: ExitStack,
         cancel: threading.Event,
-        expected_cache: ExpectedStore,
         inputs: SeenInputs,
+        reference: SeenInputs,
     ) -> None:
         self._subject = subject
         self._inputs = inputs
-        self._expected_cache = expected_cache
+        self._reference = reference
         self._cancel = cancel
         self._learnt: dict[str, Observation] = {}
         self._learnt_rounds = -1
         self._stack = stack
-        self._opening = open_evaluator(pool, subject.subject, cancel, expected_cache=expected_cache)
+        self._opening = open_evaluator(pool, subject.subject, cancel)
 
     @cached_property
     def _evaluator(self) -> CaseEvaluator:
@@ -174,9 +172,10 @@ class CaseQueue:
                 if self._learnt.get(who) is not seen:  # which is rare
                     program = self._subject.subject.program(who)
                     self._inputs.learn(f"{who} {id(self)}", seen, program.given)
+                    if who == "reference":
+                        self._reference.learn(f"{who} {id(self)}", seen, program.given)
+                        self._reference.key()  # stores what it used
             self._learnt = observed
-        if self._expected_cache.inputs is not None:
-            self._inputs.join(self._expected_cache.inputs.used)
         return evaluated
 
 
@@ -187,16 +186,17 @@ class WarmPrograms:
         self,
         cache: WorkspaceCache,
         subjects: Sequence[OpSubject],
-        expected: Sequence[ExpectedStore],
-        inputs: Sequence[SeenInputs],
+        inputs: Sequence[tuple[SeenInputs, SeenInputs]],
         *,
         threads: int,
         alone: bool,
     ) -> None:
-        """`inputs` learn what the programs use; `alone` is that of `CaseQueue.judge`."""
+        """`inputs` learn what both programs, and the reference, use, for each of the `subjects`.
+
+        `alone` is that of `CaseQueue.judge`.
+        """
         self.cancel = threading.Event()
         self._subjects = subjects
-        self._expected = expected
         self._inputs = inputs
         self._alone = alone
         self._free: list[list[CaseQueue]] = [[] for _ in subjects]
@@ -225,8 +225,7 @@ class WarmPrograms:
             self._pool,
             self._stack,
             self.cancel,
-            self._expected[which],
-            self._inputs[which],
+            *self._inputs[which],
         )
 
     def close(self) -> None:

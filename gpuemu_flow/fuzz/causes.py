@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import islice
 from threading import Event
 
 import msgspec
@@ -19,7 +20,7 @@ from gpuemu_flow.cases.cause import Cause, Counts, case_id
 from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
 from gpuemu_flow.cases.generated_values import unmade
 from gpuemu_flow.cases.op_schema import allows_size
-from gpuemu_flow.cases.plan import companion_strategy, expand_strategies, plan_cases
+from gpuemu_flow.cases.plan import companion_strategy, expand_strategies
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_names, op_subject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.judge.results import OpResult, RunReport
@@ -416,15 +417,8 @@ class CauseSearch:
         return large or [f.case for f in plain] or planned
 
     def _planned(self, name: str, strategies: Sequence[str]) -> list[Case]:
-        about = self._subject
-        cases = plan_cases(
-            about.schema,
-            seed=derive_seed(about.seed, f"causes_{name}"),
-            dtype=about.subject.dtype,
-            count=DRAWN,
-            strategies=strategies,
-            layouts=about.layouts,
-        )
+        seed = derive_seed(self._subject.seed, f"causes_{name}")
+        cases = islice(self._subject.cases(seed=seed, strategies=strategies), DRAWN)
         return [replace(case, index=0) for case in cases if case.numel <= self._limit]
 
     def _between(self, rule: Rule) -> Facts | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice, takewhile
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
 from gpuemu_flow.fuzz.case_queue import (
     BatchReply,
     CaseBatch,
@@ -23,11 +26,10 @@ from gpuemu_flow.fuzz.case_queue import (
     ThreadFarm,
     WarmPrograms,
     case_key,
-    expected_store,
     keep,
     known_verdicts,
+    reference_inputs,
 )
-from gpuemu_flow.fuzz.case_source import NumberedCase, case_stream, numbered_cases
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.judge.case_evaluator import EvaluatedCase
@@ -35,9 +37,8 @@ from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.judge.verdicts import input_error, run_error_result
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
-from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind
+from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Shape
 from gpuemu_flow.store.discovered import Discovered, Lookup
-from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import RunError
 
@@ -85,9 +86,8 @@ class Fuzzer:
             op_subject(workspace, op, dtype, learned=cluster is None)
             for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
-        self._size_limit = workspace.settings.size_limit
         about = [(self._cache, subject, workspace.inputs) for subject in self.subjects]
-        self._expected_cache = [expected_store(*each, force=options.force) for each in about]
+        self._references = [reference_inputs(*each, force=options.force) for each in about]
         self._verdicts = [known_verdicts(*each, force=options.force) for each in about]
         self._ordered: list[Discovered | None] = [None for _ in self.subjects]
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
@@ -98,9 +98,9 @@ class Fuzzer:
         If so, the verdicts do not count: the use of the file was unknown when this object was made,
         and so the file was not hidden from the op.
         """
-        for subject, expected in zip(self.subjects, self._expected_cache, strict=True):
-            if subject.known is not None and expected.inputs is not None:
-                used = revealed(expected.inputs.used, subject.known, self._workspace.root)
+        for subject, inputs in zip(self.subjects, self._references, strict=True):
+            if subject.known is not None:
+                used = revealed(inputs.used, subject.known, self._workspace.root)
                 if not set(subject.hidden).issuperset(used):
                     return True
         return False
@@ -121,10 +121,6 @@ class Fuzzer:
             finally:
                 for known in self._verdicts:
                     known.flush()
-        if self._size_limit and any(
-            expected_cache.stored for expected_cache in self._expected_cache
-        ):
-            self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
         outcome.interrupted = self._cancel.is_set()
         outcome.duration_s = time.perf_counter() - begin
         return outcome
@@ -140,10 +136,11 @@ class Fuzzer:
             return
         limits.tune()  # the tensors of fully checked cases come and go
         threads = max(1, self._options.jobs)
-        inputs = [known.inputs for known in self._verdicts]
-        programs = WarmPrograms(
-            self._cache, self.subjects, self._expected_cache, inputs, threads=threads, alone=alone
-        )
+        inputs = [
+            (known.inputs, reference)
+            for known, reference in zip(self._verdicts, self._references, strict=True)
+        ]
+        programs = WarmPrograms(self._cache, self.subjects, inputs, threads=threads, alone=alone)
         with closing(ThreadFarm(programs, threads)) as here:
             yield here
 
@@ -184,6 +181,63 @@ class Fuzzer:
         if used is not self._ordered[which]:  # which is rare
             self.subjects[which].others.refuse(used)
             self._ordered[which] = used
+
+
+# The cases of a fuzz run, which depend on the seed but not on the number of threads.
+
+
+NumberedCase = tuple[int, int, Case]
+"""The number of a case, the index of its stream, and the case."""
+
+
+def numbered_cases(
+    streams: Sequence[Iterator[Case]], *, iterations: int | None, time_limit: float | None
+) -> Iterator[NumberedCase]:
+    """Take cases from the streams in rotation, until there are enough or the time is over."""
+    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+    numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
+    until = takewhile(lambda _: time.monotonic() < deadline, numbered)
+    return until if iterations is None else islice(until, iterations)
+
+
+def _in_turns(streams: Sequence[Iterator[Case]]) -> Iterator[tuple[int, Case]]:
+    while True:
+        for which, stream in enumerate(streams):
+            yield which, next(stream)
+
+
+def case_stream(
+    subject: OpSubject,
+    *,
+    seed: int,
+    shapes: Sequence[Shape] = (),
+    strategies: Sequence[str] = (),
+    layouts: Sequence[str] = (),
+) -> Iterator[Case]:
+    """Yield cases of one op and dtype without end; if several shapes are given, use them in turn.
+
+    Raises UsageError: ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: raised immediately,
+    not at the first case.
+    """
+    schemas: list[OpSchema] = [subject.schema]
+    if shapes:
+        try:
+            schemas = with_shapes(subject.schema, shapes)
+        except ValueError as error:
+            raise UsageError(Problem("bad-shape", str(error))) from None
+
+    def stream(schema: OpSchema) -> Iterator[Case]:
+        about = structs.replace(subject, schema=schema)
+        next(about.cases(seed=seed, strategies=strategies, layouts=layouts))  # or its error
+        return about.cases(seed=seed, strategies=strategies, layouts=layouts)
+
+    return _indexed([stream(schema) for schema in schemas])
+
+
+def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
+    """Yield cases from the streams in rotation, numbered consecutively."""
+    for index, (_, case) in enumerate(_in_turns(streams)):
+        yield case if case.index == index else structs.replace(case, index=index)
 
 
 # Judge cases in batches, in threads here or on other machines.

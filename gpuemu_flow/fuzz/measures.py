@@ -6,6 +6,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import Event
 
@@ -13,7 +14,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
 from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.fuzz.subjects import (
@@ -58,14 +58,8 @@ from gpuemu_flow.workers.pool import Pool
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
     """Return the cases of a default run, or the first `count` cases of the same sequence."""
     name = f"generate:{subject.subject.name}:{subject.subject.dtype}"
-    return plan_cases(
-        subject.schema,
-        seed=subject.seed,
-        dtype=subject.subject.dtype,
-        count=count or params_of(GenerateParams, workspace.graph.tasks[name].params).count,
-        strategies=subject.strategies,
-        layouts=subject.layouts,
-    )
+    count = count or params_of(GenerateParams, workspace.graph.tasks[name].params).count
+    return list(islice(subject.cases(), count))
 
 
 @contextlib.contextmanager

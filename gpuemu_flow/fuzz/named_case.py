@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema, allows_size, takes_any_rank
-from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.cases.shapes import listed_sizes
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
@@ -172,14 +171,7 @@ def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
 
     Only the first `LOOKED_AT` cases of the workspace's master seed are searched.
     """
-    cases = iterate_cases(
-        subject.schema,
-        seed=subject.seed,
-        dtype=subject.subject.dtype,
-        strategies=subject.strategies,
-        layouts=subject.layouts,
-    )
-    return [case for case in islice(cases, LOOKED_AT) if case.seed == seed][:1]
+    return [case for case in islice(subject.cases(), LOOKED_AT) if case.seed == seed][:1]
 
 
 def records_from_words(

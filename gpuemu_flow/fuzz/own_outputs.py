@@ -18,9 +18,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.failures import FailureLog
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects, WireSubject
+from gpuemu_flow.fuzz.wire_ops import SUBMITTED, PlannedCases, Query, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judge.generated import with_generated
 from gpuemu_flow.judge.judge_requests import GivenCase
@@ -62,12 +61,12 @@ class OwnOutputs:
         """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._subjects.op(name)
 
-    def case(self, op: str, sequence: CaseSequence, index: int) -> Case:
+    def case(self, op: str, index: int, **wanted: Any) -> Case:
         """Return one case of an op; see `PlannedCases.case`.
 
         Raises GenerateError: The user's function that makes the values of an input failed.
         """
-        case = self._planned.case(self.op(op), sequence, index)
+        case = self._planned.case(self.op(op), index, **wanted)
         if is_made(case):
             return case
         with self._lock:

@@ -17,7 +17,7 @@ from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.plan import op_samples
+from gpuemu_flow.cases.plan import iterate_cases, op_samples
 from gpuemu_flow.judge.case_evaluator import CaseEvaluator, open_evaluator
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.model.decoding import convert
@@ -97,6 +97,22 @@ class OpSubject(Struct, frozen=True):
     others: RuleOutputs
     hidden: tuple[str, ...] = ()
     known: tuple[str, ...] | None = None
+
+    def cases(
+        self,
+        *,
+        seed: int | None = None,
+        strategies: Sequence[str] = (),
+        layouts: Sequence[str] = (),
+    ) -> Iterator[Case]:
+        """Yield cases of the op without end; what is not given is as configured."""
+        return iterate_cases(
+            self.schema,
+            seed=self.seed if seed is None else seed,
+            dtype=self.subject.dtype,
+            strategies=strategies or self.strategies,
+            layouts=layouts or self.layouts,
+        )
 
 
 def op_names(workspace: Workspace) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct, field, structs
@@ -17,10 +17,11 @@ from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.subjects import OpTasks, build_code, make_subject, tasks_of
 from gpuemu_flow.judge.subject import Subject
-from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 from gpuemu_flow.model.types import IN_PROCESS, PRECISIONS, Case, InputSpec, Json, Tolerance
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
@@ -475,3 +476,61 @@ def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
     if schema.derived and free.keys() == {dim.name for dim in schema.dims}:
         return schema.allows(free) and sizes.items() <= schema.all_sizes(free).items()
     return True
+
+
+# Look up the cases of an op by number, in the order in which ``run`` and ``fuzz`` use them.
+
+
+MAX_SEQUENCES = 32
+"""Maximum number of remembered sequences; others are planned again."""
+MAX_INDEX = 200_000
+
+
+class _Planned(Struct):
+    """The cases of a sequence that have been planned so far, and an iterator for more."""
+
+    more: Iterator[Case]
+    cases: list[Case] = field(default_factory=list)
+
+
+class PlannedCases:
+    """Finds cases by op, sequence and number. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._planned: OrderedDict[tuple[object, ...], _Planned] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def case(
+        self,
+        op: OpConfig,
+        index: int,
+        *,
+        dtype: str,
+        seed: int,
+        strategies: Sequence[str] = (),
+        layouts: Sequence[str] = (),
+    ) -> Case:
+        """Return the case at `index` in the sequence of an op's cases.
+
+        Raises UsageError: ``unknown-dtype``, ``unknown-strategy``, ``unknown-layout``, ``case-out-
+        of-range``.
+        """
+        if not 0 <= index <= MAX_INDEX:
+            text = f"there is no case {index} of {op.name}; they go up to {MAX_INDEX}"
+            raise UsageError(Problem("case-out-of-range", text))
+        what = tuple(strategies or op.strategies), tuple(layouts or op.layouts)
+        key = (op.name, repr(op.schema), dtype, seed, *what)
+        with self._lock:
+            planned = self._planned.get(key)
+            if planned is None:
+                more = iterate_cases(
+                    op.schema, seed=seed, dtype=dtype, strategies=what[0], layouts=what[1]
+                )
+                planned = self._planned[key] = _Planned(more)
+                while len(self._planned) > MAX_SEQUENCES:
+                    self._planned.popitem(last=False)
+            else:
+                self._planned.move_to_end(key)
+            while len(planned.cases) <= index:
+                planned.cases.append(next(planned.more))
+            return planned.cases[index]

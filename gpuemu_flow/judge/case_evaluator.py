@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made, unmade
-from gpuemu_flow.judge.expected_store import ExpectedStore
 from gpuemu_flow.judge.generated import fit_together, usable, with_generated
 from gpuemu_flow.judge.judge import Judge
 from gpuemu_flow.judge.judge_requests import (
@@ -45,7 +43,6 @@ from gpuemu_flow.judge.verdicts import (
     with_violations,
     without_outputs,
 )
-from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind
@@ -133,7 +130,6 @@ class CaseEvaluator:
         stack: ExitStack,
         cancel: Event | None,
         *,
-        expected_cache: ExpectedStore | None = None,
         allowed: dict[str, list[str]] | None = None,
     ) -> None:
         """Start no worker yet; `allowed` are the outputs' dtypes, if they are known."""
@@ -144,17 +140,12 @@ class CaseEvaluator:
         self._reference = self._session(subject.reference)
         self._opened_op: ProgramSession | None = None
         self._generator_seen = Observation()
-        self._expected_cache = expected_cache
-        facts = Facts(allowed=allowed)
-        if expected_cache is not None:
-            with suppress(msgspec.ValidationError):
-                facts = convert(expected_cache.fact("facts"), Facts)
         self._setup = Setup(
             dtype=subject.dtype,
             widens=widens(subject.dtype, subject.reference_dtype),
             compare=subject.compare,
             samples=self._samples(),
-            facts=facts,
+            facts=Facts(allowed=allowed),
         )
         self.batch_size = BatchSize()
         self.rounds = 0
@@ -298,7 +289,7 @@ class CaseEvaluator:
         arena = self._op.arena()
         if arena is None:
             return []
-        about = PreparedBatch(cases, None, arena, give=True, **self._files(cases))
+        about = PreparedBatch(cases, None, arena, give=True)
         judge_request = JudgeRequest(self._setup, about)
         try:
             self._reference.begin_work(judge_request)
@@ -317,7 +308,7 @@ class CaseEvaluator:
             raise
         if not attempt.outcome.ok:
             return []
-        self._learn(judge_request)
+        self._setup.facts = judge_request.judged.facts
         return [
             None
             if result is None
@@ -334,11 +325,10 @@ class CaseEvaluator:
         """Run both programs in parallel, then judge in the reference's worker."""
         self.rounds += 1
         arena = self._op.arena()
-        files = self._files([case]) if inputs is None else {}
         # With more checks, this process makes the inputs, between guard zones.
         give = inputs is None and not watches(checks)
         bring = inputs is None and watches(checks)
-        about = PreparedBatch([case], inputs, arena, give=give, bring=bring, **files)
+        about = PreparedBatch([case], inputs, arena, give=give, bring=bring)
         judge_request = JudgeRequest(self._setup, about)
         judge_request.watch = give
         try:
@@ -394,41 +384,11 @@ class CaseEvaluator:
         early = self._without_comparison(attempt, judge_request, outcome.error)
         if early is not None:
             return early
-        self._learn(judge_request)
+        self._setup.facts = judge_request.judged.facts
         changed = [each for found in judge_request.judged.changed for each in found]
         violations = (*self._modified(changed), *outcome.violations)
         result = with_violations(_only(judge_request), violations)
         return with_printed(result, outcome.printed)
-
-    def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Return the files with stored outputs of the reference, and paths for new such files.
-
-        The result holds the fields `known` and `stage` of `PreparedBatch`.
-        """
-        if self._expected_cache is None:
-            return {}
-        found = [self._expected_cache.find(case) for case in cases]
-        stage = (
-            []
-            if self._expected_cache.full
-            else [self._expected_cache.staging_path() for _ in cases]
-        )
-        return {"known": [None if path is None else str(path) for path in found], "stage": stage}
-
-    def _learn(self, judge_request: JudgeRequest) -> None:
-        """Store the reference's outputs, and facts about it, so that it need not run again."""
-        judged = judge_request.judged
-        news = self._setup.facts != judged.facts
-        self._setup.facts = judged.facts
-        if self._expected_cache is None:
-            return
-        self._expected_cache.learn(self._reference.observed(), self.subject.reference.given)
-        if news:
-            self._expected_cache.remember("facts", msgspec.to_builtins(judged.facts))
-        about = judge_request.about
-        for case, path, digest in zip(about.cases, about.stage, judged.staged, strict=False):
-            if digest:
-                self._expected_cache.keep(case, Path(path), digest)
 
     def judge_given(self, given: Sequence[GivenCase]) -> list[CheckResult]:
         """Judge outputs that were computed elsewhere, with one message for most of the cases.
@@ -586,12 +546,10 @@ def open_evaluator(
     pool: Pool,
     subject: Subject,
     cancel: Event | None = None,
-    *,
-    expected_cache: ExpectedStore | None = None,
 ) -> Iterator[CaseEvaluator]:
     """Open warm sessions for one subject in a context; close them at its end."""
     with ExitStack() as stack:
-        yield CaseEvaluator(pool, subject, stack, cancel, expected_cache=expected_cache)
+        yield CaseEvaluator(pool, subject, stack, cancel)
 
 
 # Judge a case step by step, after judging it in one request ended the reference's process.

@@ -55,8 +55,6 @@ class PreparedBatch(Struct, eq=False):
     peer: Arena | None = None
     give: bool = False
     bring: bool = False
-    known: Sequence[str | None] = ()
-    stage: Sequence[str] = ()
     widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list)
     brought: list[Arrays] = field(default_factory=list)
@@ -154,14 +152,11 @@ class JudgeRequest:
         if current.about is about:
             return None
         has_peer = about.peer is not None and about.peer.fd >= 0
-        none = (None,) * len(about.cases)
         ask = Prepare(
             cases=tuple(about.cases),
             by_seed=about.arrays is None,
             give=about.give and has_peer,
             bring=about.bring,
-            known=tuple(about.known) or none,
-            stage=tuple(about.stage) or none,
             widens=about.widens,
         )
         fds = []

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
 from gpuemu_flow.judge import gradients
 from gpuemu_flow.judge.compare_functions import CompareError, CompareFunctions
-from gpuemu_flow.judge.expected_store import Effort, load, stage
 from gpuemu_flow.judge.judge import Judge, refused
 from gpuemu_flow.judge.protocol import (
     AnyAsk,
@@ -54,7 +53,6 @@ from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import Outcome, OutputInfo, RunError, Slot, end_of
 from gpuemu_flow.workers.arena import Arena, changed_inputs
 from gpuemu_flow.workers.arguments import begin_call
-from gpuemu_flow.workers.blobs import BlobError
 from gpuemu_flow.workers.execute import converted
 from gpuemu_flow.workers.jobs import ServiceContext
 from gpuemu_flow.workers.limits import lift_memory_limit
@@ -74,9 +72,6 @@ class _Item(Struct):
     case: Case
     inputs: Arrays
     given: Slots | None = None
-    known: str | None = None
-    stage: str | None = None
-    digest: str = ""
     widens: bool = False
     expected: Arrays | None = None
     failed: BaseException | None = None
@@ -131,15 +126,13 @@ class JudgeService:
         widens = self._setup.widens and ask.widens
         peer = context.peer if ask.give else None
         made: Iterable[Arrays] = materialise_each(ask.cases)
-        known, staged = ask.known, ask.stage
         if not ask.by_seed:
             made = [_copied(context.own, ask.slots)]
-            known = staged = (None,)
         self._items = []
         given = []
         start = 0
-        for case, inputs, file, place in zip(ask.cases, made, known, staged, strict=True):
-            item = _Item(case, inputs, known=file, stage=place, widens=widens)
+        for case, inputs in zip(ask.cases, made, strict=True):
+            item = _Item(case, inputs, widens=widens)
             self._items.append(item)
             if peer is not None:
                 item.given = peer.write(inputs, start=start, keep_layout=True)
@@ -177,7 +170,7 @@ class JudgeService:
     def _fill_expected(self, item: _Item, context: ServiceContext) -> None:
         if item.expected is None and item.failed is None:
             try:
-                item.expected = _cached(item) or self._run_reference(item, context)
+                item.expected = self._run_reference(item, context)
             except BaseException as error:  # reported when the result is requested
                 item.failed = error
 
@@ -191,12 +184,7 @@ class JudgeService:
 
     def _run_in(self, dtype: str | None, item: _Item, context: ServiceContext) -> Arrays:
         inputs = self._own_inputs(item, dtype)
-        effort = Effort() if item.stage else None
-        outputs = _in_order(context.run(inputs, item.case.seed))
-        nbytes = sum(array.nbytes for array in outputs.values())
-        if item.stage and effort is not None and effort.is_worth_keeping(nbytes):
-            item.digest = stage(outputs, Path(item.stage))
-        return outputs
+        return _in_order(context.run(inputs, item.case.seed))
 
     def _only_expected(self) -> Arrays:
         (item,) = self._items
@@ -232,8 +220,7 @@ class JudgeService:
             self._add(verdicts, item, arena.read(place), context, submitted=ask.submitted)
             if len(self._items) > 1:
                 item.expected = None
-        staged = [item.digest for item in self._items]
-        return Judged(verdicts.finish(), self._found_out(), changed, staged)
+        return Judged(verdicts.finish(), self._found_out(), changed)
 
     def _judge_there(self, ask: JudgeThere, context: ServiceContext) -> Judged:
         """Judge cases whose outputs are in files, or came with the request."""
@@ -342,14 +329,6 @@ def _changed(item: _Item, arena: Arena | None) -> tuple[Failure, ...]:
     if item.given is None or arena is None:
         return ()
     return tuple(changed_inputs(item.inputs, arena.views(item.given)))
-
-
-def _cached(item: _Item) -> Arrays:
-    """Return the reference's stored outputs for the case; empty if there are none."""
-    if item.known:
-        with suppress(OSError, BlobError):  # if it is gone, the reference runs
-            return load(Path(item.known))
-    return {}
 
 
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -526,7 +505,10 @@ def _own_fault(error: Exception) -> CheckResult:
     """Return the verdict on a case if our comparison raised, and not the reference in it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    text = f"the comparison itself failed: {type(error).__name__}: {error} ({place})"
-    hint = "hint: report it with the op and this line; it says nothing about the op"
-    failure = Failure(FailureKind.REFERENCE, text, why="comparison-failed", place=place)
-    return CheckResult(Verdict.ERROR, (failure,), notes=(hint,))
+    fault = RunError(
+        "comparison-failed",
+        f"the comparison itself failed: {type(error).__name__}: {error} ({place})",
+        "hint: report it with the op and this line; it says nothing about the op",
+    )
+    failure = Failure(FailureKind.REFERENCE, fault.message, why=fault.slug, place=place)
+    return CheckResult(Verdict.ERROR, (failure,), notes=(fault.hint,))

@@ -50,16 +50,13 @@ class Prepare(Ask, frozen=True, kw_only=True, tag="prepare"):
     """Make the inputs of cases, which the next requests are about.
 
     With `give`, they are copied to the memory shared with the op; with `bring`, they and those of a
-    decoy to the memory shared with the coordinator. `known` are files with stored outputs of the
-    reference, `stage` new files for such outputs.
+    decoy to the memory shared with the coordinator.
     """
 
     cases: tuple[Case, ...]
     by_seed: bool
     give: bool
     bring: bool
-    known: tuple[str | None, ...]
-    stage: tuple[str | None, ...]
     widens: bool
 
 
@@ -110,7 +107,6 @@ class Judged(Struct, frozen=True):
     results: list[CheckResult | None] = []
     facts: Facts = Facts()
     changed: list[tuple[Failure, ...]] = []  # inputs that the op changed, by case
-    staged: list[str] = []  # digests of stored outputs of the reference; empty for none
 
 
 class Expected(Struct, frozen=True):

@@ -11,8 +11,15 @@ from mini_workspace import DOUBLES, Mini, make_doubling
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.code_state import CODE, code_key, fixed_ids
-from gpuemu_flow.fuzz.failures import CONFIRMED_BY, DIFFERS, FailureSetting, told_by_setting
+from gpuemu_flow.fuzz.failures import (
+    CODE,
+    CONFIRMED_BY,
+    DIFFERS,
+    FailureSetting,
+    code_key,
+    fixed_ids,
+    told_by_setting,
+)
 from gpuemu_flow.store.failures import FailureStore
 
 pytestmark = pytest.mark.ci

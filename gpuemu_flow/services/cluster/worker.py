@@ -20,8 +20,8 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import (
     BatchVerdict,
     WarmPrograms,
-    expected_store,
     known_verdicts,
+    reference_inputs,
     verdict_key,
 )
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
@@ -123,10 +123,11 @@ class WorkerSession:
         self.active = 0
         self._workspace, self._cache, subjects = open_here(setup, folder)
         about = [(self._cache, subject, self._workspace.inputs) for subject in subjects]
-        expected = [expected_store(*each, force=setup.force) for each in about]
         self._inputs = [known_verdicts(*each, force=setup.force).inputs for each in about]
+        references = [reference_inputs(*each, force=setup.force) for each in about]
+        inputs = list(zip(self._inputs, references, strict=True))
         self._programs = WarmPrograms(
-            self._cache, subjects, expected, self._inputs, threads=MOST_THREADS, alone=setup.alone
+            self._cache, subjects, inputs, threads=MOST_THREADS, alone=setup.alone
         )
 
     def judge(self, request: BatchRequest) -> BatchAnswer:

@@ -14,8 +14,7 @@ from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at, representative_shape, tensors
 from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.fuzz.case_source import CaseSequence, PlannedCases
-from gpuemu_flow.fuzz.wire_ops import Query
+from gpuemu_flow.fuzz.wire_ops import PlannedCases, Query
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import FlowError, UsageError
 from gpuemu_flow.model.types import Case, Json, Shape
@@ -66,10 +65,10 @@ class CaseMaker:
         dtypes = self.op.dtypes if self.recipe.own_dtypes else self.config.dtypes
         if not self._plans:
             return case_at(replace(self.config, dtypes=dtypes), self.op.input_names, number)
-        sequence = CaseSequence(
-            dtypes[number % len(dtypes)], self.config.seed, strategies=self._strategies
+        dtype, seed = dtypes[number % len(dtypes)], self.config.seed
+        return self._planned.case(
+            self.op, number, dtype=dtype, seed=seed, strategies=self._strategies
         )
-        return self._planned.case(self.op, sequence, number)
 
     def shape(self, case: Case) -> Shape:
         """Return the single shape that the protocol gives for a whole case."""

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.fuzz.code_state import CODE, code_key
+from gpuemu_flow.fuzz.failures import CODE, code_key
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, WireSubject
 from gpuemu_flow.judge.subject import provenance_of
 from gpuemu_flow.judge.verdicts import with_violations

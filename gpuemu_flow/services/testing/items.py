@@ -222,11 +222,15 @@ class GpuemuCase(Mapping[str, Any]):
 
     def turn_to(self, index: int) -> None:
         """Switch to another case of the same op."""
-        from gpuemu_flow.fuzz.case_source import CaseSequence  # noqa: PLC0415
-
         marked = self._item.marked
-        sequence = CaseSequence(self.dtype, self.master_seed, marked.strategies, marked.layouts)
-        self._case = self._session.outputs.case(self.op, sequence, index)
+        self._case = self._session.outputs.case(
+            self.op,
+            index,
+            dtype=self.dtype,
+            seed=self.master_seed,
+            strategies=marked.strategies,
+            layouts=marked.layouts,
+        )
         self._inputs: dict[str, Any] | None = None
         self._replaced: dict[str, NDArray[Any]] = {}
         self._tolerance: tuple[float, float] | None = None
