@@ -42,7 +42,7 @@ from gpuemu_flow.tasks.params import (
     StageParams,
     params_of,
 )
-from gpuemu_flow.workers.sandbox.fence import Fence, off_limits_of
+from gpuemu_flow.workers.sandbox.fence import Fence, off_limits
 from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 DEFAULT_ARCH = "sm_80"
@@ -294,8 +294,8 @@ class KernelCompiler:
             version = triton_version(self._python)
             params = msgspec.structs.replace(params, triton=compiled, triton_version=version)
         own = map(str, _own(kernel))
-        off_limits = off_limits_of(self._cache.folder, self._root)
-        wall = self._fence.around(off_limits, "", emulated=False, own=own)
+        closed = off_limits(cache=self._cache.folder, root=self._root)
+        wall = self._fence.around(closed, "", emulated=False, own=own)
         maker = wall
         if wall is not None and kind == COMMAND:
             maker = self._with_outputs(wall, kernel)

@@ -18,7 +18,7 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import RuleParams
-from gpuemu_flow.workers.sandbox.fence import Fence, is_below, off_limits_of
+from gpuemu_flow.workers.sandbox.fence import Fence, is_below, off_limits
 from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 
@@ -92,7 +92,7 @@ def rule_tasks(
         before = [name for need in rule.needs for name in found.tasks[need].outputs]
         own = [*outputs, *(config.root / name for name in files)]
         wall = fence.around(
-            off_limits_of(cache.folder, config.root),
+            off_limits(cache=cache.folder, root=config.root),
             "",
             emulated=False,
             own=map(str, own),

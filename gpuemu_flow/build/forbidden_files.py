@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from gpuemu_flow.build.globs import glob_files
 from gpuemu_flow.build.sources import SourceIndex
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
@@ -29,14 +27,10 @@ class ForbiddenFiles:
     def off_limits(self, op: OpConfig, program: ProgramRef, *beside: ProgramRef) -> OffLimits:
         """List the files that the op's process must not touch."""
         judges, made_of = self._judges(op)
-        reference = replace(op.reference, files=judges)
+        alone = (self._root / path for path in self._alone(op, program, *beside))
+        sources = (*(self._root / path for path in made_of), *self._config)
         return off_limits(
-            program,
-            reference,
-            [*(self._root / path for path in made_of), *self._config],
-            alone=[self._root / path for path in self._alone(op, program, *beside)],
-            cache=self._cache,
-            root=self._root,
+            program.files, (*judges, *alone), sources, cache=self._cache, root=self._root
         )
 
     def key(

@@ -177,7 +177,7 @@ class _Reader:
 
 def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]:
     """Return the warnings about rules that used files that they do not declare."""
-    found = []
+    found: list[Problem] = []
     for name, spec in tasks.items():
         if spec.stage != stages.RULE:
             continue

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
 import secrets
 import signal
-import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +19,7 @@ from msgspec.structs import replace
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.let_through import is_general, is_named
-from gpuemu_flow.model.types import ELEMENT_TYPES, Json, failure_from_json
+from gpuemu_flow.model.types import Json, failure_from_json
 from gpuemu_flow.workers import channel
 from gpuemu_flow.workers.api import (
     MAX_OUTPUTS,
@@ -328,11 +325,9 @@ def _bytes_of(
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 """Exceptions that malformed answers cause."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_PIECE = 1 << 20
 # A program that writes to the socket could answer one type of request as if it were another, and so
 # leave out the fields that were requested.
-_ANSWER = {"case": "outcome", "call": "called", "calls": "called-all", "serve": "served"}
+_ANSWER = {"call": "called", "calls": "called-all", "serve": "served"}
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: str) -> Outcome:
@@ -357,17 +352,10 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
         return Outcome(index, ok=True)
     if answer["type"] != "outcome":
         raise ValueError("no answer at all")
-    if "staging" in answer and request == "case":
-        return Outcome(index, ok=False)
-    outcome = Outcome.from_json(answer["outcome"])
-    if outcome.index != index or outcome.ok == (outcome.error is not None):
+    error = convert(answer["outcome"]["error"], RunError)
+    if answer["outcome"]["index"] != index:
         raise ValueError("not an outcome of this case")
-    if outcome.ok and request != "case":
-        raise ValueError("success without what was asked for")
-    for info in outcome.outputs:
-        if info.dtype not in ELEMENT_TYPES or min((0, *info.shape)) < 0:
-            raise ValueError("not a tensor")
-    return outcome
+    return Outcome(index, ok=False, error=error)
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
@@ -375,34 +363,6 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
     if len(answer["slots"]) > MAX_OUTPUTS:
         raise ValueError("more outputs than a program may have")
     return convert(answer["slots"], dict[str, Slot])
-
-
-def is_staged(path: Path, outcome: Outcome) -> bool:
-    """Tell whether `path` is a plain file with the digest and size that the worker reports.
-
-    The digest is computed again from the file. A program could report the digest of another output,
-    which would then be judged instead of its own.
-    """
-    if not _DIGEST.match(outcome.blob):
-        return False
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    is_plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-    return is_plain and found.st_size == outcome.size and _digest(path) == outcome.blob
-
-
-def _digest(path: Path) -> str:
-    """Return the sha256 of a file; empty if it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb", buffering=0) as stream:
-            while piece := stream.read(_PIECE):
-                digest.update(piece)
-    except OSError:
-        return ""
-    return digest.hexdigest()
 
 
 # Add a hint if a program may have failed because an environment variable was withheld.

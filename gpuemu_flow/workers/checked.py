@@ -287,29 +287,6 @@ class _SharedInputs:
         return fits
 
 
-class CheckedWork:
-    """The `work.Work` of a checked case; it can be begun again with another worker."""
-
-    def __init__(self, inputs: CheckedInputs, checks: Checks) -> None:
-        self._inputs = inputs
-        self._checks = checks
-        self._begun: tuple[WorkerClient, CheckedCase] | None = None
-
-    def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Request the first call, and do not wait for its answer; see `CheckedCase.begin`."""
-        case = CheckedCase(worker_client, self._inputs, self._checks)
-        failed = case.begin()
-        self._begun = None if failed is not None else (worker_client, case)
-        return failed
-
-    def finish(self, worker_client: WorkerClient) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the remaining calls; see `CheckedCase.finish`."""
-        begun, self._begun = self._begun, None
-        if begun is None or begun[0] is not worker_client:
-            raise RuntimeError("no case was begun with this worker")
-        return begun[1].finish()
-
-
 def _keeps_state(program: Program) -> bool:
     """Tell whether state of a program can outlive a call."""
     return program.kind not in (*EMULATED, "command") and not program.python

@@ -19,8 +19,6 @@ from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.workers.api import OpError, Program, RunError
 
-_OWN = str(Path(__file__).resolve().parents[1])
-
 
 def is_workspace_path(path: str, root: str) -> bool:
     """Tell whether a path is the user's own code: in the workspace, and not installed.
@@ -49,40 +47,27 @@ def _transformed(source: bytes) -> bytes:
     return source if _transform is None else _transform(source)
 
 
-class _FreshLoader(machinery.SourceFileLoader):
-    """Loads workspace modules from their source, never from bytecode.
-
-    Python considers a bytecode file current if it records the source's size and modification time,
-    in whole seconds. After an edit that changes neither, the old code would run, and its results
-    would be stored under the key of the new code.
-    """
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        path = self.get_filename(fullname)
-        source = _read_module(self, path)
-        # A checkout of this package may be the workspace. Its own modules are not transformed,
-        # since those that make the shadow would be needed to load themselves.
-        absolute = os.path.abspath(path)  # noqa: PTH100 - hot
-        own = _is_below(absolute, _OWN) or _is_below(absolute, _PACKAGE)
-        return self.source_to_code(source if own else _transformed(source), path)
-
-
 _PACKAGE = str(Path(__file__).parent.parent)
 _PACKAGE_NAME = __package__.partition(".")[0]
 _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Return a module's code, whichever finder found the module.
+    """Return a module's code, compiled from its source, whichever finder found the module.
 
-    Modules of installed packages and of gpuemu_flow may be read as bytecode. Any other module is
-    compiled from its source.
+    Python considers a bytecode file current if it records the source's size and modification time,
+    in whole seconds. After an edit that changes neither, the old code would run, and its results
+    would be stored under the key of the new code. Modules of installed packages and of gpuemu_flow
+    may be read as bytecode; they are not transformed.
     """
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
         return _usual_code(loader, fullname)
-    code: types.CodeType = loader.source_to_code(_read_module(loader, path), path)
+    source = _read_module(loader, path)
+    if _is_below(absolute, _root):
+        source = _transformed(source)
+    code: types.CodeType = loader.source_to_code(source, path)
     return code
 
 
@@ -98,22 +83,6 @@ def _read_module(loader: Any, path: str) -> bytes:
             raise
         return _hidden_module(path)
     return source
-
-
-def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
-    details: list[tuple[type[Any], list[str]]] = [
-        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
-        (_FreshLoader, machinery.SOURCE_SUFFIXES),
-        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
-    ]
-
-    def hook(path: str) -> machinery.FileFinder:
-        folder = path or str(Path.cwd())
-        if not is_workspace_path(folder, root) or not Path(folder).is_dir():
-            raise ImportError(f"not the workspace's own: {path}", path=path)
-        return machinery.FileFinder(folder, *details)
-
-    return hook
 
 
 class _AnyName:
@@ -142,7 +111,7 @@ def _look_for_names(finder: Any) -> None:
 
 
 _finders_are_fresh = False
-_fenced = False
+_fenced, _root = False, ""
 
 
 def forget_folders() -> None:
@@ -161,8 +130,8 @@ def enter_workspace(program: Program) -> None:
 
     Raises OpError: ``op-not-loadable``: the root is no directory.
     """
-    global _fenced  # noqa: PLW0603 - loaders have no other way to be told
-    _fenced = program.sandbox is not None
+    global _fenced, _root
+    _fenced, _root = program.sandbox is not None, program.root
     os.environ.update(program.env)
     try:
         os.chdir(program.root)
@@ -174,14 +143,9 @@ def enter_workspace(program: Program) -> None:
     # The interpreter took these to start from the folder that it was started in.
     relative = [os.path.normpath(os.path.join(program.root, e)) for e in given if e[0] != os.sep]  # noqa: PTH118
     sys.path[:] = list(dict.fromkeys([*own, program.root, *relative, *filter(None, sys.path)]))
-    sys.path_hooks.insert(0, _finder_hook(program.root))
-    # For files loaded by their path, relative entries of sys.path, and folders outside of the root.
     machinery.SourceFileLoader.get_code = _code_from_source  # type: ignore[method-assign, assignment]
     if sys.platform == "linux":  # elsewhere, file systems may ignore case
         machinery.FileFinder._fill_cache = _look_for_names  # type: ignore[attr-defined]
-    for path in list(sys.path_importer_cache):
-        if is_workspace_path(path, program.root):
-            del sys.path_importer_cache[path]
     if not _finders_are_fresh:
         importlib.invalidate_caches()
 

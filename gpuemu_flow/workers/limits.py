@@ -21,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @lru_cache(maxsize=1)
-def _libc() -> Any:
+def c_library() -> Any:
     """Return the C library, loaded once by the fork server for all processes that it forks."""
     return ctypes.CDLL(None, use_errno=True)
 
@@ -30,7 +30,7 @@ def _prctl(option: int, value: int) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        return bool(_libc().prctl(option, value, 0, 0, 0) == 0)
+        return bool(c_library().prctl(option, value, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
 
@@ -131,7 +131,7 @@ def close_all_but(keep: Collection[int]) -> None:
 def _close_between(keep: Sequence[int]) -> bool:
     """Close all descriptors except those in a sorted list; return False if the system cannot."""
     try:
-        close_range = _libc().close_range
+        close_range = c_library().close_range
         gaps = zip((-1, *keep), (*keep, 1 << 32), strict=True)
         return not any(
             close_range(ctypes.c_uint(before + 1), ctypes.c_uint(after - 1), 0)
@@ -157,7 +157,7 @@ def _glibc() -> Any:
     if not sys.platform.startswith("linux"):
         return None
     try:
-        libc = ctypes.CDLL(None)
+        libc = c_library()
         libc.gnu_get_libc_version  # noqa: B018 - musl lacks it, and its mallopt does nothing
         libc.mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
     except (OSError, AttributeError):
@@ -193,6 +193,6 @@ def perturb(fill: int) -> bool:
 def flush_c_streams() -> None:
     """Flush C's own stdout and stderr buffers."""
     try:
-        ctypes.CDLL(None).fflush(None)
+        c_library().fflush(None)
     except (OSError, AttributeError):
         pass

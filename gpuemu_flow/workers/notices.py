@@ -12,7 +12,6 @@ import array
 import ctypes
 import errno
 import os
-import platform
 import site
 import socket
 import stat
@@ -20,6 +19,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib import machinery
 from pathlib import Path
 from typing import NamedTuple
@@ -28,21 +28,19 @@ from msgspec import Struct
 
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.workers.imports import preloaded_names
+from gpuemu_flow.workers.sandbox import filters
+from gpuemu_flow.workers.sandbox.filters import ANY_BIT, EQUAL, LOAD, RETURN
 from gpuemu_flow.workers.sightings import UNSEEN, framed
 
-# linux/seccomp.h, linux/audit.h, linux/filter.h, linux/prctl.h
-_SET_MODE_FILTER = 1
-_TSYNC, _SPEC_ALLOW, _NEW_LISTENER, _TSYNC_ESRCH, _WAIT_KILLABLE = 1, 4, 8, 16, 32
-_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+# linux/seccomp.h
+_SPEC_ALLOW, _NEW_LISTENER, _TSYNC_ESRCH, _WAIT_KILLABLE = 4, 8, 16, 32
+_NOTIFY = 0x7FC00000
 _RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _SAME_PROCESSOR = 1  # wakes the caller on the same processor, which is faster
 _CONTINUE = 1
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
-_NO_NEW_PRIVS = 38
 _EMPTY_PATH = 0x1000
 
 _NOTICE = struct.Struct("<QIIiIQ6Q")
-_INSTRUCTION = struct.Struct("<HBBI")
 
 
 class PathCall(Struct, frozen=True):
@@ -101,48 +99,31 @@ _ARM = {
 }  # fmt: skip
 
 
-class Machine(Struct, frozen=True):
-    """The numbers of system calls on one processor architecture."""
-
-    audit: int
-    seccomp: int
-    calls: dict[int, PathCall]
-
-
-_MACHINES = {
-    "x86_64": Machine(0xC000003E, 317, {**_X86, **_COMMON}),
-    "aarch64": Machine(0xC00000B7, 277, {**_ARM, **_COMMON}),
-}
-MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
+_OF_PROCESSOR = {"x86_64": {**_X86, **_COMMON}, "aarch64": {**_ARM, **_COMMON}}
+CALLS = _OF_PROCESSOR.get(filters.PROCESSOR, {})
+"""The reported system calls, by number; none on systems that cannot report them."""
 
 
 class NoNoticesError(Exception):
     """Raised if the system cannot give notices of system calls; the message says why."""
 
 
-class _Program(ctypes.Structure):
-    """The C structure sock_fprog."""
-
-    _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
-
-def _program(machine: Machine) -> bytes:
-    """Return the seccomp filter that reports the calls of a machine and allows all others."""
-    notify, allow = (_RETURN, 0, 0, _NOTIFY), (_RETURN, 0, 0, _ALLOW)
-    code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), allow]
-    code.append((_LOAD, 0, 0, 0))
-    for number in sorted(machine.calls):
-        call = machine.calls[number]
+@cache
+def _program() -> bytes:
+    """Return the seccomp filter that reports the calls, and allows all others."""
+    notify, allow = (RETURN, 0, 0, _NOTIFY), (RETURN, 0, 0, filters.ALLOW)
+    audit = filters.MACHINES[filters.PROCESSOR].audit
+    code: filters.Code = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, audit), allow, (LOAD, 0, 0, 0)]
+    for number, call in sorted(CALLS.items()):
         if call.name == "look" and call.flags >= 0:
             # Not reported with an empty path: such calls, frequent ones, only query an open
             # descriptor.
             low_word = 16 + 8 * call.flags
-            code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, low_word)]
-            code += [(_ANY_BIT, 1, 0, _EMPTY_PATH), notify, allow]
+            code += [(EQUAL, 0, 4, number), (LOAD, 0, 0, low_word)]
+            code += [(ANY_BIT, 1, 0, _EMPTY_PATH), notify, allow]
         else:
-            code += [(_EQUAL, 0, 1, number), notify]
-    code.append(allow)
-    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in code)
+            code += [(EQUAL, 0, 1, number), notify]
+    return filters.assembled([*code, allow])
 
 
 def ask() -> int:
@@ -153,30 +134,22 @@ def ask() -> int:
 
     Raises NoNoticesError.
     """
-    if MACHINE is None:
+    if not CALLS:
         raise NoNoticesError("only Linux on x86-64 and aarch64 can")
-    code = _program(MACHINE)
-    program = _Program(len(code) // _INSTRUCTION.size, code)
+    whole = filters.ALL_THREADS | _TSYNC_ESRCH
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.syscall.restype = ctypes.c_long
-        libc.prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+        libc = filters.library()
+        filters.prctl(libc, filters.NO_NEW_PRIVS, 1)
+        for flags in (whole | _WAIT_KILLABLE, whole, 0):
+            try:
+                return filters.install(libc, _program(), flags | _NEW_LISTENER | _SPEC_ALLOW)
+            except OSError as error:
+                failure = error
+                if error.errno != errno.EINVAL:
+                    break
     except (OSError, AttributeError) as error:
         raise NoNoticesError(str(error)) from None
-    error_number = 0
-    for flags in (_TSYNC | _TSYNC_ESRCH | _WAIT_KILLABLE, _TSYNC | _TSYNC_ESRCH, 0):
-        fd = libc.syscall(
-            ctypes.c_long(MACHINE.seccomp),
-            ctypes.c_ulong(_SET_MODE_FILTER),
-            ctypes.c_ulong(flags | _NEW_LISTENER | _SPEC_ALLOW),
-            ctypes.byref(program),
-        )
-        if fd >= 0:
-            return int(fd)
-        error_number = ctypes.get_errno()
-        if error_number != errno.EINVAL:
-            break
-    raise NoNoticesError(os.strerror(error_number))
+    raise NoNoticesError(failure.strerror)
 
 
 class Notice(NamedTuple):
@@ -193,7 +166,7 @@ class Receiver:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc = filters.library()
         self._received = ctypes.create_string_buffer(_NOTICE.size)
         self._answer = ctypes.create_string_buffer(24)
         self._libc.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
@@ -204,14 +177,13 @@ class Receiver:
 
         Raises OSError: This receiver's descriptor is not one that `ask` returned.
         """
-        assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel requires zeros
         if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
             if ctypes.get_errno() in (errno.ENOENT, errno.EINTR):
                 return None
             raise OSError(ctypes.get_errno(), "no notices")
         number, thread, _, call, _, _, *arguments = _NOTICE.unpack_from(self._received)
-        return Notice(number, thread, MACHINE.calls.get(call, _OTHER), arguments)
+        return Notice(number, thread, CALLS.get(call, _OTHER), arguments)
 
     def go_on(self, notice: Notice) -> None:
         """Let the system call continue."""
@@ -244,8 +216,7 @@ class ProcessMemory:
     """Reader of paths in other processes' memory."""
 
     def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._read = libc.process_vm_readv
+        self._read = filters.library().process_vm_readv
         self._read.restype = ctypes.c_ssize_t
         self._read.argtypes = (
             *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong),

@@ -15,10 +15,10 @@ from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, Failure, Json, failure_from_json
 from gpuemu_flow.workers import blobs
-from gpuemu_flow.workers.api import MOST_PRINTED, Checks, Outcome, Request, Slot, end_of
+from gpuemu_flow.workers.api import MOST_PRINTED, Checks, Outcome, Slot, end_of
 from gpuemu_flow.workers.arena import Arena
-from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, is_staged, read_slots
-from gpuemu_flow.workers.checked import CheckedInputs, CheckedWork, infos_of, watches
+from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, read_slots
+from gpuemu_flow.workers.checked import CheckedCase, CheckedInputs, infos_of, watches
 from gpuemu_flow.workers.sightings import Sightings
 from gpuemu_flow.workers.supervise import Supervisor, Work
 
@@ -26,78 +26,19 @@ Arrays = Mapping[str, np.ndarray]
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class CaseToFile:
-    """A case whose outputs are written to a blob file."""
+def stage(path: Path, outputs: Arrays, outcome: Outcome) -> Outcome:
+    """Write outputs as a blob; return the outcome that names it.
 
-    def __init__(self, request: Request, checks: Checks, staged: Path) -> None:
-        self._request = request
-        self._checks = checks
-        self._staged = staged
-        case = request.case
-        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
-        self._checked = CheckedWork(inputs, checks)
-
-    def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the case to the worker; see `Work.begin`."""
-        case = self._request.case
-        if watches(self._checks):
-            return self._checked.begin(worker_client)
-        message = {
-            "type": "case",
-            "case": case.to_json(),
-            "input_dtype": self._request.input_dtype,
-        }
-        # Opened here, so that the worker needs no access to the cache, and the program not its
-        # path.
-        fd = self._open()
-        try:
-            return worker_client.post(
-                message, case.index, checks=self._checks, fds=[fd], made=case.nbytes
-            )
-        finally:
-            os.close(fd)
-
-    def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome; raise RunnerError ``staging-failed`` for a failed write."""
-        if watches(self._checks):
-            return self._finish_checked(worker_client)
-        index = self._request.case.index
-        attempt, answer = worker_client.collect(index)
-        if "staging" in answer:
-            worker_client.worker.kill()
-            raise self._not_staged(f"{answer['staging']!s:.200}")
-        if attempt.outcome.ok and not is_staged(self._staged, attempt.outcome):
-            return worker_client.broken(index)
-        return attempt
-
-    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
-        """Finish a checked case, and write its outputs to the staged file.
-
-        This process writes the file, since the op in the worker must not reach it.
-        """
-        attempt, outputs = self._checked.finish(worker_client)
-        if not attempt.outcome.ok:
-            return attempt
-        with os.fdopen(self._open(), "wb", buffering=0) as stream:
-            try:
-                digest, size = blobs.write(stream, outputs)
-            except OSError as error:
-                raise self._not_staged(error.strerror or str(error)) from None
-        infos = infos_of(outputs)
-        outcome = replace(attempt.outcome, blob=digest, size=size, outputs=infos)
-        return replace(attempt, outcome=outcome)
-
-    def _open(self) -> int:
-        try:
-            return os.open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
-        except OSError as error:
-            raise self._not_staged(error.strerror or str(error)) from None
-
-    def _not_staged(self, reason: str) -> RunnerError:
-        folder = str(self._staged.parent)
-        return RunnerError(
-            Problem("staging-failed", f"outputs cannot be written: {reason}", file=folder)
-        )
+    Raises RunnerError: ``staging-failed``.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as stream:
+            digest, size = blobs.write(stream, outputs)
+    except OSError as error:
+        reason = f"outputs cannot be written: {error.strerror or error}"
+        raise RunnerError(Problem("staging-failed", reason, file=str(path.parent))) from None
+    return replace(outcome, blob=digest, size=size, outputs=infos_of(outputs))
 
 
 class SharedInputs(Struct, frozen=True):
@@ -134,7 +75,7 @@ class CallInMemory:
         self._decoy = decoy
         self._seed = inputs.seed if isinstance(inputs, Case) else seed
         self._dtype = dtype
-        self._checked: CheckedWork | None = None
+        self._checked: CheckedCase | None = None
         self._arrays: Arrays = {}
         self._shared: SharedInputs | None = None
         self._message: dict[str, Json] = {
@@ -178,7 +119,7 @@ class CallInMemory:
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome; see `Work.finish`."""
         if watches(self._checks):
-            return self._finish_checked(worker_client)
+            return self._finish_checked()
         attempt, answer = worker_client.collect(self._index)
         if attempt.outcome.ok and worker_client.arena is not None:
             try:
@@ -201,13 +142,13 @@ class CallInMemory:
             self._message["input_dtype"],
             self._decoy,
         )
-        self._checked = CheckedWork(inputs, self._checks)
-        return self._checked.begin(worker_client)
+        self._checked = CheckedCase(worker_client, inputs, self._checks)
+        return self._checked.begin()
 
-    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
+    def _finish_checked(self) -> Attempt:
         if self._checked is None:
             raise RuntimeError("no case was begun")
-        attempt, self.outputs = self._checked.finish(worker_client)
+        attempt, self.outputs = self._checked.finish()
         if not attempt.outcome.ok:
             return attempt
         return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))

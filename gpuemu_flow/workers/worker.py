@@ -6,7 +6,6 @@ The process is forked from the fork server, or it is a fresh interpreter, starte
 
 from __future__ import annotations
 
-import errno
 import gc
 import importlib
 import json
@@ -27,12 +26,11 @@ from msgspec.structs import replace
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import keep_user_cache
 from gpuemu_flow.model.types import Case, Failure, Json, failure_to_json
-from gpuemu_flow.workers import blobs, jobs, limits, script
+from gpuemu_flow.workers import jobs, limits, script
 from gpuemu_flow.workers.api import (
     EMULATED,
     OpError,
     Outcome,
-    OutputInfo,
     Program,
     Request,
     RunError,
@@ -48,11 +46,7 @@ from gpuemu_flow.workers.execute import CaseExecutor, Executed, Runner, converte
 from gpuemu_flow.workers.imports import enter_workspace, set_source_transform
 from gpuemu_flow.workers.notices import Observer
 from gpuemu_flow.workers.script import CommandRunner, StandardStreams, keep_high
-from gpuemu_flow.workers.tensors import element_type
 
-_STORAGE_ERRORS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
-)  # fmt: skip
 _OWN_RUNNERS = {
     "torch": ("torch_runner", "TorchRunner"),
     "jax": ("jax_runner", "JaxRunner"),
@@ -162,7 +156,6 @@ class Worker:
     def _answer(self, message: Mapping[str, Json]) -> dict[str, Json]:
         answers = {
             "load": self._load,
-            "case": self._case,
             "calls": self._calls,
             "serve": self._serve,
             "job": self._job,
@@ -276,25 +269,6 @@ class Worker:
         self._streams.forget()
         return int(message["serial"])
 
-    def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Run a generated case and leave its outputs in a blob file."""
-        serial = self._begin(message)
-        request = Request(Case.from_json(message["case"]), message["input_dtype"])
-        index = request.case.index
-        fds, self._reader.fds = self._reader.fds, []
-        staged = keep_high(fds[0])
-        try:
-            executed = self._ready.execute(request)
-            digest, size = _stage(staged, executed)
-        except _StagingError as failed:
-            return {"type": "outcome", "serial": serial, "staging": str(failed)}
-        except BaseException as error:  # programs may raise anything
-            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
-        finally:
-            with suppress(OSError):  # the program closed it
-                os.close(staged)
-        return _reply(serial, _outcome(index, executed, digest, size))
-
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Call the program on shared tensors or a generated case, with outputs in shared memory."""
         serial = self._begin(message)
@@ -371,40 +345,6 @@ class _CallRecord(Struct, frozen=True):
             "violations": [failure_to_json(failure) for failure in self.violations],
             "seconds": self.seconds,
         }
-
-
-class _StagingError(Exception):
-    """Raised if the blob cannot be written; the program is not to blame."""
-
-
-def _stage(fd: int, executed: Executed) -> tuple[str, int]:
-    """Write outputs as a blob to a file that the coordinator opened; return digest and size."""
-    try:
-        with open(fd, "wb", buffering=0, closefd=False) as stream:
-            return blobs.write(stream, executed.outputs)
-    except OSError as error:
-        text = error.strerror or str(error)
-        if error.errno in _STORAGE_ERRORS:
-            raise _StagingError(text) from None
-        message = f"the outputs cannot be written: {text}"
-        raise OpError(RunError("op-broke-runner", message)) from None
-
-
-def _outcome(index: int, executed: Executed, digest: str, size: int) -> Outcome:
-    infos = tuple(
-        OutputInfo(name, array.shape, element_type(array))
-        for name, array in sorted(executed.outputs.items())
-    )
-    return Outcome(
-        index,
-        ok=True,
-        blob=digest,
-        size=size,
-        outputs=infos,
-        violations=executed.violations,
-        duration_s=executed.seconds,
-        printed=executed.printed,
-    )
 
 
 def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:

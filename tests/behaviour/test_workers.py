@@ -85,6 +85,11 @@ OPS = {
     "prints": Op(op="print('much ' * 1000)\nreturn x * 2", schema=FIVE, keys=SIX),
     "warns": Op(op="import warnings\nwarnings.warn('careful')\nreturn x * 2", schema=FIVE,
                 keys=SIX),
+    "seals_files": Op(
+        op="import contextlib, fcntl, os\nfor fd in os.listdir('/proc/self/fd'):\n"
+        "    with contextlib.suppress(OSError):\n"
+        "        fcntl.fcntl(int(fd), 1033, 15)  # F_ADD_SEALS, all\nreturn x * 2",
+        schema=FIVE, keys=SIX),
     "keeps_input": Op(op="kept.append(x)\nreturn x * 2", schema=FIVE, keys=SIX, head="kept = []\n"),
     "read_only_output": Op(op="y = x * 2\ny.flags.writeable = False\nreturn y", schema=FIVE,
                            keys=SIX),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.workers.imports import is_workspace_path
@@ -131,22 +131,6 @@ def is_below(path: str, places: Iterable[str]) -> bool:
 # List the files that an op's process must not touch; this module is cheap to import.
 
 
-class Located(Protocol):
-    """A program that the configuration names: its files, and the name of its function."""
-
-    @property
-    def path(self) -> Path | None:
-        """Return the absolute path of the program's file; None if it has no file."""
-
-    @property
-    def function(self) -> str:
-        """Return the name of a callable program's function; empty for other kinds of program."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Return the absolute paths of all files that are known to be part of the program."""
-
-
 class OffLimits(TypedDict):
     """Files that a program must not use, or not change."""
 
@@ -158,24 +142,18 @@ NOTHING = OffLimits(forbidden=(), read_only=())
 
 
 def off_limits(
-    op: Located,
-    reference: Located,
-    sources: Iterable[Path],
+    own: Iterable[Path] = (),
+    hidden: Iterable[Path] = (),
+    sources: Iterable[Path] = (),
     *,
-    alone: Iterable[Path] = (),
     cache: Path,
     root: Path,
 ) -> OffLimits:
-    """List the files that an op's process must not touch."""
+    """List the files that a program with the files `own` must not touch, or not change."""
     return OffLimits(
-        forbidden=_forbidden(op.files, (*reference.files, *alone), cache, root),
+        forbidden=_forbidden(own, hidden, cache, root),
         read_only=tuple(sorted(map(str, sources))),
     )
-
-
-def off_limits_of(cache: Path, root: Path) -> OffLimits:
-    """List what a command or compiler must not touch besides references."""
-    return OffLimits(forbidden=_forbidden((), (), cache, root), read_only=())
 
 
 def _is_around(package: Path, file: Path) -> bool:
@@ -188,17 +166,17 @@ def _real(path: Path | None) -> Path:
 
 
 def _forbidden(
-    op_files: Iterable[Path], reference_files: Sequence[Path], cache: Path, root: Path
+    own_files: Iterable[Path], hidden: Iterable[Path], cache: Path, root: Path
 ) -> tuple[str, ...]:
-    """Return the reference's own files and the cache folder.
+    """Return the hidden files and the cache folder.
 
     A file or package that also contains the op is left out. So is everything outside of the
     workspace, such as an interpreter that runs the reference.
     """
-    own = set(map(_real, op_files))
+    own = set(map(_real, own_files))
     found = [
         path
-        for path in map(_real, reference_files)
+        for path in map(_real, hidden)
         if path not in own
         and is_workspace_path(str(path), str(root))
         and not any(_is_around(path, file) for file in own)

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct
 
+from gpuemu_flow.workers.limits import c_library
 from gpuemu_flow.workers.sandbox.listings import LOOK
 
 # System calls, by number, for which Python has no function.
@@ -33,7 +34,7 @@ LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 @cache
 def library() -> Any:
     """Load the C library; raise OSError or AttributeError if it lacks a needed function."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = c_library()
     libc.syscall.restype = ctypes.c_long
     return libc
 
@@ -83,9 +84,9 @@ def seccomp_number() -> int:
 
 # linux/seccomp.h, linux/audit.h, linux/filter.h, linux/sched.h, asm-generic/ioctls.h
 _SET_MODE_FILTER, _IS_KNOWN = 1, 2
-_ALL_THREADS = 1
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+ALL_THREADS = 1
+ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+LOAD, EQUAL, _AT_LEAST, ANY_BIT, _AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _PROCESSOR, _ARGUMENTS = 0, 4, 16
 _OTHER_ABI = 0x40000000  # x32
 _NEW_NAMESPACES = 0x7E020080
@@ -137,12 +138,12 @@ class _Machine(Struct, frozen=True):
     prlimit: int
 
 
-_MACHINES = {
+MACHINES = {
     "x86_64": _Machine(0, 0xC000003E, 41, 53, 56, 435, 16, 302),
     "aarch64": _Machine(1, 0xC00000B7, 198, 199, 220, 435, 29, 261),
 }
 
-_Code = list[tuple[int, int, int, int]]
+Code = list[tuple[int, int, int, int]]
 
 
 class _Program(ctypes.Structure):
@@ -152,17 +153,17 @@ class _Program(ctypes.Structure):
 
 
 def _refuse(error: int) -> tuple[int, int, int, int]:
-    return (_RETURN, 0, 0, _ERRNO | error)
+    return (RETURN, 0, 0, _ERRNO | error)
 
 
-def _on_argument(number: int, position: int, code: _Code) -> _Code:
+def _on_argument(number: int, position: int, code: Code) -> Code:
     """Return filter code that runs `code` on one argument of a single system call.
 
     The low half of the argument is loaded before `code`. All other system calls skip `code`. Each
     path through `code` must end in a return instruction.
     """
-    body = [(_LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
-    return [(_EQUAL, 0, len(body), number), *body]
+    body = [(LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
+    return [(EQUAL, 0, len(body), number), *body]
 
 
 @cache
@@ -173,45 +174,50 @@ def program(processor: str) -> bytes:
     may start programs on request, outside of the sandbox. Pairs for datagrams are refused, too,
     since their sockets can send datagrams to any name.
     """
-    machine = _MACHINES[processor]
-    allow = (_RETURN, 0, 0, _ALLOW)
-    code: _Code = [
-        (_LOAD, 0, 0, _PROCESSOR),
-        (_EQUAL, 1, 0, machine.audit),
+    machine = MACHINES[processor]
+    allow = (RETURN, 0, 0, ALLOW)
+    code: Code = [
+        (LOAD, 0, 0, _PROCESSOR),
+        (EQUAL, 1, 0, machine.audit),
         _refuse(errno.EPERM),  # the calls of another processor have other numbers
-        (_LOAD, 0, 0, _NUMBER),
+        (LOAD, 0, 0, _NUMBER),
     ]
     if processor == "x86_64":
         code += [(_AT_LEAST, 0, 1, _OTHER_ABI), _refuse(errno.ENOSYS)]
     for columns in _REFUSED.values():
         number = columns[machine.column]
         if number is not None:
-            code += [(_EQUAL, 0, 1, number), _refuse(errno.EPERM)]
-    code += [(_EQUAL, 0, 1, machine.socket), _refuse(errno.EACCES)]
+            code += [(EQUAL, 0, 1, number), _refuse(errno.EPERM)]
+    code += [(EQUAL, 0, 1, machine.socket), _refuse(errno.EACCES)]
     # The filter cannot read the flags, which are behind a pointer. Without it, the C library uses
     # `clone`.
-    code += [(_EQUAL, 0, 1, machine.clone3), _refuse(errno.ENOSYS)]
+    code += [(EQUAL, 0, 1, machine.clone3), _refuse(errno.ENOSYS)]
     code += _on_argument(
         machine.clone,
         0,
-        [(_ANY_BIT, 0, 1, _NEW_NAMESPACES | _SIBLING), _refuse(errno.EPERM), allow],
+        [(ANY_BIT, 0, 1, _NEW_NAMESPACES | _SIBLING), _refuse(errno.EPERM), allow],
     )
     kind = [
-        (_EQUAL, 1, 0, _UNIX),
+        (EQUAL, 1, 0, _UNIX),
         _refuse(errno.EACCES),
-        (_LOAD, 0, 0, _ARGUMENTS + 8),
+        (LOAD, 0, 0, _ARGUMENTS + 8),
         (_AND, 0, 0, _KIND),
-        (_EQUAL, 2, 0, _STREAM),
-        (_EQUAL, 1, 0, _PACKETS),
+        (EQUAL, 2, 0, _STREAM),
+        (EQUAL, 1, 0, _PACKETS),
         _refuse(errno.EACCES),
         allow,
     ]
     code += _on_argument(machine.pair, 0, kind)
-    typed_in = [(_EQUAL, 1, 0, _PUSH_INPUT), (_EQUAL, 0, 1, _LINUX_CONSOLE)]
+    typed_in = [(EQUAL, 1, 0, _PUSH_INPUT), (EQUAL, 0, 1, _LINUX_CONSOLE)]
     code += _on_argument(machine.ioctl, 1, [*typed_in, _refuse(errno.EPERM), allow])
     # Refuse the limits of other processes; 0 means the caller's own.
-    code += _on_argument(machine.prlimit, 0, [(_EQUAL, 1, 0, 0), _refuse(errno.EPERM), allow])
+    code += _on_argument(machine.prlimit, 0, [(EQUAL, 1, 0, 0), _refuse(errno.EPERM), allow])
     code.append(allow)
+    return assembled(code)
+
+
+def assembled(code: Code) -> bytes:
+    """Return a filter program in the form that the kernel takes."""
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in code)
 
 
@@ -233,10 +239,16 @@ def enforce(libc: Any) -> None:
 
     Raises OSError: The system refuses the filter.
     """
-    code = program(PROCESSOR)
+    install(libc, program(PROCESSOR), ALL_THREADS)
+
+
+def install(libc: Any, code: bytes, flags: int) -> int:
+    """Filter the calls of this process and all that it starts; return what the system returns.
+
+    Raises OSError: The system refuses the filter.
+    """
     made = _Program(len(code) // _INSTRUCTION.size, code)
-    arguments = (_SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(made))
-    syscall(libc, seccomp_number(), *arguments)
+    return syscall(libc, seccomp_number(), _SET_MODE_FILTER, flags, ctypes.byref(made))
 
 
 # Landlock: a list of allowed files, which the kernel enforces on a process and its children.

@@ -490,7 +490,7 @@ def _donors(git: Path) -> tuple[Path, ...]:
     A repository takes objects from the folders in ``alternates``. A local one from which it was
     cloned holds the same.
     """
-    found = dict.fromkeys(Path(path) for path in (_worktree(git) or [git]))
+    found = dict.fromkeys([Path(path) for path in _worktree(git)] or [git])
     pending = list(found)
     while pending and len(found) < _MOST_DONORS:
         each = pending.pop()
