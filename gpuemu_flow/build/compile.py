@@ -130,7 +130,7 @@ class Compiler:
         return found
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
-        """Return, as task inputs, the manifests of rules that a stage of an op needs."""
+        """Return, as task inputs, the rules that a stage of an op needs."""
         if self._rules is None or not programs:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}
@@ -253,7 +253,7 @@ class Compiler:
             )
             for spec in (made, ran, expected, judged):
                 self._add(spec)
-            compared.append(TaskInput(f"compare:{dtype}", judged.name, judged.target))
+            compared.append(TaskInput(f"compare:{dtype}", judged.name))
         threshold = self._config.policies.regression_threshold
         self._add(
             self._spec(
@@ -277,7 +277,7 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and the tasks whose manifests it reads, in topological order."""
+        """Return a task and the tasks whose results it reads, in topological order."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
@@ -305,7 +305,6 @@ class Compiler:
         judge: str = "",
         known: tuple[str, ...] = (),
     ) -> TaskSpec:
-        target = self._cache.manifest_path(stage, op, dtype).relative_to(self._cache.folder)
         return TaskSpec(
             name=f"{stage}:{op}:{dtype}" if dtype else f"{stage}:{op}",
             stage=stage,
@@ -316,7 +315,6 @@ class Compiler:
             inputs=inputs,
             params=params,
             settings=settings,
-            target=target.as_posix(),
             packages=files.packages,
             judge=judge,
             known=known,
@@ -423,7 +421,7 @@ def _results(config: Config) -> list[Path]:
 
 
 def _reads(role: str, spec: TaskSpec) -> TaskInput:
-    return TaskInput(role, spec.name, spec.target)
+    return TaskInput(role, spec.name)
 
 
 def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:

@@ -232,7 +232,7 @@ class KernelCompiler:
             code = [self._code(kernel, build, arch)] if run else []
             for spec in (build, *code, lint):
                 self._take(spec, f"{spec.stage}:{kernel.name}", spec.stage)
-            linted.append(TaskInput(f"lint:{arch}", lint.name, lint.target))
+            linted.append(TaskInput(f"lint:{arch}", lint.name))
         if not archs:
             for arch in kernel.build.arch:  # names that the configuration's targets may use
                 for stage in (stages.BUILD, stages.LINT):
@@ -400,7 +400,7 @@ class KernelCompiler:
             stages.CODE,
             kernel,
             arch=arch,
-            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            inputs=(TaskInput(stages.BUILD, build.name),),
             params=CodeParams(arch=arch),
         )
 
@@ -412,7 +412,7 @@ class KernelCompiler:
             stages.LINT,
             kernel,
             arch=arch,
-            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            inputs=(TaskInput(stages.BUILD, build.name),),
             params=LintParams(
                 entry=kernel.name,
                 arch=arch,
@@ -436,7 +436,6 @@ class KernelCompiler:
         packages: Sequence[str] = (),
         inputs: tuple[TaskInput, ...] = (),
     ) -> TaskSpec:
-        target = self._cache.manifest_path(stage, kernel.name, arch)
         default = f"{stage}:{kernel.name}:{arch}" if arch else f"{stage}:{kernel.name}"
         return TaskSpec(
             name=name or default,
@@ -448,7 +447,6 @@ class KernelCompiler:
             inputs=inputs,
             params=params,
             settings=settings,
-            target=target.relative_to(self._cache.folder).as_posix(),
             packages=tuple(packages),
         )
 

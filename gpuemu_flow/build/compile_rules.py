@@ -33,9 +33,9 @@ class RuleTasks(Struct):
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """Return the manifests of the rules that a stage of an op needs, as inputs of its task.
+        """Return the rules that a stage of an op needs, as inputs of its task.
 
-        For the stage ``op``, these manifests are part of the task's key. Programs of other stages,
+        For the stage ``op``, their results are part of the task's key. Programs of other stages,
         such as references, rarely depend on the rules' outputs. Therefore, the tasks of these
         stages only wait for the rules. They run again only if the files of their programs, or files
         that the programs used, have changed.
@@ -46,19 +46,19 @@ class RuleTasks(Struct):
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
     def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
-        """Return the manifests of the rules that make these files, as inputs of a task."""
+        """Return the rules that make these files, as inputs of a task."""
         used = set(files)
         return tuple(
             self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))
         )
 
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
-        """Return the manifests of these rules as inputs of a task.
+        """Return these rules as inputs of a task.
 
         The role of an input is `beginning`, followed by the rule's name.
         """
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
-        return [TaskInput(f"{beginning}{s.subject}", s.name, s.target) for s in specs]
+        return [TaskInput(f"{beginning}{s.subject}", s.name) for s in specs]
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
@@ -102,7 +102,6 @@ def rule_tasks(
             if rule.only_inputs:
                 before = [name for need in rule.needs for name in found.tasks[need].outputs]
                 wall = _closed(wall, [*files, *before], rule.outputs)
-        target = cache.manifest_path(stages.RULE, rule.name).relative_to(cache.folder)
         found.tasks[rule.name] = TaskSpec(
             name=f"{stages.BUILD}:{rule.name}",
             stage=stages.RULE,
@@ -130,7 +129,6 @@ def rule_tasks(
                 ],
                 "sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
-            target=target.as_posix(),
             packages=packages,
             outputs=rule.outputs,
         )

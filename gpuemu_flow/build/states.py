@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -11,25 +12,27 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
 from gpuemu_flow.build.discovery import Discovery
-from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.files import ABSENT, FileTable
 from gpuemu_flow.build.own_code import package_version
 from gpuemu_flow.build.revealed import as_inputs, revealed
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import seal, seal_text
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
     TRIGGERS,
     BuildReason,
     KeyParts,
+    canonical,
     changed_parts,
+    digest_bytes,
 )
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, output_state
+from gpuemu_flow.tasks.base import RECORD, RESULT, StageResult, TaskSpec, output_state
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 _MAX_CACHED = 64
 """Number of records to keep in memory. Tasks of one op run in a row and read each other's records.
 """
@@ -44,6 +47,7 @@ class TaskRecord(Struct, frozen=True):
     complete: bool
     values: Mapping[str, Json]
     inputs: Json
+    time: float
 
     @classmethod
     def from_json(cls, data: Json) -> TaskRecord | None:
@@ -92,36 +96,19 @@ class TaskStates:
         self._versions: dict[str, str] = {}
         self._cached: dict[str, TaskRecord | None] | None = None
         self._lock = threading.Lock()
-        folder, root = cache.folder, files.root
-        below = folder.relative_to(root) if folder.is_relative_to(root) else folder
-        self._manifests = below.as_posix() + "/"
-        files.expect_targets(f"{self._manifests}tasks/")
+        self._digests: dict[str, str] = {}
 
-    def manifest(self, target: str) -> str:
-        """Return a target's path in the file table."""
-        return self._manifests + target
+    def finished(self, names: Iterable[str]) -> set[str]:
+        """Return those of the tasks `names` that have a record of a success."""
+        recorded = {key[len(RECORD) :] for key in self._cache.state.keys_from(RECORD)}
+        return recorded.intersection(names)
 
-    def manifest_digest(self, spec: TaskSpec) -> str:
-        """Return the sha256 of a task's manifest, or `ABSENT` if it is no regular file."""
-        return self._files.digest(self.manifest(spec.target))
-
-    def targets_in(self, paths: Iterable[str]) -> set[str]:
-        """Return the targets of the manifests among `paths`.
-
-        `paths` are paths in the file table. A target is a manifest's path relative to the cache
-        folder.
-        """
-        start = self._manifests
-        return {path[len(start) :] for path in paths if path.startswith(start)}
-
-    def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
-        """Return those of the tasks `names` whose manifests are in the file table.
-
-        The other tasks must not be considered current. The table reports a missing manifest as
-        changed only once, and then forgets it, so that a later check would not notice it.
-        """
-        listed, tasks = self.targets_in(self._files.targets()), graph.tasks
-        return {name for name in names if tasks[name].target in listed}
+    def digest(self, name: str) -> str:
+        """Return the digest of a task's last result; `ABSENT` without a record of a success."""
+        if name not in self._digests:
+            record = self.record(name)
+            self._digests[name] = ABSENT if record is None else record.digest
+        return self._digests[name]
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect the present values of everything that decides whether `spec` must run."""
@@ -141,7 +128,7 @@ class TaskStates:
             code=self.code(spec),
             params=spec.params.to_json(),
             input={
-                i.role: self._files.digest(self.manifest(i.path))
+                i.role: self.digest(i.task)
                 for i in spec.inputs
                 if not i.role.startswith(stages.AFTER)
             }
@@ -176,7 +163,7 @@ class TaskStates:
             return cached[name]
 
     def _read(self, name: str) -> TaskRecord | None:
-        return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
+        return TaskRecord.from_json(self._cache.state.get(RECORD + name))
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
@@ -193,6 +180,7 @@ class TaskStates:
     def _drop(self, name: str) -> None:
         """Drop a record from memory; call this after the stored record has changed."""
         with self._lock:
+            self._digests.pop(name, None)
             if self._cached is not None:
                 self._cached.pop(name, None)
 
@@ -208,9 +196,6 @@ class TaskStates:
             for change in changed_parts(record.parts, parts.to_json())
             if change.trigger in (*self._triggers, "stage")
         )
-        digest = self.manifest_digest(spec)
-        if digest != record.digest:
-            found.append(BuildReason("output", "", record.digest, digest or None))
         return found + self._outputs_touched(spec, record)
 
     def _outputs_touched(self, spec: TaskSpec, record: TaskRecord) -> list[BuildReason]:
@@ -245,25 +230,28 @@ class TaskStates:
         return output_state(digest, executable=bool(mode & stat.S_IXUSR))
 
     def save(
-        self,
-        spec: TaskSpec,
-        parts: KeyParts,
-        digest: str,
-        complete: bool,
-        values: Json,
-        discovered: Discovered,
+        self, spec: TaskSpec, parts: KeyParts, result: StageResult, values: Mapping[str, Json]
     ) -> None:
-        """Store the record of a success; the record is on disk when this returns."""
-        self._files.record(self.manifest(spec.target), digest)
+        """Store a result and the record of it; both are on disk when this returns."""
+        content = canonical(result.content)
         record = TaskRecord(
-            parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
+            parts.to_json(),
+            parts.key(),
+            digest_bytes(content),
+            result.complete,
+            values,
+            result.discovered.to_json(),
+            time.time(),
         )
-        self._cache.state.put(f"task:{spec.name}", record.to_json())
+        mine, made = RECORD + spec.name, RESULT + spec.name
+        self._cache.state.put_sealed(
+            {made: seal_text(content.decode(), made), mine: seal(record.to_json(), mine)}
+        )
         self._drop(spec.name)
 
     def forget(self, name: str) -> None:
         """Delete the stored record of a task."""
-        self._cache.state.delete(f"task:{name}")
+        self._cache.state.delete(RECORD + name)
         self._drop(name)
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
@@ -303,19 +291,16 @@ class TaskStates:
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether a task has no record of a success, or has changed since that success.
 
-        A task has changed if its key, its manifest or its outputs in the workspace differ from the
-        record. Cases that ended in an error do not count here, although the task will run again.
+        A task has changed if its key or its outputs in the workspace differ from the record. Cases
+        that ended in an error do not count here, although the task will run again.
         """
         record = self.record(spec.name)
         if record is None:
             return True
         changed = changed_parts(record.parts, self.parts(spec).to_json())
         kinds = {change.part for change in changed}
-        digest = self.manifest_digest(spec)
-        return (
-            not kinds.isdisjoint({*self._triggers, "stage"})
-            or digest != record.digest
-            or bool(self._outputs_touched(spec, record))
+        return not kinds.isdisjoint({*self._triggers, "stage"}) or bool(
+            self._outputs_touched(spec, record)
         )
 
 

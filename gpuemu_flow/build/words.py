@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.model.types import BAD
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import TaskSpec, read_result
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.since import SelectableWorkspace
@@ -81,14 +81,14 @@ _BAD = frozenset(verdict.value for verdict in BAD)
 
 
 def _verdict(workspace: SelectableWorkspace, spec: TaskSpec) -> str:
-    """Return the verdict in the manifest of a comparison or a lint; empty if there is none."""
+    """Return the verdict in the result of a comparison or a lint; empty if there is none."""
     if spec.stage not in (stages.COMPARE, stages.LINT):
         return ""
     try:
-        manifest = read_manifest(workspace.cache.folder / spec.target, spec.stage)
+        result = read_result(workspace.cache, spec.name, spec.stage)
     except StoreError:
         return ""
-    found = manifest["summary"] if spec.stage == stages.COMPARE else manifest
+    found = result["summary"] if spec.stage == stages.COMPARE else result
     return str(found["verdict"])
 
 

@@ -184,9 +184,9 @@ class Workspace:
     def save(self, current: set[str]) -> None:
         """Store the snapshot, with `current` as the tasks that are now known to be current.
 
-        Tasks whose manifests are missing are left out: the files may have been deleted meanwhile.
+        Tasks without a record are left out: it may have been found damaged meanwhile.
         """
-        self.snapshot.current = self.states().with_manifest(current, self.graph)
+        self.snapshot.current = self.states().finished(current)
         # With [cache] dir there are two folders, and each needs a .gitignore for itself.
         self._home.create()
         snapshot.save(self._home.state, self.snapshot)
@@ -426,13 +426,11 @@ class StaleSearch(Struct, frozen=True):
     def stale(self, lookup: Discovery) -> set[str]:
         """Return the tasks that may have to run.
 
-        A task is checked only if it reads or writes a changed file, was not current before, or
-        always has to be checked; see `TaskSpec.wavers`.
+        A task is checked only if it reads a changed file, was not current before, or always has to
+        be checked; see `TaskSpec.wavers`.
         """
         files = self.snapshot.files
-        self.snapshot.current = self.states.with_manifest(
-            self.snapshot.current, self.snapshot.graph
-        )
+        self.snapshot.current = self.states.finished(self.snapshot.current)
         changed = files.refresh()
         with files.as_refreshed():
             moved_sets = self.snapshot.observed.changed(lookup)
@@ -443,14 +441,13 @@ class StaleSearch(Struct, frozen=True):
 
         Tasks that were not current before, or that are always checked, are included.
         """
-        targets, current = self.states.targets_in(changed), self.snapshot.current
+        current = self.snapshot.current
         return {
             name
             for name, spec in self.snapshot.graph.tasks.items()
             if name not in current
             or spec.wavers
             or name in moved_sets
-            or spec.target in targets
             or not changed.isdisjoint(spec.sources)
         }
 

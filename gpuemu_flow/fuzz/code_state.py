@@ -14,7 +14,7 @@ from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.store.failures import GENERATED, FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.tasks.base import read_result
 
 CODE = "code"
 """Key under which a record's provenance holds the digest of code and configuration."""
@@ -109,12 +109,12 @@ def _passed(workspace: Workspace, op: str, dtype: str) -> set[_CaseKey]:
     if spec is None or spec.name not in workspace.snapshot.current:
         return set()
     try:
-        manifest = read_manifest(workspace.cache.folder / spec.target, stages.COMPARE)
+        result = read_result(workspace.cache, spec.name, stages.COMPARE)
     except StoreError:
         return set()
     return {
         _key(Case.from_json(item["case"]))
-        for item in manifest["cases"]
+        for item in result["cases"]
         if item["result"]["verdict"] == Verdict.PASSED.value
     }
 

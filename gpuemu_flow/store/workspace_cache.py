@@ -27,6 +27,12 @@ def damaged(message: str, path: Path) -> Problem:
     return Problem("cache-damaged", message, file=str(path), warning=True)
 
 
+def artifact_path(folder: Path, kernel: str, arch: str, kind: str) -> Path:
+    """Return where a cache keeps a kernel's compiled code; `kind` is ``ptx`` or ``cubin``."""
+    name = quote(kernel, safe="") + (f"@{arch}" if arch else "")
+    return folder / "artifacts" / f"{name}.{kind}"
+
+
 class WorkspaceCache:
     """Paths and stores below ``.gpuemu-cache``."""
 
@@ -34,6 +40,7 @@ class WorkspaceCache:
         self.folder = folder
         self.files = PrivateFolder(folder)
         self.problems: list[Problem] = []
+        self.lost: set[str] = set()  # tasks whose stored results proved to be damaged
         self._actions_limit = actions_limit
 
     def create(self) -> None:
@@ -57,16 +64,6 @@ class WorkspaceCache:
         path = self.folder / "staging"
         self.files.make(path)
         return path
-
-    @property
-    def manifests(self) -> Path:
-        """Return the folder of all tasks' manifests."""
-        return self.folder / "tasks"
-
-    def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
-        """Return the path of a task's manifest; the op's name is quoted as one path component."""
-        name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
-        return self.manifests / stage / f"{name}.json"
 
     def log_path(self, task: str) -> Path:
         """Return the log file of a task."""
@@ -119,14 +116,6 @@ class WorkspaceCache:
             self.files.check(staging)
             for entry in os.scandir(staging):
                 self.files.remove_tree(Path(entry.path))
-
-    def check_manifests(self) -> None:
-        """Raise an error if a folder of manifests is a link."""
-        self.files.check(self.manifests)
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self.manifests):
-                if entry.is_symlink():
-                    self.files.check(Path(entry.path))
 
     def close(self) -> None:
         """Close the databases that were opened."""

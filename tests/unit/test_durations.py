@@ -14,10 +14,8 @@ PARAMS = DiffParams(regression_threshold=0.1)  # it does not count here
 def chain(*names: str) -> list[TaskSpec]:
     specs: list[TaskSpec] = []
     for name in names:
-        inputs = (TaskInput("before", specs[-1].name, specs[-1].target),) if specs else ()
-        specs.append(
-            TaskSpec(name, "generate", "1", name, "", (), inputs, PARAMS, {}, f"tasks/{name}")
-        )
+        inputs = (TaskInput("before", specs[-1].name),) if specs else ()
+        specs.append(TaskSpec(name, "generate", "1", name, "", (), inputs, PARAMS, {}))
     return specs
 
 
