@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.build.compile_kernels import KernelCompiler
@@ -36,7 +36,7 @@ from gpuemu_flow.tasks.params import (
     GenerateParams,
     OpParams,
     ReferenceParams,
-    StageParams,
+    plain,
 )
 from gpuemu_flow.workers.api import EMULATED
 from gpuemu_flow.workers.sandbox.fence import NOTHING, Fence
@@ -298,7 +298,7 @@ class Compiler:
         op: str,
         dtype: str,
         *,
-        params: StageParams,
+        params: Struct,
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
         inputs: tuple[TaskInput, ...] = (),
@@ -313,7 +313,7 @@ class Compiler:
             dtype=dtype,
             sources=files.files,
             inputs=inputs,
-            params=params,
+            params=plain(params),
             settings=settings,
             packages=files.packages,
             judge=judge,

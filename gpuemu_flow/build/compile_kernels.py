@@ -39,8 +39,8 @@ from gpuemu_flow.tasks.params import (
     CodeParams,
     KernelDiffParams,
     LintParams,
-    StageParams,
     params_of,
+    plain,
 )
 from gpuemu_flow.workers.sandbox.fence import Fence, OffLimits, off_limits_of
 from gpuemu_flow.workers.sandbox.spec import Sandbox
@@ -428,7 +428,7 @@ class KernelCompiler:
         stage: str,
         kernel: KernelConfig,
         *,
-        params: StageParams,
+        params: Struct,
         name: str = "",
         arch: str = "",
         settings: Json = None,
@@ -445,7 +445,7 @@ class KernelCompiler:
             dtype="",
             sources=tuple(sources),
             inputs=inputs,
-            params=params,
+            params=plain(params),
             settings=settings,
             packages=tuple(packages),
         )

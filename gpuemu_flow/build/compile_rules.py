@@ -17,7 +17,7 @@ from gpuemu_flow.config.model import Config, OpConfig, RuleConfig
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import RuleParams
+from gpuemu_flow.tasks.params import RuleParams, plain
 from gpuemu_flow.workers.sandbox.fence import Fence, is_below, off_limits_of
 from gpuemu_flow.workers.sandbox.spec import Sandbox
 
@@ -110,12 +110,14 @@ def rule_tasks(
             dtype="",
             sources=tuple(files),
             inputs=tuple(found.inputs(rule.needs)),
-            params=RuleParams(
-                command=list(rule.command),
-                shell=rule.shell,
-                outputs=list(rule.outputs),
-                env_names=sorted(config.execution.env),
-                sandbox={**fence.key(), **({"closed": True} if rule.only_inputs else {})},
+            params=plain(
+                RuleParams(
+                    command=list(rule.command),
+                    shell=rule.shell,
+                    outputs=list(rule.outputs),
+                    env_names=sorted(config.execution.env),
+                    sandbox={**fence.key(), **({"closed": True} if rule.only_inputs else {})},
+                )
             ),
             settings={
                 "file": rule.file,

@@ -126,7 +126,7 @@ class TaskStates:
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code=self.code(spec),
-            params=spec.params.to_json(),
+            params=spec.params,
             input={
                 i.role: self.digest(i.task)
                 for i in spec.inputs

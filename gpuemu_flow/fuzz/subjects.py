@@ -193,7 +193,7 @@ def op_subject(
         judge_key=digest_json(
             [
                 tasks.compare.version,
-                tasks.compare.params.to_json(),
+                tasks.compare.params,
                 [c.identity() for c in samples],
                 *([key("generate", tasks.generate)] if tasks.generate.sources else []),
             ]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
@@ -18,7 +17,6 @@ from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.params import StageParams, params_from_json
 from gpuemu_flow.tasks.stages import OBSERVED
 from gpuemu_flow.workers.api import Program
 
@@ -38,7 +36,7 @@ class TaskInput(Struct, frozen=True):
 
 
 class TaskSpec(Struct, frozen=True):
-    """One task of the graph, as plain data for a snapshot."""
+    """One task of the graph; `params` are the `plain` parameters of its stage."""
 
     name: str
     stage: str
@@ -47,7 +45,7 @@ class TaskSpec(Struct, frozen=True):
     dtype: str
     sources: tuple[str, ...]
     inputs: tuple[TaskInput, ...]
-    params: StageParams
+    params: dict[str, Json]
     settings: Json
     packages: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -66,33 +64,6 @@ class TaskSpec(Struct, frozen=True):
         Its outputs in the workspace may be edited, or packages of an unobserved program upgraded.
         """
         return bool(self.outputs) or bool(self.packages and self.stage not in OBSERVED)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {
-            **asdict(self),
-            "sources": list(self.sources),
-            "inputs": [asdict(source) for source in self.inputs],
-            "params": self.params.to_json(),
-            "packages": list(self.packages),
-            "outputs": list(self.outputs),
-            "known": list(self.known),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> TaskSpec:
-        """Rebuild from the result of `to_json`."""
-        return cls(
-            **{
-                **data,
-                "params": params_from_json(data["stage"], data["params"]),
-                "sources": tuple(data["sources"]),
-                "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
-                "packages": tuple(data["packages"]),
-                "outputs": tuple(data["outputs"]),
-                "known": tuple(data["known"]),
-            }
-        )
 
 
 class Progress(Struct, frozen=True):

@@ -64,7 +64,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         [
             STAGE,
             spec.version,
-            spec.params.to_json(),
+            spec.params,
             dict(code),
             expected_dtypes,
             {**context.environment, **context.packages},

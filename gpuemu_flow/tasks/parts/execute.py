@@ -59,7 +59,7 @@ def execute(
     base = {
         "stage": f"{spec.stage}/{spec.version}",
         "code": dict(code),
-        "params": spec.params.to_json(),
+        "params": spec.params,
         "env": {**context.environment, **context.packages},
         "checks": to_builtins(checks),
     }
