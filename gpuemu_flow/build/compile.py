@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.build.compile_kernels import KernelCompiler
 from gpuemu_flow.build.compile_programs import ProgramCompiler
 from gpuemu_flow.build.compile_rules import outputs_apart, rule_tasks
 from gpuemu_flow.build.forbidden_files import ForbiddenFiles
@@ -140,6 +139,8 @@ class Compiler:
         """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
+        from gpuemu_flow.build.compile_kernels import KernelCompiler  # noqa: PLC0415 - brings lint
+
         return KernelCompiler(
             self._config, self._cache, self.sources, self._version, self.fence, self._rules
         ).compile()

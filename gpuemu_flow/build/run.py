@@ -384,9 +384,9 @@ class Executor:
         """
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
-            record = self._states.record(spec.name)
+            made = self._states.made_from(spec.name)
             now = hidden_by(self._states.static_parts(spec).input)
-            if record is not None and hidden_by(record.parts["input"]) != now:
+            if made is not None and hidden_by(made.parts["input"]) != now:
                 self._dependency.save(spec, self._act_on_one_state(spec))
                 self._repeated.add(spec.name)
 

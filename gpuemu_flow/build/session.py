@@ -406,9 +406,9 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
     current = workspace.snapshot.current - workspace.graph.downstream(ended)
     current -= {name for name, status in outcome.status.items() if status == "failed"}
     for name in ended:
-        record = states.record(name)
-        if record is not None and record.inputs:
-            workspace.snapshot.observed.record(name, record.discovered, record.observed)
+        made = states.made_from(name)
+        if made is not None and made.inputs:
+            workspace.snapshot.observed.record(name, made.discovered, made.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
     with workspace.inputs.at_once(), states.only_writer():
         for name in workspace.graph.downstream(ended):
@@ -417,7 +417,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
                 current.add(name)
     limit = workspace.settings.size_limit
     if limit and outcome.executed:
-        workspace.cache.blobs.collect(limit, FailureStore(workspace.cache).pinned())
+        workspace.cache.limit_blobs(limit, FailureStore(workspace.cache).pinned)
     workspace.save(current)
 
 
@@ -496,8 +496,8 @@ class StartDigests(Struct, frozen=True):
 def _read_by_reference(graph: Graph, states: TaskStates, task: str) -> set[str]:
     makers = [i.task for i in graph.tasks[task].inputs]
     makers = [name for name in makers if graph.tasks[name].stage == stages.REFERENCE]
-    records = filter(None, map(states.record, (task, *makers)))
-    return {file for record in records for file in record.discovered.files}
+    programs = filter(None, map(states.made_from, (task, *makers)))
+    return {file for made in programs for file in made.discovered.files}
 
 
 def _changed_since(path: str, began: int) -> bool:

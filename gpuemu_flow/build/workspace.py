@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.build import own_code, plan, snapshot
-from gpuemu_flow.build.compile import Compiler, dependent_references, links_on_the_way
-from gpuemu_flow.build.compile_kernels import still_holds
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import ABSENT, FileTable, Stamp
 from gpuemu_flow.build.globs import glob_files
@@ -27,7 +25,7 @@ from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -302,18 +300,22 @@ class Workspace:
     def _same_kernels(self, known: Snapshot) -> bool:
         if known.basis.kernels is None:
             return True
+        from gpuemu_flow.build.compile_kernels import still_holds  # noqa: PLC0415
+
         return still_holds(self.root, known.basis.kernels)
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
+        from gpuemu_flow.build import compile as compiling  # noqa: PLC0415
+
         config = self.config
         self.target = config.target_options
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
         files = FileTable(self.root) if old is None else old.files.copy()
         version = own_code.digest(files)
-        compiler = Compiler(config, self.cache, self.effective, version)
+        compiler = compiling.Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         patterns = {pattern for op in config.ops for pattern in (*op.depends, *op.shared)}
@@ -327,7 +329,7 @@ class Workspace:
         basis = Basis(
             overrides=self._changes(sampled),
             own_code=version,
-            links=[(path, target) for path, target in links_on_the_way(config)],
+            links=[(path, target) for path, target in compiling.links_on_the_way(config)],
             environment=self.environment,
             variables=self.identity,
             sandbox=compiler.fence.level,
@@ -338,14 +340,18 @@ class Workspace:
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = _settings_of(config, graph, sampled, compiler.drawn_seed)
+        dependent = compiling.dependent_references(config, graph.tasks.values())
+        settings = _settings_of(config, dependent, sampled, compiler.drawn_seed)
         # All tasks of a new graph are looked at; those that are unchanged prove to be current.
         observed = ObservedSets() if old is None else old.observed.of(graph.tasks)
         return Snapshot(graph, settings, basis, files, observed=observed)
 
 
 def _settings_of(
-    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None
+    config: Config,
+    dependent: Iterable[Problem],
+    sampled: Mapping[str, Json],
+    drawn_seed: int | None,
 ) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
 
@@ -366,7 +372,7 @@ def _settings_of(
         warn_threshold=config.policies.warn_threshold,
         drawn_seed=drawn_seed,
         sandbox=config.sandbox.mode,
-        warnings=(*config.warnings, *dependent_references(config, graph.tasks.values())),
+        warnings=(*config.warnings, *dependent),
         targets=config.target_tables,
     )
 
@@ -470,6 +476,6 @@ class StaleSearch(Struct, frozen=True):
         run was killed.
         """
         for name in names:
-            record = self.states.record(name)
-            if record is not None and record.inputs:
-                self.snapshot.observed.record(name, record.discovered, record.observed)
+            made = self.states.made_from(name)
+            if made is not None and made.inputs:
+                self.snapshot.observed.record(name, made.discovered, made.observed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +20,7 @@ _TAG = (
     b"# This folder is gpuemu-flow's cache; it can be deleted at any time.\n"
     b"# See https://bford.info/cachedir/ for what this file tells backup programs.\n"
 )
+_VOLUME = "volume of blobs"
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
@@ -90,6 +92,19 @@ class WorkspaceCache:
     def blobs(self) -> BlobStore:
         """Return the store of tensor files, named by content."""
         return BlobStore(self.folder / "blobs", self.set_aside)
+
+    def limit_blobs(self, limit: int, keep: Callable[[], Iterable[str]]) -> None:
+        """Delete the least recently used blobs if they are larger than `limit` together.
+
+        To measure them takes as long as a small run, so only what was added is counted until the
+        sum reaches the limit. What other commands add is measured then.
+        """
+        known = self.state.get(_VOLUME)
+        volume = known + self.blobs.written if isinstance(known, int) else limit + 1
+        if volume > limit:
+            self.blobs.collect(limit, keep())
+            volume = self.blobs.volume()
+        self.state.put(_VOLUME, volume)
 
     def set_aside(self, path: Path, reason: str) -> None:
         """Move a damaged `path` to ``quarantine/``, and record the reason."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gpuemu_flow.store.remote.shared import SharedCache
     from gpuemu_flow.workers.pool import Pool
 
-RECORD, RESULT = "task:", "result:"
-"""What the keys of a task's two rows begin with: how its result was made, and the result."""
+RECORD, MADE_FROM, RESULT = "task:", "from:", "result:"
+"""What the keys of a task's three rows begin with."""
 
 
 class TaskInput(Struct, frozen=True):
