@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from import_graph import read_imports, source_files
 
-from gpuemu_flow.build import input_names as settled
 from gpuemu_flow.build import own_code, plan
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
@@ -257,9 +256,8 @@ def test_a_table_that_was_just_refreshed_is_not_looked_up_again(root: Path) -> N
 
 @pytest.mark.parametrize("looks", [1, 2, 3])
 def test_a_file_of_no_distribution_may_become_one_of_a_new_one(
-    looks: int, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looks: int, root: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(settled, "is_settled", lambda *_: True)
     library = tmp_path / "lib"
     library.mkdir()
     names = [str(library / f"part_{n}.so") for n in range(40)]
