@@ -105,13 +105,5 @@ def results(report: dict[str, Any]) -> str:
     return json.dumps(without_times(report), indent=1)
 
 
-def manifests(workspace: Mini) -> dict[str, bytes]:
-    """Return the manifest of each task."""
-    folder = workspace.root / ".gpuemu-cache" / "tasks"
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.json")
-    }
-
-
 def slugs(report: dict[str, Any]) -> list[str]:
     return [problem["slug"] for problem in report["problems"]]

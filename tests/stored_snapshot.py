@@ -76,6 +76,24 @@ def loaded(mini: Mini) -> Snapshot | None:
         return snapshot.load(cache, mini.root)
 
 
+def results(mini: Mini, *, but: str = "diff:") -> dict[str, Any]:
+    """Return the stored result of each task, but of those that say what was before."""
+    if not (mini.root / ".gpuemu-cache" / DATABASE).exists():
+        return {}
+    with database(mini) as connection:
+        rows = connection.execute("SELECT key, value FROM Cache WHERE key LIKE 'result:%'")
+        found = {key.partition(":")[2]: unseal(value, key) for key, value in rows}
+    return {task: result for task, result in sorted(found.items()) if not task.startswith(but)}
+
+
+def damage(mini: Mini, task: str, change: Callable[[bytes], bytes]) -> None:
+    """Change the bytes of a task's stored result."""
+    with database(mini) as connection:
+        row = "WHERE key = ?", (f"result:{task}",)
+        (content,) = connection.execute(f"SELECT value FROM Cache {row[0]}", row[1]).fetchone()
+        connection.execute(f"UPDATE Cache SET value = ? {row[0]}", (change(content), *row[1]))
+
+
 def is_clean(mini: Mini) -> bool:
     """Tell whether a plain run would say at once that nothing changed."""
     return clean_summary(str(mini.root), mini.environment()) is not None

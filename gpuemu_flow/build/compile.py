@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.build.compile_kernels import KernelCompiler
 from gpuemu_flow.build.compile_programs import ProgramCompiler
 from gpuemu_flow.build.compile_rules import outputs_apart, rule_tasks
 from gpuemu_flow.build.forbidden_files import ForbiddenFiles
@@ -37,7 +36,7 @@ from gpuemu_flow.tasks.params import (
     GenerateParams,
     OpParams,
     ReferenceParams,
-    StageParams,
+    plain,
 )
 from gpuemu_flow.workers.api import EMULATED
 from gpuemu_flow.workers.imports import is_workspace_path
@@ -135,7 +134,7 @@ class Compiler:
         return found
 
     def _needs(self, op: OpConfig, stage: str, *programs: ProgramRef) -> tuple[TaskInput, ...]:
-        """Return, as task inputs, the manifests of rules that a stage of an op needs."""
+        """Return, as task inputs, the rules that a stage of an op needs."""
         if self._rules is None or not programs:
             return ()
         files = {self.sources.relative(path) for ref in programs for path in ref.files}
@@ -145,6 +144,8 @@ class Compiler:
         """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
+        from gpuemu_flow.build.compile_kernels import KernelCompiler  # noqa: PLC0415 - brings lint
+
         return KernelCompiler(
             self._config, self._cache, self.sources, self._version, self.fence, self._rules
         ).compile()
@@ -258,7 +259,7 @@ class Compiler:
             )
             for spec in (made, ran, expected, judged):
                 self._add(spec)
-            compared.append(TaskInput(f"compare:{dtype}", judged.name, judged.target))
+            compared.append(TaskInput(f"compare:{dtype}", judged.name))
         threshold = self._config.policies.regression_threshold
         self._add(
             self._spec(
@@ -282,7 +283,7 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and the tasks whose manifests it reads, in topological order."""
+        """Return a task and the tasks whose results it reads, in topological order."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
@@ -303,14 +304,13 @@ class Compiler:
         op: str,
         dtype: str,
         *,
-        params: StageParams,
+        params: Struct,
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
         inputs: tuple[TaskInput, ...] = (),
         judge: str = "",
         known: tuple[str, ...] = (),
     ) -> TaskSpec:
-        target = self._cache.manifest_path(stage, op, dtype).relative_to(self._cache.folder)
         return TaskSpec(
             name=f"{stage}:{op}:{dtype}" if dtype else f"{stage}:{op}",
             stage=stage,
@@ -319,9 +319,8 @@ class Compiler:
             dtype=dtype,
             sources=files.files,
             inputs=inputs,
-            params=params,
+            params=plain(params),
             settings=settings,
-            target=target.as_posix(),
             packages=files.packages,
             judge=judge,
             known=known,
@@ -440,7 +439,7 @@ def _results(config: Config) -> list[Path]:
 
 
 def _reads(role: str, spec: TaskSpec) -> TaskInput:
-    return TaskInput(role, spec.name, spec.target)
+    return TaskInput(role, spec.name)
 
 
 def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:

@@ -39,8 +39,8 @@ from gpuemu_flow.tasks.params import (
     CodeParams,
     KernelDiffParams,
     LintParams,
-    StageParams,
     params_of,
+    plain,
 )
 from gpuemu_flow.workers.sandbox.fence import Fence, off_limits
 from gpuemu_flow.workers.sandbox.spec import Sandbox
@@ -232,7 +232,7 @@ class KernelCompiler:
             code = [self._code(kernel, build, arch)] if run else []
             for spec in (build, *code, lint):
                 self._take(spec, f"{spec.stage}:{kernel.name}", spec.stage)
-            linted.append(TaskInput(f"lint:{arch}", lint.name, lint.target))
+            linted.append(TaskInput(f"lint:{arch}", lint.name))
         if not archs:
             for arch in kernel.build.arch:  # names that the configuration's targets may use
                 for stage in (stages.BUILD, stages.LINT):
@@ -396,7 +396,7 @@ class KernelCompiler:
             stages.CODE,
             kernel,
             arch=arch,
-            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            inputs=(TaskInput(stages.BUILD, build.name),),
             params=CodeParams(arch=arch),
         )
 
@@ -408,7 +408,7 @@ class KernelCompiler:
             stages.LINT,
             kernel,
             arch=arch,
-            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            inputs=(TaskInput(stages.BUILD, build.name),),
             params=LintParams(
                 entry=kernel.name,
                 arch=arch,
@@ -424,7 +424,7 @@ class KernelCompiler:
         stage: str,
         kernel: KernelConfig,
         *,
-        params: StageParams,
+        params: Struct,
         name: str = "",
         arch: str = "",
         settings: Json = None,
@@ -432,7 +432,6 @@ class KernelCompiler:
         packages: Sequence[str] = (),
         inputs: tuple[TaskInput, ...] = (),
     ) -> TaskSpec:
-        target = self._cache.manifest_path(stage, kernel.name, arch)
         default = f"{stage}:{kernel.name}:{arch}" if arch else f"{stage}:{kernel.name}"
         return TaskSpec(
             name=name or default,
@@ -442,9 +441,8 @@ class KernelCompiler:
             dtype="",
             sources=tuple(sources),
             inputs=inputs,
-            params=params,
+            params=plain(params),
             settings=settings,
-            target=target.relative_to(self._cache.folder).as_posix(),
             packages=tuple(packages),
         )
 

@@ -15,7 +15,9 @@ from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.model.value_rules import SCALAR
+from gpuemu_flow.store.workspace_cache import artifact_path
 from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.params import CodeParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Gradients, Program
 from gpuemu_flow.workers.imports import FRAMEWORKS
 from gpuemu_flow.workers.sandbox.fence import Fence, OffLimits
@@ -57,7 +59,8 @@ class ProgramCompiler:
         )
         path = str(ref.path) if has_file else executable
         if code is not None:
-            path = str((self._cache_folder / code.inputs[0].path).with_suffix(".ptx"))
+            arch = params_of(CodeParams, code.params).arch
+            path = str(artifact_path(self._cache_folder, code.subject, arch, "ptx"))
         emulated = ref.kind in EMULATED
         sandbox = None
         if fenced:

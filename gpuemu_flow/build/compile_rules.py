@@ -17,7 +17,7 @@ from gpuemu_flow.config.model import Config, OpConfig, RuleConfig
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import RuleParams
+from gpuemu_flow.tasks.params import RuleParams, plain
 from gpuemu_flow.workers.sandbox.fence import Fence, is_below, off_limits
 from gpuemu_flow.workers.sandbox.spec import Sandbox
 
@@ -33,9 +33,9 @@ class RuleTasks(Struct):
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """Return the manifests of the rules that a stage of an op needs, as inputs of its task.
+        """Return the rules that a stage of an op needs, as inputs of its task.
 
-        For the stage ``op``, these manifests are part of the task's key. Programs of other stages,
+        For the stage ``op``, their results are part of the task's key. Programs of other stages,
         such as references, rarely depend on the rules' outputs. Therefore, the tasks of these
         stages only wait for the rules. They run again only if the files of their programs, or files
         that the programs used, have changed.
@@ -46,19 +46,19 @@ class RuleTasks(Struct):
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
     def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
-        """Return the manifests of the rules that make these files, as inputs of a task."""
+        """Return the rules that make these files, as inputs of a task."""
         used = set(files)
         return tuple(
             self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))
         )
 
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
-        """Return the manifests of these rules as inputs of a task.
+        """Return these rules as inputs of a task.
 
         The role of an input is `beginning`, followed by the rule's name.
         """
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
-        return [TaskInput(f"{beginning}{s.subject}", s.name, s.target) for s in specs]
+        return [TaskInput(f"{beginning}{s.subject}", s.name) for s in specs]
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
@@ -101,7 +101,6 @@ def rule_tasks(
             wall = with_outputs(wall, outputs, programs, config.root)
             if rule.only_inputs:
                 wall = _closed(wall, [*files, *before], rule.outputs)
-        target = cache.manifest_path(stages.RULE, rule.name).relative_to(cache.folder)
         found.tasks[rule.name] = TaskSpec(
             name=f"{stages.BUILD}:{rule.name}",
             stage=stages.RULE,
@@ -110,12 +109,14 @@ def rule_tasks(
             dtype="",
             sources=tuple(files),
             inputs=tuple(found.inputs(rule.needs)),
-            params=RuleParams(
-                command=list(rule.command),
-                shell=rule.shell,
-                outputs=list(rule.outputs),
-                env_names=sorted(config.execution.env),
-                sandbox={**fence.key(), **({"closed": True} if rule.only_inputs else {})},
+            params=plain(
+                RuleParams(
+                    command=list(rule.command),
+                    shell=rule.shell,
+                    outputs=list(rule.outputs),
+                    env_names=sorted(config.execution.env),
+                    sandbox={**fence.key(), **({"closed": True} if rule.only_inputs else {})},
+                )
             ),
             settings={
                 "file": rule.file,
@@ -130,7 +131,6 @@ def rule_tasks(
                 ],
                 "sandbox": None if wall is None else msgspec.to_builtins(wall),
             },
-            target=target.as_posix(),
             packages=packages,
             outputs=rule.outputs,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import stat
 import threading
@@ -13,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
+from gpuemu_flow.store.private_files import PrivateFolder
 
 ABSENT = ""
-NO_TARGETS = "\0"  # no path begins so
 _BLOCK = 1 << 20
 _SETTLED_NS = 2_000_000_000
 """Age above which a file's stamp identifies its content: two changes may share a clock tick."""
@@ -60,8 +58,6 @@ class FileTable:
         self.root = root
         self._prefix = str(root)
         self._entries = dict(entries or {})
-        self._targets = NO_TARGETS
-        self._checked: set[Path] = set()
         self._fresh = False
 
     def __len__(self) -> int:
@@ -86,18 +82,8 @@ class FileTable:
         known = self._entries.get(path)
         return ABSENT if known is None else known[1]
 
-    def expect_targets(self, prefix: str) -> None:
-        """Treat paths with this prefix as targets, which are files that tasks wrote into the cache.
-
-        A target that is a link, or larger than `LARGEST`, counts as absent.
-        """
-        self._targets = prefix
-
     def digest(self, path: str) -> str:
-        """Return the sha256 of a file's content, or `ABSENT` if it is no regular file.
-
-        Raises StoreError: ``cache-unsafe-entry`` where a folder of the cache is a link.
-        """
+        """Return the sha256 of a file's content, or `ABSENT` if it is no regular file."""
         known = self._entries.get(path)
         if self._fresh and known is not None:
             return known[1]
@@ -108,27 +94,12 @@ class FileTable:
             return ABSENT
         if known is not None and known[0] == stamp:
             return known[1]
-        if path.startswith(self._targets):
-            self._check_folder(Path(full).parent)
-            digest = _digest_file(full, os.O_NOFOLLOW, LARGEST)
-        else:
-            digest = _digest_file(full)
+        digest = _digest_file(full)
         if digest is None:
             self._entries.pop(path, None)
             return ABSENT
         self._entries[path] = stamp, digest
         return digest
-
-    def _check_folder(self, folder: Path) -> None:
-        if folder not in self._checked:
-            PrivateFolder(folder.parents[1]).check(folder)  # a target lies at tasks/STAGE/NAME
-            self._checked.add(folder)
-
-    def record(self, path: str, digest: str) -> None:
-        """Store a digest that the writer of the file computed."""
-        stamp = stamp_of(os.path.join(self._prefix, path))  # noqa: PTH118 - for each task
-        if stamp is not None:
-            self._entries[path] = stamp, digest
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
@@ -141,10 +112,6 @@ class FileTable:
             yield
         finally:
             self._fresh = False
-
-    def targets(self) -> set[str]:
-        """Return the listed files that tasks wrote into the cache; see `expect_targets`."""
-        return {path for path in self._entries if path.startswith(self._targets)}
 
     def refresh(self) -> set[str]:
         """Look at all paths again, and return the paths whose content changed."""
@@ -169,15 +136,15 @@ class FileTable:
         return found
 
 
-def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | None:
-    """Return the sha256 of a regular file of at most `limit` bytes; else None."""
+def _digest_file(path: str) -> str | None:
+    """Return the sha256 of a regular file; else None."""
     found = hashlib.sha256()
     try:
         # Opening a pipe must not block.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            if not stat.S_ISREG(status.st_mode):
                 return None
             key = status.st_dev, _stamp(status)
             known = _known.get(key)

@@ -1,4 +1,4 @@
-"""The task graph as data: the tasks, the manifests that each one reads, and groups of tasks."""
+"""The task graph as data: the tasks, the results that each one reads, and groups of tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Graph(Struct, frozen=True):
         ]
 
     def readers(self, task: str) -> list[str]:
-        """Return the names of the tasks that read `task`'s manifest."""
+        """Return the names of the tasks that read `task`'s result."""
         if not self._readers:
             for name, spec in self.tasks.items():
                 for source in spec.reads:

@@ -6,15 +6,13 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
 from gpuemu_flow.build import own_code
-from gpuemu_flow.build.files import Stamp, is_settled, stamp_of
+from gpuemu_flow.build.files import Stamp, stamp_of
 from gpuemu_flow.build.links import has_link, links_of
 from gpuemu_flow.build.plan import ALL_VARIABLES
 from gpuemu_flow.model.installed import is_installed
@@ -30,18 +28,6 @@ _ASKED = re.compile(r"(/.*)/([^/-]+)\.dist-info")
 """Matches an entry for a distribution that a program requested by name; see `runners.observe`."""
 
 
-class _Installed(Struct, frozen=True):
-    """The entry in `Discovered` for an installed file; only one of the fields is set.
-
-    The entry is the package that lists the file; without one, the Python installation whose
-    standard library contains the file; without either, the file itself.
-    """
-
-    package: str = ""
-    python: str = ""
-    file: str = ""
-
-
 class InputNames:
     """Names of the inputs of the programs of one workspace."""
 
@@ -52,7 +38,7 @@ class InputNames:
         self._distributions = Distributions()
         self._stdlibs: dict[str, bool] = {}
         self._tops: dict[str, tuple[Stamp | None, str]] = {}
-        self._settled: SettledFacts[_Installed] = SettledFacts()
+        self._named: dict[str, tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._prefixes = [(self._root + "/", "")]
         for token, prefix in (("<prefix>/", sys.prefix), ("<base>/", sys.base_prefix)):
@@ -61,29 +47,26 @@ class InputNames:
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
         """Return the names of all inputs that a program was seen to use."""
-        files: set[str] = set()
+        found: dict[str, set[str]] = {"files": set(), "packages": set(), "pythons": set()}
         links: set[str] = set()
-        packages: set[str] = set()
-        pythons: set[str] = set()
         linked: dict[str, bool] = {}
         looked = Looked()
         with self._lock:
-            for path in map(_source_of, self._unknown(seen.files, files, packages, pythons)):
-                if self._is_ours(path):
-                    continue
-                linked_to = has_link(path, linked)
-                if linked_to:
-                    links.update(map(self._encode, links_of(path)))
-                stdlib = self._stdlib_of(path)
-                owner = None if stdlib else self._distributions.owner(path, looked)
-                if stdlib:
-                    pythons.add(self._encode(stdlib))
-                elif owner is not None:
-                    packages.add(f"{self._encode(owner[0])}|{owner[1]}")
-                else:
-                    files.add(self._encode(path))
-                if not linked_to:
-                    self._keep(path, stdlib, owner, looked)
+            if self._distributions.have_changed():
+                self._named.clear()
+            for path in seen.files:
+                known = self._named.get(path)
+                if known is not None:
+                    found[known[0]].add(known[1])
+                elif not self._is_ours(file := _source_of(path)):
+                    is_linked = has_link(file, linked)
+                    if is_linked:
+                        links.update(map(self._encode, links_of(file)))
+                    what = self._named_as(file, looked)
+                    found[what[0]].add(what[1])
+                    if what[0] != "files" and not is_linked:
+                        self._named[path] = what  # each worker loads the same installed files
+            files, packages, pythons = found.values()
             packages |= self._owners_of_looked(seen.looked, looked)
         asked = {path: match for path in seen.missed if (match := _ASKED.fullmatch(path))}
         packages.update(f"{self._encode(m[1])}|{normal_name(m[2])}" for m in asked.values())
@@ -127,39 +110,15 @@ class InputNames:
             found.add(known[1])
         return found - {""}
 
-    def _unknown(
-        self, paths: frozenset[str], files: set[str], packages: set[str], pythons: set[str]
-    ) -> frozenset[str]:
-        """Return those of `paths` whose input names are not cached; collect the cached names.
-
-        Each cached name is added to `files`, `packages` or `pythons`, according to its kind.
-        """
-        known, facts = self._settled.known(paths)
-        for fact in facts:
-            if fact.package:
-                packages.add(fact.package)
-            elif fact.python:
-                pythons.add(fact.python)
-            else:
-                files.add(fact.file)
-        return paths - known
-
-    def _keep(self, path: str, stdlib: str, owner: tuple[str, str] | None, looked: Looked) -> None:
-        """Cache the name under which an installed file is an input.
-
-        Every worker loads the same installed files, so each name is needed many times. A file that
-        belongs to neither a standard library nor a package is cached only under two conditions: it
-        is outside of the workspace, and no folder above it holds installed packages.
-        """
+    def _named_as(self, path: str, looked: Looked) -> tuple[str, str]:
+        """Return the part of `Discovered` to which a file belongs, and its name there."""
+        stdlib = self._stdlib_of(path)
         if stdlib:
-            self._settled.keep(path, _Installed(python=self._encode(stdlib)))
-        elif owner is not None:
-            records = self._distributions.decisive(path, owner)
-            if records:
-                package = f"{self._encode(owner[0])}|{owner[1]}"
-                self._settled.keep(path, _Installed(package), records)
-        elif not path.startswith(self._inside) and looked.has_no_site(path):
-            self._settled.keep(path, _Installed(file=self._encode(path)))
+            return "pythons", self._encode(stdlib)
+        owner = self._distributions.owner(path, looked)
+        if owner is not None:
+            return "packages", f"{self._encode(owner[0])}|{owner[1]}"
+        return "files", self._encode(path)
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
         """Return the names that `Discovered` gives to paths; skip those that are no inputs.
@@ -222,131 +181,6 @@ def _source_of(path: str) -> str:
     return source if os.path.exists(source) else path  # noqa: PTH110
 
 
-# A cache of facts about paths, each valid as long as no folder above its path changes.
-
-
-T = TypeVar("T")
-_FEWEST, _MOST_GROUPS = 32, 4
-
-
-class _Group(Struct, Generic[T], frozen=True):
-    """Facts about many paths, with everything that must be unchanged for all of them to hold."""
-
-    paths: frozenset[str]
-    facts: tuple[T, ...]
-    stamps: tuple[tuple[str, Stamp], ...]
-
-    def holds(self) -> bool:
-        return all(stamp_of(path) == stamp for path, stamp in self.stamps)
-
-
-class SettledFacts(Generic[T]):
-    """A cache of facts that follow from the entries of the folders above a path.
-
-    A folder's stamp changes when one of its entries is made, removed or replaced, for example by a
-    link. If a folder changed a moment ago, its stamp may stay the same at the next change. Facts
-    below such a folder are therefore not cached. Not thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._facts: dict[str, tuple[T, tuple[str, ...]]] = {}
-        self._stamps: dict[str, Stamp] = {}
-        self._now = 0
-        self._same: dict[str, bool] = {}
-        self._ways: dict[str, bool] = {}
-        self._groups: list[_Group[T]] = []
-
-    def look_again(self) -> None:
-        """Begin a scan of many paths, during which each folder is looked at only once."""
-        self._same, self._ways = {}, {}
-        self._now = time.time_ns()
-
-    def known(self, paths: frozenset[str]) -> tuple[frozenset[str], tuple[T, ...]]:
-        """Begin a scan as `look_again` does, and return all cached facts about some paths.
-
-        Paths that were requested together before are checked as one group.
-        """
-        self.look_again()
-        groups = [g for g in self._groups if g.paths <= paths and g.holds()]
-        group = max(groups, key=lambda g: len(g.paths), default=_Group[T](frozenset(), (), ()))
-        facts = dict.fromkeys(group.facts)
-        found = []
-        for path in paths - group.paths:
-            fact = self.get(path)
-            if fact is not None:
-                found.append(path)
-                facts[fact] = None
-        if not found:
-            return group.paths, tuple(facts)
-        together = group.paths.union(found)
-        if len(found) >= _FEWEST:
-            self._group(together, tuple(facts))
-        return together, tuple(facts)
-
-    def _group(self, paths: frozenset[str], facts: tuple[T, ...]) -> None:
-        """Cache the facts about some paths as a group, which is checked as a whole from now on."""
-        if not all(path in self._facts for path in paths):
-            return  # a folder has changed meanwhile, which ended them
-        places = {file for path in paths for file in self._facts[path][1]}
-        for path in paths:
-            folder = path
-            while folder and (folder := folder.rpartition("/")[0]) not in places:
-                places.add(folder)
-        stamps = {place or "/": self._stamps.get(place or "/") for place in places}
-        known = tuple((place, stamp) for place, stamp in stamps.items() if stamp is not None)
-        if len(known) == len(stamps):
-            self._groups = [_Group(paths, facts, known), *self._groups][:_MOST_GROUPS]
-
-    def get(self, path: str) -> T | None:
-        """Return the cached fact about a path; None if it is missing or may be out of date."""
-        cached = self._facts.get(path)
-        if cached is None or not self._hold(path, cached[1]) or path not in self._facts:
-            return None  # a change has ended all facts, even if the path is settled again
-        return cached[0]
-
-    def keep(self, path: str, fact: T, files: tuple[str, ...] = ()) -> None:
-        """Cache a fact that was found after the last call of `look_again`."""
-        plain = path.startswith("/") and "//" not in path
-        if plain and self._hold(path, files):
-            self._facts[path] = fact, files
-
-    def _hold(self, path: str, files: tuple[str, ...]) -> bool:
-        way = self._way_holds(path.rpartition("/")[0])
-        return way and all(map(self._holds, files))
-
-    def _way_holds(self, folder: str) -> bool:
-        """Tell whether a folder and all folders above it are unchanged."""
-        found = self._ways.get(folder)
-        if found is None:
-            above, _, name = folder.rpartition("/")
-            found = (not name or self._way_holds(above)) and self._holds(folder or "/")
-            self._ways[folder] = found
-        return found
-
-    def _holds(self, path: str) -> bool:
-        """Tell whether facts that depend on this folder or file may be used or cached.
-
-        When the path is first looked at, its last change must be long enough ago that any later
-        change gives another stamp. After that, its stamp must stay the same.
-        """
-        found = self._same.get(path)
-        if found is None:
-            found = self._same[path] = self._look(path)
-        return found
-
-    def _look(self, path: str) -> bool:
-        stamp, known = stamp_of(path), self._stamps.get(path)
-        if stamp is not None and stamp == known:
-            return True
-        if known is not None:
-            self._facts.clear()
-            self._stamps = {p: s for p, s in self._stamps.items() if self._same.get(p)}
-        if stamp is None or not is_settled(stamp, self._now):
-            return False
-        self._stamps[path] = stamp
-        return True
-
-
 # The installed distribution of a file, read from the RECORD files next to it.
 
 
@@ -397,18 +231,6 @@ class Looked(Struct):
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, _Record] = field(default_factory=dict)
 
-    def has_no_site(self, path: str) -> bool:
-        """Tell whether no folder above a file has distributions.
-
-        Call it only after `Distributions.owner` for the same file.
-        """
-        folder, slash, _ = path.rpartition("/")
-        while slash and folder:
-            if self.sites.get(folder) != {}:
-                return False
-            folder, slash, _ = folder.rpartition("/")
-        return True
-
 
 class Distributions:
     """Finds distributions in any folder that holds ``*.dist-info/RECORD``.
@@ -420,6 +242,12 @@ class Distributions:
     def __init__(self) -> None:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
         self._records: dict[str, tuple[Stamp | None, _Record]] = {}
+
+    def have_changed(self) -> bool:
+        """Tell whether something was installed or removed since the folders were read."""
+        stamps = {folder: stamp for folder, (stamp, names) in self._sites.items() if names}
+        stamps |= {record: stamp for record, (stamp, _) in self._records.items()}
+        return any(stamp_of(path) != stamp for path, stamp in stamps.items())
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
         """Return the site folder and normalised name of the distribution that lists a file."""
@@ -441,18 +269,6 @@ class Distributions:
                 return None
             folder, slash, _ = folder.rpartition("/")
         return None
-
-    def decisive(self, path: str, owner: tuple[str, str]) -> tuple[str, ...]:
-        """Return the RECORD files on which the owner of a file depends.
-
-        If the file's path suggests the name of its owner, only the owner's RECORD files are
-        returned. Otherwise all RECORD files of the site folder are returned, since another
-        distribution could become the owner.
-        """
-        site, name = owner
-        if _top(path[len(site) + 1 :]) == name:
-            return tuple(self.records(site, name))
-        return tuple(record for records in self._site(site).values() for record in records)
 
     def _lists(self, records: list[str], relative: str, looked: Looked) -> bool:
         for record in records:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 from gpuemu_flow.build.files import FileTable
@@ -100,6 +98,8 @@ def package_version(name: str) -> str:
         for entry in entries:
             if entry.endswith(_METADATA) and entry.lower().startswith(begin):
                 return entry[len(begin) : -len(_METADATA)]
+    from importlib import metadata  # noqa: PLC0415 - brings the parser of e-mail
+
     try:
         return metadata.version(name)
     except (metadata.PackageNotFoundError, ValueError):
@@ -120,14 +120,16 @@ def cpu_features() -> str:
                     return digest_bytes(" ".join(sorted(value.split())).encode())[:16]
     except OSError:
         pass
+    import platform  # noqa: PLC0415
+
     return platform.processor() or platform.machine()
 
 
 def fingerprint() -> dict[str, str]:
     """Collect the facts about the machine that every action key of a program's run contains."""
     found = {
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "machine": f"{sys.platform} {platform.machine()}",
+        "python": f"{sys.implementation.name} {sys.version.split()[0]}",
+        "machine": f"{sys.platform} {os.uname().machine}",
         "cpu": cpu_features(),
     }
     found.update({name: package_version(name) for name in NUMERIC_PACKAGES})

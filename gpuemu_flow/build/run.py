@@ -65,13 +65,13 @@ _MODULES = {
 }
 """The module in `tasks` of each stage, imported only when one of its tasks runs."""
 _OF_PROGRAMS = (stages.OP, stages.REFERENCE, stages.COMPARE)
-_OF_MANIFESTS = (stages.DIFF, stages.CODE, stages.LINT, stages.KERNEL_DIFF)
+_OF_RESULTS = (stages.DIFF, stages.CODE, stages.LINT, stages.KERNEL_DIFF)
 
 
 def act(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Run a task's action; `parts` are those of its key that need no observed inputs."""
     run = importlib.import_module(f"gpuemu_flow.tasks.{_MODULES[spec.stage]}").run
-    if spec.stage in _OF_MANIFESTS:
+    if spec.stage in _OF_RESULTS:
         return run(spec, context)  # type: ignore[no-any-return]
     given = _consists_of(parts) if spec.stage in _OF_PROGRAMS else parts
     return run(spec, context, given)  # type: ignore[no-any-return]
@@ -236,10 +236,8 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self._states.save(
             spec,
             self.parts[spec.name],
-            result.digest,
-            result.complete,
+            result,
             values,
-            result.discovered,
         )
 
     def remove_success(self, task: Task) -> None:
@@ -341,9 +339,7 @@ class Executor:
         return Task(
             name,
             [_Action(self._act, spec)],
-            targets=[spec.target],
-            file_dep=[i.path for i in spec.inputs if i.task in names],
-            task_dep=self._before(spec, names),
+            task_dep=[*self._before(spec, names), *(n for n in spec.reads if n in names)],
             io={"capture": False},
         )
 
@@ -388,9 +384,9 @@ class Executor:
         """
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
-            record = self._states.record(spec.name)
+            made = self._states.made_from(spec.name)
             now = hidden_by(self._states.static_parts(spec).input)
-            if record is not None and hidden_by(record.parts["input"]) != now:
+            if made is not None and hidden_by(made.parts["input"]) != now:
                 self._dependency.save(spec, self._act_on_one_state(spec))
                 self._repeated.add(spec.name)
 

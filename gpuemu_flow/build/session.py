@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpuemu_flow.build import own_code
 from gpuemu_flow.build.elsewhere import far_results
 from gpuemu_flow.build.events import Listener
-from gpuemu_flow.build.files import ABSENT, FileTable
+from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.shards import remember_split
 from gpuemu_flow.build.shared_place import shared
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.shards import Shard
     from gpuemu_flow.config.target_options import TargetOptions
+
+_MENDINGS = 5
+"""Most times that a run makes again what it found damaged only when it read it, stage by stage."""
 
 
 class RunOptions(Struct, frozen=True):
@@ -140,43 +143,64 @@ def run(
     Raises UsageError: A word of the options names nothing. Raises StoreError: The cache cannot be
     used. Raises RunnerError: ``sandbox-missing``.
     """
-    begin = time.perf_counter()
     shown = listener or Listener()
     _check_fence(workspace)
     cache = workspace.cache
     selected = selected_tasks(workspace, options)  # report wrong words before waiting for the lock
     cache.create()
-    cache.check_manifests()
     with RunLock(cache.lock_path, shown.on_wait) as lock:
         try:
             if lock.waited:
                 workspace.renew()
                 _check_fence(workspace)
                 selected = selected_tasks(workspace, options)
-            forced = _forced(workspace, options) & selected
-            outcome = RunOutcome(workspace.graph, options, selected)
-            todo = selected
-            if not options.force:
-                todo = workspace.stale(selected, options.triggers) | forced
-            outcome.problems += _ignored_changes(workspace, options, selected - todo)
-            outcome.status = dict.fromkeys(selected - todo, "current")
-            if options.shard is not None and not options.dry_run:
-                outcome.problems += _other_splits(workspace, options.shard)
-            shown.on_plan(len(selected), len(todo))
-            if options.dry_run:
-                _explain_all(workspace, options, todo, outcome, forced)
-                outcome.problems += announced(workspace, outcome.status)
-            else:
-                if todo:
-                    _execute(workspace, options, todo, outcome, shown, pool, forced)
-                outcome.problems += refuse_unordered(workspace, outcome.status)
-                _remember(workspace, outcome)
-            outcome.problems += cache.problems
-            outcome.duration_s = time.perf_counter() - begin
+            outcome = _run(workspace, options, selected, shown, pool)
             if conclude is not None:
                 conclude(outcome)
+            for _ in range(_MENDINGS):
+                if not cache.lost or options.dry_run:
+                    break
+                cache.lost.clear()
+                before = outcome.status
+                outcome = _run(workspace, options, selected, shown, pool)
+                for name, status in outcome.status.items():
+                    outcome.status[name] = before[name] if status == "current" else status
+                if conclude is not None:
+                    conclude(outcome)
         finally:
             workspace.close()
+    return outcome
+
+
+def _run(
+    workspace: Workspace,
+    options: RunOptions,
+    selected: set[str],
+    shown: Listener,
+    pool: Pool | None,
+) -> RunOutcome:
+    """Do the work of `run` while the workspace's lock is held."""
+    begin = time.perf_counter()
+    forced = _forced(workspace, options) & selected
+    outcome = RunOutcome(workspace.graph, options, selected)
+    todo = selected
+    if not options.force:
+        todo = workspace.stale(selected, options.triggers) | forced
+    outcome.problems += _ignored_changes(workspace, options, selected - todo)
+    outcome.status = dict.fromkeys(selected - todo, "current")
+    if options.shard is not None and not options.dry_run:
+        outcome.problems += _other_splits(workspace, options.shard)
+    shown.on_plan(len(selected), len(todo))
+    if options.dry_run:
+        _explain_all(workspace, options, todo, outcome, forced)
+        outcome.problems += announced(workspace, outcome.status)
+    else:
+        if todo:
+            _execute(workspace, options, todo, outcome, shown, pool, forced)
+        outcome.problems += refuse_unordered(workspace, outcome.status)
+        _remember(workspace, outcome)
+    outcome.problems += workspace.cache.problems
+    outcome.duration_s = time.perf_counter() - begin
     return outcome
 
 
@@ -282,7 +306,6 @@ def _execute(
     jobs = count_jobs(workspace, options)
     workspace.forget_clean()
     workspace.cache.clear_staging()
-    _set_damaged_aside(workspace, todo)
     # Changed inputs always count, whatever the triggers: else a new output would keep the verdict
     # on the old output.
     triggers = {*options.triggers, "input"}
@@ -356,17 +379,6 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
         timer.cancel()
 
 
-def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
-    """Set aside each manifest that was changed since its task wrote it, or that is a folder."""
-    states = workspace.states()
-    for name in todo:
-        spec, record = workspace.graph.tasks[name], states.record(name)
-        digest, path = states.manifest_digest(spec), workspace.cache.folder / spec.target
-        changed = record is not None and digest not in (ABSENT, record.digest)
-        if changed or (digest == ABSENT and path.is_dir() and not path.is_symlink()):
-            workspace.cache.set_aside(path, f"not what {name} wrote")
-
-
 @contextmanager
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
@@ -394,9 +406,9 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
     current = workspace.snapshot.current - workspace.graph.downstream(ended)
     current -= {name for name, status in outcome.status.items() if status == "failed"}
     for name in ended:
-        record = states.record(name)
-        if record is not None and record.inputs:
-            workspace.snapshot.observed.record(name, record.discovered, record.observed)
+        made = states.made_from(name)
+        if made is not None and made.inputs:
+            workspace.snapshot.observed.record(name, made.discovered, made.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
     with workspace.inputs.at_once(), states.only_writer():
         for name in workspace.graph.downstream(ended):
@@ -405,7 +417,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
                 current.add(name)
     limit = workspace.settings.size_limit
     if limit and outcome.executed:
-        workspace.cache.blobs.collect(limit, FailureStore(workspace.cache).pinned())
+        workspace.cache.limit_blobs(limit, FailureStore(workspace.cache).pinned)
     workspace.save(current)
 
 
@@ -484,8 +496,8 @@ class StartDigests(Struct, frozen=True):
 def _read_by_reference(graph: Graph, states: TaskStates, task: str) -> set[str]:
     makers = [i.task for i in graph.tasks[task].inputs]
     makers = [name for name in makers if graph.tasks[name].stage == stages.REFERENCE]
-    records = filter(None, map(states.record, (task, *makers)))
-    return {file for record in records for file in record.discovered.files}
+    programs = filter(None, map(states.made_from, (task, *makers)))
+    return {file for made in programs for file in made.discovered.files}
 
 
 def _changed_since(path: str, began: int) -> bool:

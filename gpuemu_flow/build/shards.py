@@ -124,7 +124,7 @@ def settings_digests(graph: Graph, *, drawn: bool) -> dict[str, str]:
     found: dict[str, list[Json]] = {}
     for _, spec in sorted(graph.tasks.items()):
         if spec.stage in _JUDGED:
-            params = spec.params.to_json().items()
+            params = spec.params.items()
             deciding = {name: value for name, value in params if name not in left_out}
             found.setdefault(spec.subject, []).append([spec.stage, spec.dtype, deciding])
     return {op: digest_json(settings)[:16] for op, settings in found.items()}
@@ -144,7 +144,7 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
     """
     left_out = {output for spec in graph.tasks.values() for output in spec.outputs}
     # Each machine has a different interpreter.
-    left_out |= {spec.params.to_json().get("python", "") for spec in graph.tasks.values()}
+    left_out |= {spec.params.get("python", "") for spec in graph.tasks.values()}
     members: dict[str, list[str]] = {}
     for name, spec in graph.tasks.items():
         # Compiled code comes from a build only if there is a compiler.
@@ -174,7 +174,7 @@ def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[s
         for path in spec.sources
         if path not in left_out and Path(os.path.normpath(files.root / path)).is_relative_to(top)
     }
-    params = {} if spec.stage in _JUDGED else spec.params.to_json()
+    params = {} if spec.stage in _JUDGED else spec.params
     return [sources, {name: value for name, value in params.items() if name not in _OF_MACHINE}]
 
 

@@ -5,31 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.globs import is_listed
-from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.observed_sets import ObservedSets
-from gpuemu_flow.build.snapshot import Snapshot
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
+
+if TYPE_CHECKING:
+    from gpuemu_flow.build.workspace import Workspace
 
 _SECONDS = 300.0
 _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
-def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
+def touched_since(workspace: Workspace, ref: str) -> set[str]:
     """Return the tasks that changed since the history branched off `ref`, and their dependents.
 
     The commit at which the two histories branched is extracted to another folder and compiled. A
@@ -65,9 +63,7 @@ def touched_since(workspace: SelectableWorkspace, ref: str) -> set[str]:
     return workspace.graph.downstream(differ | seen & set(workspace.graph.tasks))
 
 
-def _add_unseen_by_git(
-    workspace: SelectableWorkspace, top: Path, base: str, change: Change
-) -> None:
+def _add_unseen_by_git(workspace: Workspace, top: Path, base: str, change: Change) -> None:
     """Add to `change` the observed files that git reports as unchanged, although they differ.
 
     A file differs if a checkout would give it other content or other permissions.
@@ -127,24 +123,24 @@ def _is_as_checked_out(top: Path, base: str, name: str) -> bool:
         return False
 
 
-def _unobserved(workspace: SelectableWorkspace) -> tuple[set[str], set[str]]:
+def _unobserved(workspace: Workspace) -> tuple[set[str], set[str]]:
     """Return the tasks whose programs never ran, and those whose programs changed after a run."""
     states = workspace.states()
     never_run, as_another = set[str](), set[str]()
     for name, spec in workspace.graph.tasks.items():
         if spec.stage not in stages.OBSERVED or not spec.sources:
             continue
-        record = states.record(name)
-        if record is None:
+        made = states.made_from(name)
+        if made is None:
             never_run.add(name)
             continue
         now = states.static_parts(spec).to_json()
-        if any(record.parts.get(part) != now[part] for part in ("code", "params")):
+        if any(made.parts.get(part) != now[part] for part in ("code", "params")):
             as_another.add(name)
     return never_run, as_another
 
 
-def _named_files(workspace: SelectableWorkspace) -> set[str]:
+def _named_files(workspace: Workspace) -> set[str]:
     """Return the paths of the tasks' sources and outputs, and of the configuration's files."""
     tasks = workspace.graph.tasks.values()
     own = {path for spec in tasks for path in (*spec.sources, *spec.outputs)}
@@ -152,7 +148,7 @@ def _named_files(workspace: SelectableWorkspace) -> set[str]:
     return {os.path.realpath(workspace.root / path) for path in own}
 
 
-def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -> Unknown:
+def _unknown_to_git(workspace: Workspace, top: Path, change: Change) -> Unknown:
     """Return the files in which git cannot detect changes, except the outputs of rules."""
     listed = _git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     known = {f"{top}/{name}" for name in listed.split("\0") if name}
@@ -161,7 +157,7 @@ def _unknown_to_git(workspace: SelectableWorkspace, top: Path, change: Change) -
     return Unknown(str(top), known | change.before() | made, str(workspace.cache.folder))
 
 
-def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
+def _ignored(workspace: Workspace, top: Path) -> bool:
     """Tell whether git ignores at least one file that could be an input; see `_inputs`."""
     listed = _git(
         top, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"
@@ -169,7 +165,7 @@ def _ignored(workspace: SelectableWorkspace, top: Path) -> bool:
     return bool(_inputs(workspace, (f"{top}/{name}" for name in listed.split("\0") if name)))
 
 
-def _inputs(workspace: SelectableWorkspace, paths: Iterable[str]) -> set[str]:
+def _inputs(workspace: Workspace, paths: Iterable[str]) -> set[str]:
     """Return the resolved paths, without those in our cache and those of Python's bytecode.
 
     Such paths cannot be inputs of a task.
@@ -206,7 +202,7 @@ def _change(top: Path, base: str) -> Change:
     return read_change(str(top), raw, others, before)
 
 
-def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[set[str], set[str]]:
+def _different(workspace: Workspace, top: Path, base: str) -> tuple[set[str], set[str]]:
     """Compare the tasks with the tasks of a commit."""
     tasks = workspace.graph.tasks
     inside = workspace.root.relative_to(top.resolve()).as_posix()
@@ -233,7 +229,7 @@ def _different(workspace: SelectableWorkspace, top: Path, base: str) -> tuple[se
         return differ, {os.path.realpath(workspace.root / path) for path in named}
 
 
-def _parts(workspace: SelectableWorkspace, spec: TaskSpec) -> Json:
+def _parts(workspace: Workspace, spec: TaskSpec) -> Json:
     """Return the compared parts of a task: code, parameters, names of inputs, outputs, packages."""
     parts = workspace.states().static_parts(spec)
     inputs = [[source.role, source.task] for source in spec.inputs]
@@ -404,47 +400,3 @@ def _folders(path: str, top: str) -> Iterator[str]:
 
 
 # Protocols of the workspace whose tasks are selected; `build.workspace` implements them.
-
-
-class SelectableRecord(Protocol):
-    """The record of a task's last success."""
-
-    @property
-    def parts(self) -> Mapping[str, Json]: ...
-
-
-class SelectableStates(Protocol):
-    """The states of a workspace's tasks."""
-
-    def record(self, name: str) -> SelectableRecord | None:
-        """Return the record of a task's last success; None if there is none."""
-
-    def has_failed(self, name: str) -> bool:
-        """Tell whether a task has ever failed to make its target, even if it succeeded since."""
-
-    def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """Return the parts of a task's key that are known before it runs."""
-
-
-class SelectableWorkspace(Protocol):
-    """A workspace whose tasks can be selected."""
-
-    root: Path
-    config_path: Path
-    cache: WorkspaceCache
-    snapshot: Snapshot
-
-    @property
-    def graph(self) -> Graph: ...
-
-    @property
-    def inputs(self) -> Discovery: ...
-
-    def states(self) -> SelectableStates:
-        """Return the states of the tasks."""
-
-    def stale(self, names: set[str]) -> set[str]:
-        """Return the members of `names` that may have to run."""
-
-    def in_copy(self, folder: Path) -> SelectableWorkspace:
-        """Open the copy of this workspace in another folder."""

@@ -14,9 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct, field, to_builtins
-from msgspec.structs import asdict
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build import stamps
@@ -32,7 +30,7 @@ from gpuemu_flow.store.cache import JsonStore, OtherFormatError, mark_of, seal, 
 from gpuemu_flow.store.workspace_cache import WorkspaceCache, damaged
 from gpuemu_flow.tasks.base import TaskSpec
 
-FORMAT = 18
+FORMAT = 19
 GRAPH, PROGRESS = "graph", "progress"
 
 
@@ -53,21 +51,6 @@ class Settings(Struct, frozen=True):
     remote: str = ""
     remote_mode: str = "read"
     targets: Mapping[str, Target] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {
-            **asdict(self),
-            "warnings": [to_builtins(problem, enc_hook=str) for problem in self.warnings],
-            "targets": msgspec.to_builtins(self.targets),
-        }
-
-    @classmethod
-    def from_json(cls, data: Json) -> Settings:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        warnings = tuple(Problem(**problem) for problem in data["warnings"])
-        targets = convert(data["targets"], dict[str, Target])
-        return cls(**{**data, "warnings": warnings, "targets": targets})
 
 
 class KernelBasis(Struct, frozen=True):
@@ -98,15 +81,26 @@ class Basis(Struct, frozen=True):
     imports: dict[str, list[str]]
     absent: Sequence[str]
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {**asdict(self), "kernels": None if self.kernels is None else asdict(self.kernels)}
 
-    @classmethod
-    def from_json(cls, data: Json) -> Basis:
-        """Rebuild from `to_json`'s result, or raise KeyError or TypeError."""
-        kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
-        return cls(**{**data, "kernels": kernels})
+class _Compiled(Struct, frozen=True):
+    """A graph as it is stored."""
+
+    tasks: Sequence[TaskSpec]
+    groups: Mapping[str, tuple[str, ...]]
+    skips: tuple[Skip, ...]
+
+
+class _Progress(Struct, frozen=True, kw_only=True):
+    """What is stored of a snapshot besides its graph and its stamps."""
+
+    graph: str
+    stamps: str
+    settings: Settings
+    basis: Basis
+    stale: list[str]
+    observed: Json
+    format: int = FORMAT
+    tool: str = __version__
 
 
 class Snapshot(Struct):
@@ -131,22 +125,19 @@ def save(store: JsonStore, snapshot: Snapshot) -> None:
     """Write a snapshot in one transaction; the last run is then no clean one, see `save_clean`."""
     graph, content = snapshot.graph, b""
     if not snapshot.graph_mark or store.sql(_graph_mark) != snapshot.graph_mark:
-        tasks = [spec.to_json() for spec in graph.tasks.values()]
-        skips = [[skip.op, skip.dtype, skip.reason] for skip in graph.skips]
-        content = seal({"tasks": tasks, "groups": graph.groups, "skips": skips}, GRAPH)
+        compiled = _Compiled(list(graph.tasks.values()), graph.groups, graph.skips)
+        content = seal(to_builtins(compiled, enc_hook=str), GRAPH)
         snapshot.graph_mark = mark_of(content)
     rows = _file_rows(snapshot.files)
-    progress = {
-        "format": FORMAT,
-        "tool": __version__,
-        "graph": snapshot.graph_mark,
-        "stamps": stamps.checksum_of(rows),
-        "settings": snapshot.settings.to_json(),
-        "basis": snapshot.basis.to_json(),
-        "stale": [name for name in graph.tasks if name not in snapshot.current],
-        "observed": snapshot.observed.to_json(),
-    }
-    record = seal(progress, PROGRESS)
+    progress = _Progress(
+        graph=snapshot.graph_mark,
+        stamps=stamps.checksum_of(rows),
+        settings=snapshot.settings,
+        basis=snapshot.basis,
+        stale=[name for name in graph.tasks if name not in snapshot.current],
+        observed=snapshot.observed.to_json(),
+    )
+    record = seal(to_builtins(progress, enc_hook=str), PROGRESS)
     snapshot.mark = mark_of(record)
 
     def write(connection: sqlite3.Connection) -> None:
@@ -248,27 +239,23 @@ def _loaded(parts: dict[str, bytes], rows: list[Row], root: Path) -> Snapshot | 
     content = unseal(parts[PROGRESS], PROGRESS)
     if content["format"] != FORMAT or content["tool"] != __version__:
         return None
-    if mark_of(parts[GRAPH]) != content["graph"] or stamps.checksum_of(rows) != content["stamps"]:
+    known = convert(content, _Progress)
+    if mark_of(parts[GRAPH]) != known.graph or stamps.checksum_of(rows) != known.stamps:
         raise ValueError("its parts do not belong together")
-    stored = unseal(parts[GRAPH], GRAPH)
-    specs = map(TaskSpec.from_json, stored["tasks"])
-    graph = Graph(
-        {spec.name: spec for spec in specs},
-        {name: tuple(members) for name, members in stored["groups"].items()},
-        tuple(Skip(*skip) for skip in stored["skips"]),
-    )
+    stored = convert(unseal(parts[GRAPH], GRAPH), _Compiled)
+    graph = Graph({spec.name: spec for spec in stored.tasks}, stored.groups, stored.skips)
     entries = {
         os.fsdecode(path): ((mtime_ns, ctime_ns, size, inode), os.fsdecode(state))
         for _, path, mtime_ns, ctime_ns, size, inode, state in rows
     }
     return Snapshot(
         graph,
-        Settings.from_json(content["settings"]),
-        Basis.from_json(content["basis"]),
+        known.settings,
+        known.basis,
         FileTable(root, entries),
-        set(graph.tasks).difference(content["stale"]),
-        ObservedSets.from_json(content["observed"]),
-        content["graph"],
+        set(graph.tasks).difference(known.stale),
+        ObservedSets.from_json(known.observed),
+        known.graph,
         mark_of(parts[PROGRESS]),
     )
 

@@ -4,60 +4,63 @@ from __future__ import annotations
 
 import stat
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
-from msgspec import Struct, to_builtins
-from msgspec.structs import asdict, replace
+from msgspec import Struct, ValidationError, to_builtins
+from msgspec.structs import replace
 
 from gpuemu_flow.build.discovery import Discovery
-from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.build.graph import Graph
+from gpuemu_flow.build.files import ABSENT, FileTable
 from gpuemu_flow.build.own_code import package_version
 from gpuemu_flow.build.revealed import as_inputs, revealed
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import seal, seal_text
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
     TRIGGERS,
     BuildReason,
     KeyParts,
+    canonical,
     changed_parts,
+    digest_bytes,
 )
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, output_state
+from gpuemu_flow.tasks.base import MADE_FROM, RECORD, RESULT, StageResult, TaskSpec, output_state
 
-RECORD_VERSION = 2
+RECORD_VERSION = 4
 _MAX_CACHED = 64
 """Number of records to keep in memory. Tasks of one op run in a row and read each other's records.
 """
 
 
 class TaskRecord(Struct, frozen=True):
-    """The stored record of a task's last success."""
+    """What a task's last success gave; `digest` is that of its result."""
 
-    parts: Mapping[str, Json]
     key: str
     digest: str
     complete: bool
     values: Mapping[str, Json]
+    time: float
+    version: int = RECORD_VERSION
+
+
+class MadeFrom(Struct, frozen=True):
+    """The parts of the key of a task's last success, and the inputs that its program used.
+
+    They are many, and needed only for a task that may have changed: so they have a row for
+    themselves.
+    """
+
+    parts: Mapping[str, Json]
     inputs: Json
-
-    @classmethod
-    def from_json(cls, data: Json) -> TaskRecord | None:
-        """Rebuild from the result of `to_json`; return None for invalid data or another version."""
-        if not isinstance(data, dict) or data.get("version") != RECORD_VERSION:
-            return None
-        try:
-            return cls(**{name: value for name, value in data.items() if name != "version"})
-        except TypeError:
-            return None
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {"version": RECORD_VERSION, **asdict(self)}
+    version: int = RECORD_VERSION
 
     @property
     def discovered(self) -> Discovered:
@@ -71,6 +74,9 @@ class TaskRecord(Struct, frozen=True):
     def observed(self) -> Mapping[str, str]:
         """Return the states that the discovered inputs had at the last success."""
         return KeyParts(**self.parts).observed
+
+
+R = TypeVar("R", TaskRecord, MadeFrom)
 
 
 class TaskStates:
@@ -90,58 +96,41 @@ class TaskStates:
         self._triggers = tuple(triggers)
         self._inputs: Lookup = inputs or Discovery(files)
         self._versions: dict[str, str] = {}
-        self._cached: dict[str, TaskRecord | None] | None = None
+        self._cached: dict[str, TaskRecord | MadeFrom | None] | None = None
         self._lock = threading.Lock()
-        folder, root = cache.folder, files.root
-        below = folder.relative_to(root) if folder.is_relative_to(root) else folder
-        self._manifests = below.as_posix() + "/"
-        files.expect_targets(f"{self._manifests}tasks/")
+        self._digests: dict[str, str] = {}
 
-    def manifest(self, target: str) -> str:
-        """Return a target's path in the file table."""
-        return self._manifests + target
+    def finished(self, names: Iterable[str]) -> set[str]:
+        """Return those of the tasks `names` that have a record of a success."""
+        recorded = {key[len(RECORD) :] for key in self._cache.state.keys_from(RECORD)}
+        return recorded.intersection(names)
 
-    def manifest_digest(self, spec: TaskSpec) -> str:
-        """Return the sha256 of a task's manifest, or `ABSENT` if it is no regular file."""
-        return self._files.digest(self.manifest(spec.target))
-
-    def targets_in(self, paths: Iterable[str]) -> set[str]:
-        """Return the targets of the manifests among `paths`.
-
-        `paths` are paths in the file table. A target is a manifest's path relative to the cache
-        folder.
-        """
-        start = self._manifests
-        return {path[len(start) :] for path in paths if path.startswith(start)}
-
-    def with_manifest(self, names: Iterable[str], graph: Graph) -> set[str]:
-        """Return those of the tasks `names` whose manifests are in the file table.
-
-        The other tasks must not be considered current. The table reports a missing manifest as
-        changed only once, and then forgets it, so that a later check would not notice it.
-        """
-        listed, tasks = self.targets_in(self._files.targets()), graph.tasks
-        return {name for name in names if tasks[name].target in listed}
+    def digest(self, name: str) -> str:
+        """Return the digest of a task's last result; `ABSENT` without a record of a success."""
+        if name not in self._digests:
+            record = self.record(name)
+            self._digests[name] = ABSENT if record is None else record.digest
+        return self._digests[name]
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """Collect the present values of everything that decides whether `spec` must run."""
-        record = self.record(spec.name) if spec.stage in stages.RECORDING else None
+        made = self.made_from(spec.name) if spec.stage in stages.RECORDING else None
         static = self.static_parts(spec)
-        if record is None:
+        if made is None:
             return static
-        return replace(static, observed=self._inputs.parts(record.discovered))
+        return replace(static, observed=self._inputs.parts(made.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
         """Return the parts of a task's key that need no observed inputs of the task's program."""
         runs_program = bool(spec.sources or spec.packages)
-        judge = self.record(spec.judge) if spec.judge else None
+        judge = self.made_from(spec.judge) if spec.judge else None
         hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code=self.code(spec),
-            params=spec.params.to_json(),
+            params=spec.params,
             input={
-                i.role: self._files.digest(self.manifest(i.path))
+                i.role: self.digest(i.task)
                 for i in spec.inputs
                 if not i.role.startswith(stages.AFTER)
             }
@@ -165,18 +154,29 @@ class TaskStates:
 
     def record(self, name: str) -> TaskRecord | None:
         """Return the stored record of a task's last success."""
+        return self._row(RECORD + name, TaskRecord)
+
+    def made_from(self, name: str) -> MadeFrom | None:
+        """Return what the last success of a task was made from."""
+        return self._row(MADE_FROM + name, MadeFrom)
+
+    def _row(self, key: str, kind: type[R]) -> R | None:
         cached = self._cached
         if cached is None:
-            return self._read(name)
+            return self._read(key, kind)
         with self._lock:
-            if name not in cached:
+            if key not in cached:
                 if len(cached) >= _MAX_CACHED:
                     del cached[next(iter(cached))]
-                cached[name] = self._read(name)
-            return cached[name]
+                cached[key] = self._read(key, kind)
+            return cached[key]  # type: ignore[return-value]  # by the key
 
-    def _read(self, name: str) -> TaskRecord | None:
-        return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
+    def _read(self, key: str, kind: type[R]) -> R | None:
+        try:
+            found = convert(self._cache.state.get(key), kind)
+        except ValidationError:  # none, or of another version
+            return None
+        return found if found.version == RECORD_VERSION else None
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
@@ -193,24 +193,23 @@ class TaskStates:
     def _drop(self, name: str) -> None:
         """Drop a record from memory; call this after the stored record has changed."""
         with self._lock:
+            self._digests.pop(name, None)
             if self._cached is not None:
-                self._cached.pop(name, None)
+                self._cached.pop(RECORD + name, None)
+                self._cached.pop(MADE_FROM + name, None)
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
         """Return the reasons why `spec` must run; empty if it is current."""
-        record = self.record(spec.name)
-        if record is None:
+        record, made = self.record(spec.name), self.made_from(spec.name)
+        if record is None or made is None:
             return [BuildReason("state", old="never finished")]
         if not record.complete:
             return [BuildReason("state", old="some cases ended in an error, which is tried again")]
         found = _once(
             change
-            for change in changed_parts(record.parts, parts.to_json())
+            for change in changed_parts(made.parts, parts.to_json())
             if change.trigger in (*self._triggers, "stage")
         )
-        digest = self.manifest_digest(spec)
-        if digest != record.digest:
-            found.append(BuildReason("output", "", record.digest, digest or None))
         return found + self._outputs_touched(spec, record)
 
     def _outputs_touched(self, spec: TaskSpec, record: TaskRecord) -> list[BuildReason]:
@@ -245,25 +244,22 @@ class TaskStates:
         return output_state(digest, executable=bool(mode & stat.S_IXUSR))
 
     def save(
-        self,
-        spec: TaskSpec,
-        parts: KeyParts,
-        digest: str,
-        complete: bool,
-        values: Json,
-        discovered: Discovered,
+        self, spec: TaskSpec, parts: KeyParts, result: StageResult, values: Mapping[str, Json]
     ) -> None:
-        """Store the record of a success; the record is on disk when this returns."""
-        self._files.record(self.manifest(spec.target), digest)
-        record = TaskRecord(
-            parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
-        )
-        self._cache.state.put(f"task:{spec.name}", record.to_json())
+        """Store a result and the record of it; both are on disk when this returns."""
+        content = canonical(result.content)
+        key, digest = parts.key(), digest_bytes(content)
+        record = TaskRecord(key, digest, result.complete, values, time.time())
+        made = MadeFrom(parts.to_json(), result.discovered.to_json())
+        rows = {RECORD + spec.name: to_builtins(record), MADE_FROM + spec.name: to_builtins(made)}
+        sealed = {name: seal(row, name) for name, row in rows.items()}
+        name = RESULT + spec.name
+        self._cache.state.put_sealed({**sealed, name: seal_text(content.decode(), name)})
         self._drop(spec.name)
 
     def forget(self, name: str) -> None:
-        """Delete the stored record of a task."""
-        self._cache.state.delete(f"task:{name}")
+        """Delete the record of a task, but not its last result, with which ``diff`` compares."""
+        self._cache.state.delete_many([RECORD + name, MADE_FROM + name])
         self._drop(name)
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
@@ -303,19 +299,16 @@ class TaskStates:
     def moved(self, spec: TaskSpec) -> bool:
         """Tell whether a task has no record of a success, or has changed since that success.
 
-        A task has changed if its key, its manifest or its outputs in the workspace differ from the
-        record. Cases that ended in an error do not count here, although the task will run again.
+        A task has changed if its key or its outputs in the workspace differ from the record. Cases
+        that ended in an error do not count here, although the task will run again.
         """
-        record = self.record(spec.name)
-        if record is None:
+        record, made = self.record(spec.name), self.made_from(spec.name)
+        if record is None or made is None:
             return True
-        changed = changed_parts(record.parts, self.parts(spec).to_json())
+        changed = changed_parts(made.parts, self.parts(spec).to_json())
         kinds = {change.part for change in changed}
-        digest = self.manifest_digest(spec)
-        return (
-            not kinds.isdisjoint({*self._triggers, "stage"})
-            or digest != record.digest
-            or bool(self._outputs_touched(spec, record))
+        return not kinds.isdisjoint({*self._triggers, "stage"}) or bool(
+            self._outputs_touched(spec, record)
         )
 
 

@@ -119,10 +119,10 @@ class RuleOutputs(Struct, frozen=True):
             # Thousands of tasks may use the same set; check each set only once.
             key: str | Discovered = "" if name in finished else observed.task_sets.get(name, "")
             if not key:
-                record = states.record(name)
-                if record is None:
+                made = states.made_from(name)
+                if made is None:
                     continue
-                key = record.discovered
+                key = made.discovered
             if key not in looked:
                 looked[key] = self.used(observed.names([name]) if isinstance(key, str) else key)
             if looked[key]:
@@ -161,12 +161,12 @@ def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
     alike, unknown = set[str](), set[str]()
     told = dict[str, list[Problem]]()
     for name in status:
-        record = states.record(name)
-        if record is None:
+        made = states.made_from(name)
+        if made is None:
             told[name] = states.broken(graph.tasks[name]) or []
             if not told[name]:
                 unknown.add(name)
-        elif record.parts.get("code") == states.code(graph.tasks[name]):
+        elif made.parts.get("code") == states.code(graph.tasks[name]):
             alike.add(name)
     known = told.keys() - graph.downstream(unknown)
     problems = [problem for name in told if name in known for problem in told[name]]

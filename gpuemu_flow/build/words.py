@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.model.types import BAD
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import TaskSpec, read_result
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.since import SelectableWorkspace
+    from gpuemu_flow.build.workspace import Workspace
 
 
-def select(
-    workspace: SelectableWorkspace, words: Iterable[str], dtypes: Iterable[str] = ()
-) -> set[str]:
+def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
     """Return the tasks that the words of a command line name, without their dependencies.
 
     Raises UsageError: The errors of `Graph.select`. Also ``unknown-set``, for a word that begins
@@ -45,12 +43,12 @@ def _unknown(word: str) -> Problem:
     return Problem("unknown-set", f"there is no set {word!r}", did_you_mean(word, list(SETS)))
 
 
-def _changed(workspace: SelectableWorkspace) -> set[str]:
+def _changed(workspace: Workspace) -> set[str]:
     """Return the tasks that changed or never finished, and all tasks that depend on them."""
     return workspace.stale(set(workspace.graph.tasks))
 
 
-def _new(workspace: SelectableWorkspace) -> set[str]:
+def _new(workspace: Workspace) -> set[str]:
     """Return the tasks that were never tried."""
     states = workspace.states()
     return {
@@ -60,7 +58,7 @@ def _new(workspace: SelectableWorkspace) -> set[str]:
     }
 
 
-def _failed(workspace: SelectableWorkspace) -> set[str]:
+def _failed(workspace: Workspace) -> set[str]:
     """Return the tasks whose verdict is failed or error, and those that failed to make a result.
 
     Tasks that depend on a task without a result are included.
@@ -80,19 +78,19 @@ def _failed(workspace: SelectableWorkspace) -> set[str]:
 _BAD = frozenset(verdict.value for verdict in BAD)
 
 
-def _verdict(workspace: SelectableWorkspace, spec: TaskSpec) -> str:
-    """Return the verdict in the manifest of a comparison or a lint; empty if there is none."""
+def _verdict(workspace: Workspace, spec: TaskSpec) -> str:
+    """Return the verdict in the result of a comparison or a lint; empty if there is none."""
     if spec.stage not in (stages.COMPARE, stages.LINT):
         return ""
     try:
-        manifest = read_manifest(workspace.cache.folder / spec.target, spec.stage)
+        result = read_result(workspace.cache, spec.name, spec.stage)
     except StoreError:
         return ""
-    found = manifest["summary"] if spec.stage == stages.COMPARE else manifest
+    found = result["summary"] if spec.stage == stages.COMPARE else result
     return str(found["verdict"])
 
 
-SETS: dict[str, Callable[[SelectableWorkspace], set[str]]] = {
+SETS: dict[str, Callable[[Workspace], set[str]]] = {
     "@changed": _changed,
     "@failed": _failed,
     "@new": _new,

@@ -12,8 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.build import own_code, plan, snapshot
-from gpuemu_flow.build.compile import Compiler, dependent_references, links_on_the_way
-from gpuemu_flow.build.compile_kernels import still_holds
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import ABSENT, FileTable, Stamp
 from gpuemu_flow.build.globs import glob_files
@@ -27,7 +25,7 @@ from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
-from gpuemu_flow.model.errors import FlowError
+from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -184,9 +182,9 @@ class Workspace:
     def save(self, current: set[str]) -> None:
         """Store the snapshot, with `current` as the tasks that are now known to be current.
 
-        Tasks whose manifests are missing are left out: the files may have been deleted meanwhile.
+        Tasks without a record are left out: it may have been found damaged meanwhile.
         """
-        self.snapshot.current = self.states().with_manifest(current, self.graph)
+        self.snapshot.current = self.states().finished(current)
         # With [cache] dir there are two folders, and each needs a .gitignore for itself.
         self._home.create()
         snapshot.save(self._home.state, self.snapshot)
@@ -302,18 +300,22 @@ class Workspace:
     def _same_kernels(self, known: Snapshot) -> bool:
         if known.basis.kernels is None:
             return True
+        from gpuemu_flow.build.compile_kernels import still_holds  # noqa: PLC0415
+
         return still_holds(self.root, known.basis.kernels)
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; reuse the valid parts of `old`."""
         # Most commands find the graph that the last one compiled.
+        from gpuemu_flow.build import compile as compiling  # noqa: PLC0415
+
         config = self.config
         self.target = config.target_options
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
         files = FileTable(self.root) if old is None else old.files.copy()
         version = own_code.digest(files)
-        compiler = Compiler(config, self.cache, self.effective, version)
+        compiler = compiling.Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
         self.cache.keep_references(compiler.references)
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
@@ -328,7 +330,7 @@ class Workspace:
         basis = Basis(
             overrides=self._changes(sampled),
             own_code=version,
-            links=[(path, target) for path, target in links_on_the_way(config)],
+            links=[(path, target) for path, target in compiling.links_on_the_way(config)],
             environment=self.environment,
             variables=self.identity,
             sandbox=compiler.fence.level,
@@ -339,14 +341,18 @@ class Workspace:
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = _settings_of(config, graph, sampled, compiler.drawn_seed)
+        dependent = compiling.dependent_references(config, graph.tasks.values())
+        settings = _settings_of(config, dependent, sampled, compiler.drawn_seed)
         # All tasks of a new graph are looked at; those that are unchanged prove to be current.
         observed = ObservedSets() if old is None else old.observed.of(graph.tasks)
         return Snapshot(graph, settings, basis, files, observed=observed)
 
 
 def _settings_of(
-    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None
+    config: Config,
+    dependent: Iterable[Problem],
+    sampled: Mapping[str, Json],
+    drawn_seed: int | None,
 ) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
 
@@ -367,7 +373,7 @@ def _settings_of(
         warn_threshold=config.policies.warn_threshold,
         drawn_seed=drawn_seed,
         sandbox=config.sandbox.mode,
-        warnings=(*config.warnings, *dependent_references(config, graph.tasks.values())),
+        warnings=(*config.warnings, *dependent),
         targets=config.target_tables,
     )
 
@@ -427,13 +433,11 @@ class StaleSearch(Struct, frozen=True):
     def stale(self, lookup: Discovery) -> set[str]:
         """Return the tasks that may have to run.
 
-        A task is checked only if it reads or writes a changed file, was not current before, or
-        always has to be checked; see `TaskSpec.wavers`.
+        A task is checked only if it reads a changed file, was not current before, or always has to
+        be checked; see `TaskSpec.wavers`.
         """
         files = self.snapshot.files
-        self.snapshot.current = self.states.with_manifest(
-            self.snapshot.current, self.snapshot.graph
-        )
+        self.snapshot.current = self.states.finished(self.snapshot.current)
         changed = files.refresh()
         with files.as_refreshed():
             moved_sets = self.snapshot.observed.changed(lookup)
@@ -444,14 +448,13 @@ class StaleSearch(Struct, frozen=True):
 
         Tasks that were not current before, or that are always checked, are included.
         """
-        targets, current = self.states.targets_in(changed), self.snapshot.current
+        current = self.snapshot.current
         return {
             name
             for name, spec in self.snapshot.graph.tasks.items()
             if name not in current
             or spec.wavers
             or name in moved_sets
-            or spec.target in targets
             or not changed.isdisjoint(spec.sources)
         }
 
@@ -474,6 +477,6 @@ class StaleSearch(Struct, frozen=True):
         run was killed.
         """
         for name in names:
-            record = self.states.record(name)
-            if record is not None and record.inputs:
-                self.snapshot.observed.record(name, record.discovered, record.observed)
+            made = self.states.made_from(name)
+            if made is not None and made.inputs:
+                self.snapshot.observed.record(name, made.discovered, made.observed)

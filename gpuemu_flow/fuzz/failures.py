@@ -53,7 +53,7 @@ from gpuemu_flow.store.failures import (
 )
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import read_manifest, resolved
+from gpuemu_flow.tasks.base import read_result, resolved
 from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import Checks
 from gpuemu_flow.workers.pool import Pool
@@ -589,12 +589,12 @@ def _passed(workspace: Workspace, op: str, dtype: str) -> set[_CaseKey]:
     if spec is None or spec.name not in workspace.snapshot.current:
         return set()
     try:
-        manifest = read_manifest(workspace.cache.folder / spec.target, stages.COMPARE)
+        result = read_result(workspace.cache, spec.name, stages.COMPARE)
     except StoreError:
         return set()
     return {
         _key(Case.from_json(item["case"]))
-        for item in manifest["cases"]
+        for item in result["cases"]
         if item["result"]["verdict"] == Verdict.PASSED.value
     }
 

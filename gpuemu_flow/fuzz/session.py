@@ -26,7 +26,7 @@ from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, St
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.tasks.base import read_result
 from gpuemu_flow.workers.api import MOST_TIMEOUTS
 
 MINIMIZE_BUDGET = 1000
@@ -309,8 +309,8 @@ def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageR
     for spec in workspace.graph.tasks.values():
         if spec.stage == "compare" and spec.subject in chosen:
             with contextlib.suppress(StoreError, KeyError):
-                manifest = read_manifest(workspace.cache.folder / spec.target, "compare")
-                for item in manifest["cases"]:
+                result = read_result(workspace.cache, spec.name, "compare")
+                for item in result["cases"]:
                     verdict = Verdict(item["result"]["verdict"])
                     coverage.add(spec.subject, Case.from_json(item["case"]), verdict)
     rows: list[Row] = []

@@ -182,8 +182,8 @@ def op_subject(
     reference_key = key("reference", tasks.reference)
     hidden: list[str] = []
     if learned and tasks.op.judge:
-        record = states.record(tasks.op.judge)
-        used = Discovered() if record is None else record.discovered
+        judge = states.made_from(tasks.op.judge)
+        used = Discovered() if judge is None else judge.discovered
         asked = params_of(ReferenceParams, tasks.reference.params).dtype
         key_of_outputs = outputs_key(reference_key, dtype, asked)
         for names in KnownInputs(workspace.cache.actions, key_of_outputs, workspace.inputs).sets():
@@ -209,7 +209,7 @@ def op_subject(
         judge_key=digest_json(
             [
                 tasks.compare.version,
-                tasks.compare.params.to_json(),
+                tasks.compare.params,
                 [c.identity() for c in samples],
                 *([key("generate", tasks.generate)] if tasks.generate.sources else []),
             ]

@@ -93,10 +93,10 @@ class WireInputs:
                 self._others.refuse(used)
                 last.append(seen)
                 names |= used
-            parts, moved = self._lookup.parts_and_moved(names, self.begun)
-            self._moved = self._moved or bool(moved)
+            self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
             if self._moved:
                 return False
+            parts = self._lookup.parts(names)
             if names == self.names:
                 unchanged = parts == self.parts
             else:

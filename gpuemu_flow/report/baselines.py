@@ -46,7 +46,7 @@ from gpuemu_flow.store.failure_record import now
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.tasks.base import read_result
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
 from gpuemu_flow.tasks.params import LintParams, params_of
 
@@ -233,21 +233,20 @@ def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
     """Return a report's kernel figures and op summaries in the form that a baseline stores."""
-    folder = workspace.cache.folder
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}
     judged = {(r.op, r.dtype) for r in report.results if r.cases}
     linted = {(k.kernel, k.arch) for k in report.kernels if k.entries}
     for spec in workspace.graph.tasks.values():
-        path = folder / spec.target
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
             identity = {IDENTITY: identity_of(workspace.config.op(spec.subject))}
-            results.setdefault(spec.subject, {})[spec.dtype] = {**read_summary(path), **identity}
+            summary = read_summary(workspace.cache, spec.name)
+            results.setdefault(spec.subject, {})[spec.dtype] = {**summary, **identity}
         elif (
             spec.stage == stages.LINT
             and (spec.subject, params_of(LintParams, spec.params).arch) in linted
         ):
-            metrics = read_manifest(path, stages.LINT)["metrics"]
+            metrics = read_result(workspace.cache, spec.name, stages.LINT)["metrics"]
             kernels.setdefault(spec.subject, []).extend(metrics)
     for (op, dtype), summary in submitted_summaries(workspace, report.results).items():
         identity = {IDENTITY: identity_of(workspace.config.op(op))}

@@ -76,10 +76,6 @@ def _rests_on(workspace: Workspace) -> list[Row]:
     absent.update(path for path, stamp in (*files.items(), *folders.items()) if stamp is None)
     links = {**needed.links, **dict(basis.links)}
     looks = {**dict(basis.looks), **needed.looks}
-    manifests = workspace.cache.manifests
-    # Files behind a link that took the place of their folder may have the stamps of before.
-    own = map(str, {manifests, *(manifests / spec.stage for spec in graph.tasks.values())})
-    looks.update((folder, plan.look_of(folder)) for folder in own)
     variables = {**needed.variables, **kernels.variables}
     return [
         *(row_of(FILE, path, stamp) for path, stamp in files.items() if stamp is not None),

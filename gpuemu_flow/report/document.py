@@ -141,7 +141,7 @@ class Report(Struct, frozen=True, dict=True):
     timed_out: bool = False
     require_all: bool = False  # no success while any requested item lacks a verdict
     tasks: tuple[TaskState, ...] = ()
-    edges: tuple[tuple[str, str], ...] = ()  # the second task reads the manifest of the first
+    edges: tuple[tuple[str, str], ...] = ()  # the second task reads the result of the first
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
     history: tuple[HistoryPoint, ...] = ()  # oldest first
     shard: ShardPart | None = None

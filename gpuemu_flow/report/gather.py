@@ -31,7 +31,7 @@ from gpuemu_flow.report.document import (
 from gpuemu_flow.report.relocate import Relocator
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import TaskSpec, read_result
 
 MAX_SOURCE_BYTES = 4 << 20
 
@@ -81,8 +81,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
         cases: list[Json] = []
         if spec is not None and result.cases:
             try:
-                manifest = read_manifest(workspace.cache.folder / spec.target, stages.COMPARE)
-                cases = manifest["cases"]
+                cases = read_result(workspace.cache, spec.name, stages.COMPARE)["cases"]
             except StoreError:
                 cases = []
         for c in cases:

@@ -24,7 +24,7 @@ from gpuemu_flow.report.report import item_of, known_report
 from gpuemu_flow.report.submissions import forget_submissions
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
-from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.base import RESULT, TaskSpec
 from gpuemu_flow.tasks.stages import COMPARE, LINT
 
 _SYSTEM = ("<", "/usr/", "/lib")
@@ -45,7 +45,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
         reads = (
             *spec.sources,
             *_observed(workspace, spec),
-            *(states.manifest(i.path) for i in spec.inputs),
+            *(f"the result of {i.task}" for i in spec.inputs),
         )
         found.append(
             TaskExplanation(
@@ -119,8 +119,7 @@ def summarise_tasks(workspace: Workspace, chosen: set[str]) -> list[TaskSummary]
         state = "stale" if name in stale else "current"
         if record is None:
             state = "failed" if states.has_failed(name) else "new"
-        outputs = (states.manifest(spec.target), *spec.outputs)
-        found.append(TaskSummary(name, state, states.duration(name), outputs))
+        found.append(TaskSummary(name, state, states.duration(name), spec.outputs))
     workspace.cache.close()
     return found
 
@@ -193,7 +192,7 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Delete the manifests and records of tasks; return the number of records.
+    """Delete the results and records of tasks; return the number of records.
 
     Raises UsageError: A word selects no task.
     """
@@ -206,7 +205,7 @@ def clean_workspace(
         known = {name for name in chosen if states.record(name) is not None}
         for name in chosen:
             states.forget(name)
-            cache.files.remove(cache.folder / workspace.graph.tasks[name].target)
+        cache.state.delete_many([RESULT + name for name in chosen])
         if whole_cache:
             # The inputs of recorded failures are kept, since they are results and not only cached.
             cache.blobs.collect(0, FailureStore(cache).pinned())

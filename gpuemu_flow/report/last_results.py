@@ -16,7 +16,7 @@ from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
-from gpuemu_flow.report.from_manifests import ReportBuilder
+from gpuemu_flow.report.from_results import ReportBuilder
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -95,7 +95,6 @@ def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, 
         name
         for name, spec in tasks.items()
         if name not in known.current
-        or states.manifest(spec.target) in changed
         or not changed.isdisjoint(spec.sources)
         or name in used_otherwise
     }

@@ -18,8 +18,10 @@ from gpuemu_flow.lint.ptx import read_body, read_ptx
 from gpuemu_flow.lint.ptx.source import plain_ptx
 from gpuemu_flow.model.kernel_findings import CodePlace
 from gpuemu_flow.model.types import CheckResult, Failure
+from gpuemu_flow.store.workspace_cache import artifact_path
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.params import CodeParams, params_of
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.ptx.source import PlainPtx
@@ -51,8 +53,9 @@ class Relocator:
         """Return the path of the PTX built for a comparison's op; None if nothing was built."""
         for op in (s.task for s in compare.inputs if s.role == stages.OP):
             for code in (s.task for s in self._tasks[op].inputs if s.role == stages.CODE):
-                build = self._tasks[code].inputs[0].path
-                return (self._folder / build).with_suffix(".ptx")
+                spec = self._tasks[code]
+                arch = params_of(CodeParams, spec.params).arch
+                return artifact_path(self._folder, spec.subject, arch, "ptx")
         return None
 
     def _moved(self, failure: Failure, path: Path) -> Failure:

@@ -30,7 +30,7 @@ from gpuemu_flow.workers.sightings import UNSEEN
 _BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
 
 if TYPE_CHECKING:
-    from gpuemu_flow.report.from_manifests import ReportBuilder
+    from gpuemu_flow.report.from_results import ReportBuilder
     from gpuemu_flow.workers.pool import Pool
 
 
@@ -50,7 +50,7 @@ def run_and_report(
         reports.append(build_report(workspace, shown))
 
     outcome = session.run(workspace, options, listener, pool, conclude)
-    return outcome, reports[0]
+    return outcome, reports[-1]
 
 
 def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
@@ -84,7 +84,7 @@ def build_report(
     *,
     broken: Collection[str] = (),
 ) -> RunReport:
-    """Build the report of a run from the manifests of the selected tasks."""
+    """Build the report of a run from the results of the selected tasks."""
     # Imported here, as it is not needed before the edited op has been called.
     from gpuemu_flow.report.submissions import submitted_results  # noqa: PLC0415
 
@@ -149,10 +149,10 @@ def build_report(
 
 
 class _Reader:
-    """Reads the results of tasks from their manifests, and figures from their records."""
+    """Reads the results of tasks from the store, and figures from their records."""
 
     def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
-        from gpuemu_flow.report.from_manifests import ReportBuilder  # noqa: PLC0415
+        from gpuemu_flow.report.from_results import ReportBuilder  # noqa: PLC0415
         from gpuemu_flow.report.relocate import Relocator  # noqa: PLC0415
 
         self._states = workspace.states()

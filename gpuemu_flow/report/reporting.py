@@ -153,9 +153,10 @@ def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
     """Mark ops' results as skipped unless they were checked or confirmed in the last `hours`."""
     begin = time.time() - hours * 3600
     seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
+    states = workspace.states()
     for spec in workspace.graph.tasks.values():
-        target = workspace.cache.folder / spec.target
-        if spec.stage == stages.COMPARE and target.exists() and target.stat().st_mtime >= begin:
+        record = states.record(spec.name) if spec.stage == stages.COMPARE else None
+        if record is not None and record.time >= begin:
             seen.add((spec.subject, spec.dtype))
     reason = f"not checked in the last {hours:g} hours"
     results = tuple(

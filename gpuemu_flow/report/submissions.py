@@ -25,7 +25,7 @@ from gpuemu_flow.model.types import (
     number_to_json,
 )
 from gpuemu_flow.model.verdicts import Tally
-from gpuemu_flow.report.from_manifests import result_of_summary
+from gpuemu_flow.report.from_results import result_of_summary
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult

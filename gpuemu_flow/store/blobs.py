@@ -36,6 +36,7 @@ class BlobStore:
         self._files = PrivateFolder(folder.parent)
         self._set_aside = set_aside
         self._salt = b""
+        self.written = 0  # bytes that this object has added
 
     def _name(self, digest: str) -> str:
         self._salt = self._salt or self._stored_salt() or self._draw_salt()
@@ -139,6 +140,7 @@ class BlobStore:
         path = self.path(digest)
         if not self.has(digest):
             self._files.write(path, data)
+            self.written += len(data)
         return digest
 
     def publish(self, staged: Path, digest: str) -> None:
@@ -146,6 +148,7 @@ class BlobStore:
         path = self.path(digest)
         self._files.make(path.parent)
         with disk_errors(path):
+            self.written += staged.stat().st_size
             staged.replace(path)
 
     def collect(self, size_limit: int, keep: Iterable[str] = ()) -> tuple[int, int]:

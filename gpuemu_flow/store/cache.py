@@ -247,7 +247,7 @@ class JsonStore:
         """
         record: bytes | None = None
         try:
-            record = self._guarded(lambda cache: self._record(cache, key))
+            record = self._guarded(lambda cache: cache.get(key))
             return None if record is None else unseal(record, key)
         except OtherFormatError:
             return None
@@ -259,19 +259,6 @@ class JsonStore:
     def among(self, keys: Sequence[str]) -> set[str]:
         """Return the members of `keys` that have a record, even a damaged one."""
         return self._guarded(lambda cache: present(cache, keys))
-
-    def _record(self, cache: Cache, key: str) -> bytes | None:
-        """Return a record, also while another process replaces it.
-
-        A large record has a separate file. Another process may replace the record, and delete the
-        file after this process has read the row and before it opens the file. So a failed read is
-        repeated in a transaction, during which no other process can write.
-        """
-        record: bytes | None = cache.get(key)
-        if record is None and self._policy == "none" and key in cache:
-            with cache.transact():
-                record = cache.get(key)
-        return record
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
         """Move a damaged record to the quarantine, which keeps a few records for inspection."""

@@ -94,9 +94,6 @@ class Lookup(Protocol):
     def moved(self, names: Discovered, since: int) -> list[str]:
         """Return the inputs that were written to after `since`, a time that `now` returned."""
 
-    def parts_and_moved(self, names: Discovered, since: int) -> tuple[dict[str, str], list[str]]:
-        """Return the results of `parts` and `moved`, but examine each input only once."""
-
     def now(self) -> int:
         """Return the time of the file system's clock in ns."""
 

@@ -5,21 +5,12 @@ The disk never unpickles data, and never accesses a file outside its folder.
 
 from __future__ import annotations
 
-import contextlib
-import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from diskcache import Cache, Disk
-from diskcache.core import MODE_BINARY, MODE_RAW, UNKNOWN
-
-from gpuemu_flow.model.errors import StoreError
-from gpuemu_flow.store.private_files import PrivateFolder
-
-_OWN_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
+from diskcache.core import MODE_RAW, UNKNOWN
 
 
 class ForeignRecordError(ValueError):
@@ -31,12 +22,8 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
 
     diskcache's own Disk unpickles values if the database says so, and opens any file that the
     database names, even ``../x``. Anybody who can write to the cache could thus run code in this
-    process.
+    process. Large values stay in the database, too.
     """
-
-    def __init__(self, directory: str, **settings: Any) -> None:
-        super().__init__(directory, **settings)
-        self._files = PrivateFolder(Path(directory))
 
     def put(self, key: object) -> tuple[str, bool]:
         """Convert a key to its database form."""
@@ -51,50 +38,19 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
         return key
 
     def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
-        """Return the database columns of a value: size, mode, file name and content.
-
-        If the value has at least `min_file_size` bytes, it is written to a new file, and its
-        content column is None.
-
-        Raises TypeError: The value is not bytes, or `read` is True (the value is a stream to be
-        read).
-        """
+        """Return the database columns of a value: size, mode, file name and content."""
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
-        if len(value) < self.min_file_size:
-            return super().store(value, read, key)
-        filename, path = self.filename(key, value)
-        self._files.write(Path(path), value)
-        return len(value), MODE_BINARY, filename, None
+        return 0, MODE_RAW, None, value
 
     def fetch(self, mode: int, filename: object, value: object, read: bool) -> bytes:
         """Convert a value back from its database form."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
-        if mode == MODE_BINARY and _is_own(filename) and not read:
-            return self._files.read(self._files.root / str(filename))
         raise ForeignRecordError("value is not bytes of ours")
 
-    def filename(self, key: object = UNKNOWN, value: object = UNKNOWN) -> tuple[str, str]:
-        """Return a new name for a value's file, relative to the folder, and the file's path.
-
-        The files are in 256 folders, which are never removed. Otherwise, another process could lose
-        the folder in which it is about to write.
-        """
-        digits = secrets.token_hex(16)
-        name = f"{digits[:2]}/00/{digits[4:]}.val"
-        return name, str(self._files.root / name)
-
     def remove(self, file_path: object) -> None:
-        """Delete a value's file, but keep the file's folder.
-
-        A file whose name this program did not make is not deleted.
-        """
-        if _is_own(file_path):
-            with contextlib.suppress(StoreError, OSError):
-                path = self._files.root / str(file_path)
-                self._files.check(path.parent)
-                path.unlink()
+        """Do nothing: no value has a file, whatever a database says."""
 
 
 _IF_OTHER = {
@@ -153,43 +109,31 @@ def keys_from(cache: Cache, prefix: str) -> list[str]:
 
 
 def keys_holding(cache: Cache, text: str) -> list[str]:
-    """Return the keys of the records whose values may contain `text`.
-
-    Values in separate files are not searched, so the keys of all such records are returned, too.
-    """
-    found = cache._sql(
-        "SELECT key FROM Cache WHERE raw = 1 AND (value IS NULL OR instr(value, ?))",
-        (text.encode(),),
-    )
+    """Return the keys of the records whose values contain `text`."""
+    found = cache._sql("SELECT key FROM Cache WHERE raw = 1 AND instr(value, ?)", (text.encode(),))
     return [key for (key,) in found if type(key) is str]
 
 
 def delete_all(cache: Cache, keys: Sequence[str]) -> None:
     """Delete records in one transaction, with few SQL statements."""
-    with cache._transact() as (sql, cleanup):
+    with cache._transact() as (sql, _):
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
-            where = f"WHERE raw = 1 AND key IN ({','.join('?' * len(some))})"
-            for (name,) in sql(f"SELECT filename FROM Cache {where}", some).fetchall():  # noqa: S608
-                cleanup(name)
-            sql(f"DELETE FROM Cache {where}", some)  # noqa: S608
+            marks = ",".join("?" * len(some))
+            sql(f"DELETE FROM Cache WHERE raw = 1 AND key IN ({marks})", some)  # noqa: S608
 
 
 def insert_new(
     cache: Cache, records: Mapping[str, bytes], if_absent: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Insert small records with new keys, and return all other records.
+    """Insert records with new keys, and return all other records.
 
     This takes one prepared statement, whereas `Cache.set` takes four to seven for each record. Call
     it in a transaction, after `evict_for`.
     """
     known = present(cache, list(records))
     done = known.intersection(if_absent)
-    left = {
-        key: record
-        for key, record in records.items()
-        if key in known or len(record) >= cache.disk.min_file_size
-    }
+    left = {key: record for key, record in records.items() if key in known}
     now = time.time()
     cache._con.executemany(
         _INSERT,
@@ -206,8 +150,3 @@ def evict_for(cache: Cache, count: int) -> None:
     """Evict, in one transaction, as many records as `count` calls of `Cache.set` would."""
     with cache._transact() as (sql, cleanup):
         cache._cull(time.time(), sql, cleanup, limit=count * cache.cull_limit)
-
-
-def _is_own(name: object) -> bool:
-    """Tell whether a value from the database is a file name that this program made."""
-    return isinstance(name, str) and _OWN_FILE.fullmatch(name) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -21,6 +21,7 @@ _TAG = (
     b"# This folder is gpuemu-flow's cache; it can be deleted at any time.\n"
     b"# See https://bford.info/cachedir/ for what this file tells backup programs.\n"
 )
+_VOLUME = "volume of blobs"
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
@@ -33,6 +34,12 @@ def damaged(message: str, path: Path) -> Problem:
     return Problem("cache-damaged", message, file=str(path), warning=True)
 
 
+def artifact_path(folder: Path, kernel: str, arch: str, kind: str) -> Path:
+    """Return where a cache keeps a kernel's compiled code; `kind` is ``ptx`` or ``cubin``."""
+    name = quote(kernel, safe="") + (f"@{arch}" if arch else "")
+    return folder / "artifacts" / f"{name}.{kind}"
+
+
 class WorkspaceCache:
     """Paths and stores below ``.gpuemu-cache``."""
 
@@ -40,6 +47,7 @@ class WorkspaceCache:
         self.folder = folder
         self.files = PrivateFolder(folder)
         self.problems: list[Problem] = []
+        self.lost: set[str] = set()  # tasks whose stored results proved to be damaged
         self._actions_limit = actions_limit
 
     def create(self) -> None:
@@ -63,16 +71,6 @@ class WorkspaceCache:
         path = self.folder / "staging"
         self.files.make(path)
         return path
-
-    @property
-    def manifests(self) -> Path:
-        """Return the folder of all tasks' manifests."""
-        return self.folder / "tasks"
-
-    def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
-        """Return the path of a task's manifest; the op's name is quoted as one path component."""
-        name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
-        return self.manifests / stage / f"{name}.json"
 
     def references_path(self, references: Iterable[str]) -> Path:
         """Return the file that lists the references of all ops, for the sandboxes of other ops."""
@@ -112,6 +110,19 @@ class WorkspaceCache:
         """Return the store of tensor files, named by content."""
         return BlobStore(self.folder / "blobs", self.set_aside)
 
+    def limit_blobs(self, limit: int, keep: Callable[[], Iterable[str]]) -> None:
+        """Delete the least recently used blobs if they are larger than `limit` together.
+
+        To measure them takes as long as a small run, so only what was added is counted until the
+        sum reaches the limit. What other commands add is measured then.
+        """
+        known = self.state.get(_VOLUME)
+        volume = known + self.blobs.written if isinstance(known, int) else limit + 1
+        if volume > limit:
+            self.blobs.collect(limit, keep())
+            volume = self.blobs.volume()
+        self.state.put(_VOLUME, volume)
+
     def set_aside(self, path: Path, reason: str) -> None:
         """Move a damaged `path` to ``quarantine/``, and record the reason."""
         quarantine = self.folder / "quarantine"
@@ -137,14 +148,6 @@ class WorkspaceCache:
             self.files.check(staging)
             for entry in os.scandir(staging):
                 self.files.remove_tree(Path(entry.path))
-
-    def check_manifests(self) -> None:
-        """Raise an error if a folder of manifests is a link."""
-        self.files.check(self.manifests)
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self.manifests):
-                if entry.is_symlink():
-                    self.files.check(Path(entry.path))
 
     def close(self) -> None:
         """Close the databases that were opened."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -11,17 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.discovered import Discovered, Lookup
-from gpuemu_flow.store.keys import canonical, digest_bytes
-from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.params import StageParams, params_from_json
 from gpuemu_flow.tasks.stages import OBSERVED
 from gpuemu_flow.workers.api import Program
 
@@ -29,17 +24,19 @@ if TYPE_CHECKING:
     from gpuemu_flow.store.remote.shared import SharedCache
     from gpuemu_flow.workers.pool import Pool
 
+RECORD, MADE_FROM, RESULT = "task:", "from:", "result:"
+"""What the keys of a task's three rows begin with."""
+
 
 class TaskInput(Struct, frozen=True):
-    """A manifest that a task reads."""
+    """Another task whose result a task reads."""
 
     role: str
     task: str
-    path: str
 
 
 class TaskSpec(Struct, frozen=True):
-    """One task of the graph, as plain data for a snapshot."""
+    """One task of the graph; `params` are the `plain` parameters of its stage."""
 
     name: str
     stage: str
@@ -48,9 +45,8 @@ class TaskSpec(Struct, frozen=True):
     dtype: str
     sources: tuple[str, ...]
     inputs: tuple[TaskInput, ...]
-    params: StageParams
+    params: dict[str, Json]
     settings: Json
-    target: str
     packages: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     judge: str = ""
@@ -58,7 +54,7 @@ class TaskSpec(Struct, frozen=True):
 
     @property
     def reads(self) -> list[str]:
-        """Return the names of the tasks whose manifests this task reads."""
+        """Return the names of the tasks whose results this task reads."""
         return [source.task for source in self.inputs]
 
     @property
@@ -68,33 +64,6 @@ class TaskSpec(Struct, frozen=True):
         Its outputs in the workspace may be edited, or packages of an unobserved program upgraded.
         """
         return bool(self.outputs) or bool(self.packages and self.stage not in OBSERVED)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {
-            **asdict(self),
-            "sources": list(self.sources),
-            "inputs": [asdict(source) for source in self.inputs],
-            "params": self.params.to_json(),
-            "packages": list(self.packages),
-            "outputs": list(self.outputs),
-            "known": list(self.known),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> TaskSpec:
-        """Rebuild from the result of `to_json`."""
-        return cls(
-            **{
-                **data,
-                "params": params_from_json(data["stage"], data["params"]),
-                "sources": tuple(data["sources"]),
-                "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
-                "packages": tuple(data["packages"]),
-                "outputs": tuple(data["outputs"]),
-                "known": tuple(data["known"]),
-            }
-        )
 
 
 class Progress(Struct, frozen=True):
@@ -130,9 +99,9 @@ class StageContext(Struct):
 
 
 class StageResult(Struct, frozen=True):
-    """The result that an action returns to the engine."""
+    """What an action returns to the engine; `content` is what other tasks and reports read."""
 
-    digest: str
+    content: Json
     complete: bool = True
     executed: bool = True
     values: Mapping[str, Json] = field(default_factory=dict)
@@ -167,36 +136,23 @@ def output_state(digest: str, *, executable: bool) -> str:
     return f"{digest} executable" if executable else digest
 
 
-def _cache_of(manifest: Path) -> PrivateFolder:
-    """Return the cache folder of a manifest, whose path in it is ``tasks/STAGE/NAME.json``."""
-    return PrivateFolder(manifest.parents[2])
+def read_result(cache: WorkspaceCache, task: str, stage: str) -> dict[str, Json]:
+    """Return the stored result of a task.
 
-
-def write_manifest(path: Path, content: Json) -> str:
-    """Write a task's manifest, and return its digest."""
-    data = canonical(content) + b"\n"
-    _cache_of(path).write(path, data)
-    return digest_bytes(data)
-
-
-def read_manifest(path: Path, stage: str) -> dict[str, Json]:
-    """Read a task's manifest.
-
-    Raises StoreError: ``cache-manifest`` if the manifest is missing or belongs to another stage.
+    Raises StoreError: ``cache-result`` if there is none, or it belongs to another stage.
     """
-    try:
-        content = json.loads(_cache_of(path).read(path))
-        if isinstance(content, dict) and content.get("stage") == stage:
-            return content
-        reason = "is not a manifest of that stage"
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error)
+    content = cache.state.get(RESULT + task)
+    if isinstance(content, dict) and content.get("stage") == stage:
+        return content
+    if cache.state.among([RECORD + task]):
+        cache.state.delete(RECORD + task)  # so that the task runs again
+        cache.lost.add(task)
     raise StoreError(
         Problem(
-            "cache-manifest",
-            f"cannot use the {stage} manifest: {reason}",
+            "cache-result",
+            f"there is no result of {task}, or none that can be read",
             "run again; the task that makes it will",
-            file=str(path),
+            file=str(cache.folder),
         )
     )
 
@@ -204,8 +160,8 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
 def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], list[Case]]:
     """Read the cases of an op and dtype."""
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
-    manifest = read_manifest(context.cache.folder / source.path, stages.GENERATE)
+    planned = read_result(context.cache, source.task, stages.GENERATE)
     cases, samples = (
-        [Case.from_json(case) for case in manifest[which]] for which in ("cases", "samples")
+        [Case.from_json(case) for case in planned[which]] for which in ("cases", "samples")
     )
     return cases, samples

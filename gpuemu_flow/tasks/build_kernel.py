@@ -1,7 +1,7 @@
 """Stage ``build``: compile a kernel's source to PTX and cubin for one architecture.
 
-Reads the source and its includes. Writes copies of the artifacts, and a manifest with their
-digests. The only parts of the source in the manifest are comments that allow lint findings.
+Reads the source and its includes. Writes copies of the artifacts, and a result with their
+digests. The only parts of the source in the result are comments that allow lint findings.
 Therefore, the lint does not run again if a build gives the same bytes.
 """
 
@@ -24,8 +24,9 @@ from gpuemu_flow.model.observed import ConfiguredEnv
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
+from gpuemu_flow.store.workspace_cache import artifact_path
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec
 from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.tasks.parts import compilers
 from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
@@ -67,7 +68,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Build one kernel for one architecture.
 
     The task succeeds even if the compiler finds errors in the user's source. The errors are stored
-    in the manifest, and are shown until the source is fixed.
+    in the result, and are shown until the source is fixed.
     """
     params = params_of(BuildParams, spec.params)
     # A command's outputs are also wanted in the workspace.
@@ -75,9 +76,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     key = digest_json([parts.key(), spec.settings["tool_problems"]])
     cached = None if shared is None else _restored(spec, context, shared, key)
     if cached is not None:
-        return StageResult(
-            write_manifest(context.cache.folder / spec.target, cached), executed=False
-        )
+        return StageResult(cached, executed=False)
     context.about_to_run()
     with context.cache.files.temporary(context.cache.staging, prefix="build-") as folder:
         built = _MAKERS[params.kind](spec, context, folder)
@@ -87,13 +86,13 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     built.problems += [
         replace(Problem(**problem), warning=True) for problem in spec.settings["tool_problems"]
     ]
-    target = context.cache.folder / spec.target
+    ptx, cubin = (_place(spec, context, kind) for kind in ("ptx", "cubin"))
     content = {
         "stage": STAGE,
         "version": VERSION,
         "skipped": built.skipped,
-        "ptx": _keep(target.with_suffix(".ptx"), built.ptx, built.ptx_name, context),
-        "cubin": _keep(target.with_suffix(".cubin"), built.cubin, built.cubin_name, context),
+        "ptx": _keep(ptx, built.ptx, built.ptx_name, context),
+        "cubin": _keep(cubin, built.cubin, built.cubin_name, context),
         "sass": to_builtins(built.sass),
         "launch": built.launch,
         "unmet_bounds": built.unmet_bounds,
@@ -105,7 +104,7 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         made = [context.cache.blobs.write(data) for data in (built.ptx, built.cubin) if data]
         shared.store(key, content, made)
     return StageResult(
-        write_manifest(target, content),
+        content,
         complete=not built.again,
         discovered=_used(spec, context, params),
     )
@@ -122,17 +121,16 @@ def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discove
 def _restored(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> dict[str, Json] | None:
-    """Restore artifacts from a shared cache and return the manifest's content.
+    """Restore artifacts from a shared cache and return the result's content.
 
     Return None if the shared cache lacks the build or one of its artifacts.
     """
     content = shared.fetch(key)
     if not isinstance(content, dict) or content.get("stage") != STAGE:
         return None
-    target = context.cache.folder / spec.target
     found: dict[Path, bytes | None] = {}
     for kind in ("ptx", "cubin"):
-        entry, path = content.get(kind), target.with_suffix(f".{kind}")
+        entry, path = content.get(kind), _place(spec, context, kind)
         if entry is None:
             found[path] = None
             continue
@@ -155,6 +153,11 @@ def _restored(
     return content
 
 
+def _place(spec: TaskSpec, context: StageContext, kind: str) -> Path:
+    arch = params_of(BuildParams, spec.params).arch
+    return artifact_path(context.cache.folder, spec.subject, arch, kind)
+
+
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
     """Copy an artifact into the cache; return its digest, path and name as JSON.
 
@@ -170,7 +173,7 @@ def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> J
 
 
 def read_artifact(entry: Json, context: StageContext) -> bytes | None:
-    """Return the bytes of the artifact that a manifest's entry describes.
+    """Return the bytes of the artifact that a result's entry describes.
 
     Return None if `entry` is None, because the kernel has no such artifact.
 

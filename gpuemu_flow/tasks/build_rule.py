@@ -1,6 +1,6 @@
 """Stage ``rule``: run a command of ``[[rules]]``, which makes workspace files that ops need.
 
-Writes the outputs, and a manifest with their digests. The manifest does not depend on the inputs,
+Writes the outputs, and a result with their digests. The result does not depend on the inputs,
 so that no other task runs again if the command gives the same bytes. The outputs are also stored as
 blobs, and are restored from there if the action key is known.
 """
@@ -34,7 +34,6 @@ from gpuemu_flow.tasks.base import (
     StageResult,
     TaskSpec,
     output_state,
-    write_manifest,
 )
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.params import RuleParams, params_of
@@ -149,7 +148,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     states = {name: output.state for name, output in made.outputs.items()}
     content = {"stage": STAGE, "version": VERSION, "outputs": states}
     return StageResult(
-        write_manifest(context.cache.folder / spec.target, content),
+        content,
         executed=executed,
         values={
             "duration_s": made.duration_s,

@@ -1,6 +1,6 @@
 """Stage ``compare``: compare the op's outputs with the reference's; give each case a verdict.
 
-Reads the manifests of ``generate``, ``op`` and ``reference``. For the tolerance ``auto``, it also
+Reads the results of ``generate``, ``op`` and ``reference``. For the tolerance ``auto``, it also
 runs the reference again, in float64 and in float32. Writes the verdict, the failures and the error
 statistics of each case, and a summary.
 """
@@ -33,9 +33,8 @@ from gpuemu_flow.tasks.base import (
     StageResult,
     TaskSpec,
     program_of,
-    read_manifest,
     read_planned,
-    write_manifest,
+    read_result,
 )
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.parts.outputs import heal_missing
@@ -51,7 +50,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     begin = time.perf_counter()
     cases, samples = read_planned(spec, context)
     manifests = {
-        source.role: read_manifest(context.cache.folder / source.path, source.role)
+        source.role: read_result(context.cache, source.task, source.role)
         for source in spec.inputs
         if source.role in (stages.OP, stages.REFERENCE)
     }
@@ -61,7 +60,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         [
             STAGE,
             spec.version,
-            spec.params.to_json(),
+            spec.params,
             dict(code),
             expected_dtypes,
             {**context.environment, **context.packages},
@@ -113,7 +112,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         "summary": summary,
     }
     return StageResult(
-        write_manifest(context.cache.folder / spec.target, content),
+        content,
         complete=all(r.verdict is not Verdict.ERROR for r in results.values()),
         executed=bool(todo),
         values={

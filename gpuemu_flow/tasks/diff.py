@@ -1,6 +1,6 @@
 """Stage ``diff``: find changes of an op's results since the previous run.
 
-Reads the comparisons of all dtypes of the op, and the previous manifest of this stage. Writes the
+Reads the comparisons of all dtypes of the op, and the previous result of this stage. Writes the
 current summary, the previous one, and the differences, such as a worse verdict or a larger error.
 Verdicts are compared on common cases.
 """
@@ -8,14 +8,14 @@ Verdicts are compared on common cases.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from gpuemu_flow.model.types import BAD, Case, Json, Verdict, number_from_json
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_result
 from gpuemu_flow.tasks.params import DiffParams, params_of
-from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
+from gpuemu_flow.tasks.parts.changes import read_previous, result_of
 
 STAGE = stages.DIFF
 _DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired
@@ -25,11 +25,10 @@ _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still noth
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Compare an op's summaries with those of the previous run."""
     current = {
-        source.role.partition(":")[2]: read_summary(context.cache.folder / source.path)
+        source.role.partition(":")[2]: read_summary(context.cache, source.task)
         for source in spec.inputs
     }
-    target = context.cache.folder / spec.target
-    previous = read_previous(target, STAGE)
+    previous = read_previous(context.cache, spec)
     threshold = params_of(DiffParams, spec.params).regression_threshold
     changes = [
         change
@@ -37,23 +36,23 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         for change in compare_summaries(dtype, previous.get(dtype), summary, threshold)
     ]
     regressions = sum(change["kind"] == "regression" for change in changes)
-    digest = write_changes(target, STAGE, current, previous, changes)
-    return StageResult(digest, values={"regressions": regressions})
+    content = result_of(STAGE, current, previous, changes)
+    return StageResult(content, values={"regressions": regressions})
 
 
-def read_summary(path: Path) -> dict[str, Json]:
-    """Return the summary in a comparison's manifest, with two additions.
+def read_summary(cache: WorkspaceCache, task: str) -> dict[str, Json]:
+    """Return the summary in a comparison's result, with two additions.
 
     ``cases_digest`` is a digest of all cases. ``case_verdicts`` maps each verdict to the digests of
     the cases that have it.
     """
-    manifest = read_manifest(path, stages.COMPARE)
-    cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
+    found = read_result(cache, task, stages.COMPARE)
+    cases = [Case.from_json(item["case"]).identity() for item in found["cases"]]
     by_verdict: dict[str, list[str]] = {}
-    for case, item in zip(cases, manifest["cases"], strict=True):
+    for case, item in zip(cases, found["cases"], strict=True):
         by_verdict.setdefault(item["result"]["verdict"], []).append(digest_json(case)[:_DIGITS])
     digest = digest_json(cases)
-    return {**manifest["summary"], "cases_digest": digest, "case_verdicts": by_verdict}
+    return {**found["summary"], "cases_digest": digest, "case_verdicts": by_verdict}
 
 
 def compare_summaries(

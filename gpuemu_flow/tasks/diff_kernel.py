@@ -1,6 +1,6 @@
 """Stage ``diff`` of a kernel: find changes of its metrics since the previous run.
 
-Reads the lint manifests of all architectures, and the previous manifest of this stage.
+Reads the lint results of all architectures, and the previous result of this stage.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from gpuemu_flow.lint.kernel import KernelMetrics
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_result
 from gpuemu_flow.tasks.params import KernelDiffParams, params_of
-from gpuemu_flow.tasks.parts.changes import read_previous, write_changes
+from gpuemu_flow.tasks.parts.changes import read_previous, result_of
 
 STAGE = stages.KERNEL_DIFF
 
@@ -20,13 +20,12 @@ STAGE = stages.KERNEL_DIFF
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Compare a kernel's metrics with those of the previous run."""
     current: dict[str, list[Json]] = {}
-    target = context.cache.folder / spec.target
-    previous = read_previous(target, STAGE)
+    previous = read_previous(context.cache, spec)
     for source in spec.inputs:
         arch = source.role.partition(":")[2]
-        manifest = read_manifest(context.cache.folder / source.path, stages.LINT)
+        found = read_result(context.cache, source.task, stages.LINT)
         # Keep metrics of a kernel that could not be built, to compare with them later.
-        current[arch] = manifest["metrics"] or previous.get(arch, [])
+        current[arch] = found["metrics"] or previous.get(arch, [])
     changes = []
     for arch, metrics in current.items():
         before = convert(previous.get(arch, ()), list[KernelMetrics])
@@ -49,5 +48,5 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
                             "new": new,
                         }
                     )
-    digest = write_changes(target, STAGE, current, previous, changes)
-    return StageResult(digest, values={"changes": len(changes)})
+    content = result_of(STAGE, current, previous, changes)
+    return StageResult(content, values={"changes": len(changes)})

@@ -27,7 +27,6 @@ from gpuemu_flow.tasks.base import (
     StageResult,
     TaskSpec,
     resolved,
-    write_manifest,
 )
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.workers.api import Program
@@ -76,9 +75,8 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         "cases": [case.to_json() for case in cases],
         "samples": [case.to_json() for case in samples],
     }
-    digest = write_manifest(context.cache.folder / spec.target, content)
     return StageResult(
-        digest,
+        content,
         complete=not any(case_fault(case) for case in cases),
         executed=executed,
         values={"cases": len(cases)},

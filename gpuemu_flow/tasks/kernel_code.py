@@ -1,7 +1,7 @@
 """Stage ``code``: digest the part of a build that can affect an op's results.
 
-Reads a build's manifest and its PTX. Writes the digest of the PTX without comments and line
-information. Thus an edited comment does not change this manifest, and no op runs again.
+Reads a build's result and its PTX. Writes the digest of the PTX without comments and line
+information. Thus an edited comment does not change this result, and no op runs again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
-    read_manifest,
-    write_manifest,
+    read_result,
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
 
@@ -34,12 +33,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     Raises RunnerError: ``kernel-not-built`` if the build gave no PTX.
     """
     (source,) = spec.inputs
-    build = read_manifest(context.cache.folder / source.path, stages.BUILD)
+    build = read_result(context.cache, source.task, stages.BUILD)
     ptx = read_artifact(build["ptx"], context)
     if ptx is None:
         raise RunnerError(_why(spec.subject, build))
     content = {"stage": STAGE, "version": VERSION, "ptx": digest_bytes(plain_ptx(ptx).text)}
-    return StageResult(write_manifest(context.cache.folder / spec.target, content))
+    return StageResult(content)
 
 
 def _why(kernel: str, build: Mapping[str, Json]) -> Problem:

@@ -1,6 +1,6 @@
 """Stage ``lint``: measure a kernel, and judge it by its policy.
 
-Reads the build's manifest, with the digests of PTX and cubin, but never the source. A measurement
+Reads the build's result, with the digests of PTX and cubin, but never the source. A measurement
 depends only on the bytes of PTX and cubin, and is stored in the action cache. So a changed limit is
 checked without parsing again.
 """
@@ -28,8 +28,7 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
-    read_manifest,
-    write_manifest,
+    read_result,
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
 from gpuemu_flow.tasks.params import LintParams, params_of
@@ -64,7 +63,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Lint the artifacts of one build."""
     params = params_of(LintParams, spec.params)
     (source,) = spec.inputs
-    build = read_manifest(context.cache.folder / source.path, stages.BUILD)
+    build = read_result(context.cache, source.task, stages.BUILD)
     problems = [Problem(**problem) for problem in build["problems"]]
     content: dict[str, Json] = {
         "stage": STAGE,
@@ -78,7 +77,6 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "problems": to_builtins(problems, enc_hook=str),
     }
     executed = True
-    target = context.cache.folder / spec.target
     if not build["skipped"]:
         policy = convert(params.policy, KernelPolicy)
         linted = Linted(problems=[*problems])
@@ -94,7 +92,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
             problems=to_builtins(linted.problems, enc_hook=str),
         )
     return StageResult(
-        write_manifest(target, content),
+        content,
         executed=executed,
         values={"verdict": content["verdict"], "parsed": executed},
     )

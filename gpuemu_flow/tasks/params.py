@@ -1,43 +1,21 @@
-"""The parts of the configuration that affect the results of tasks, with one class per stage.
-
-All fields contain plain JSON, from which action keys and snapshots are made.
-"""
+"""The parts of the configuration that affect the results of tasks, with one class per stage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
-from msgspec import Struct, ValidationError, field
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json, listed
-from gpuemu_flow.tasks import stages
 
 
-class StageParams(Protocol):
-    """Parameters of one stage."""
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON for action keys; `params_from_json` is its inverse."""
-
-
-class _Plain(Struct, frozen=True, kw_only=True):
-    """Base class of parameters whose fields contain plain JSON."""
-
-    STAGE: ClassVar[str]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the fields that are not None; see `StageParams`."""
-        return {name: listed(value) for name, value in asdict(self).items() if value is not None}
-
-
-class GenerateParams(_Plain, frozen=True, kw_only=True):
+class GenerateParams(Struct, frozen=True, kw_only=True):
     """Settings from which the cases are planned."""
 
-    STAGE = stages.GENERATE
     schema: Json
     layouts: list[str]
     strategies: list[str]
@@ -47,7 +25,7 @@ class GenerateParams(_Plain, frozen=True, kw_only=True):
     dtype: str
 
 
-class ProgramParams(_Plain, frozen=True, kw_only=True):
+class ProgramParams(Struct, frozen=True, kw_only=True):
     """A program, and its arguments."""
 
     ref: Json
@@ -64,7 +42,6 @@ class ProgramParams(_Plain, frozen=True, kw_only=True):
 class OpParams(ProgramParams, frozen=True, kw_only=True):
     """An op under test."""
 
-    STAGE = stages.OP
     mutates: list[str]
     deterministic: bool
     require_kernel: bool
@@ -80,21 +57,18 @@ class ReferenceParams(ProgramParams, frozen=True, kw_only=True):
     own dtype.
     """
 
-    STAGE = stages.REFERENCE
     dtype: str | None = None
 
 
-class DiffParams(_Plain, frozen=True, kw_only=True):
+class DiffParams(Struct, frozen=True, kw_only=True):
     """The fraction by which an error may grow without being reported."""
 
-    STAGE = stages.DIFF
     regression_threshold: float
 
 
-class BuildParams(_Plain, frozen=True, kw_only=True):
+class BuildParams(Struct, frozen=True, kw_only=True):
     """The source and the options of a kernel's build."""
 
-    STAGE = stages.BUILD
     kind: str
     arch: str
     tools: list[list[str]]
@@ -112,10 +86,9 @@ class BuildParams(_Plain, frozen=True, kw_only=True):
     sandbox: Mapping[str, Json] | None = None
 
 
-class RuleParams(_Plain, frozen=True, kw_only=True):
+class RuleParams(Struct, frozen=True, kw_only=True):
     """A rule's command and its outputs."""
 
-    STAGE = stages.RULE
     command: list[str]
     shell: bool
     outputs: list[str]
@@ -123,17 +96,15 @@ class RuleParams(_Plain, frozen=True, kw_only=True):
     sandbox: Mapping[str, Json]
 
 
-class CodeParams(_Plain, frozen=True, kw_only=True):
+class CodeParams(Struct, frozen=True, kw_only=True):
     """The architecture of the code to take from a build."""
 
-    STAGE = stages.CODE
     arch: str
 
 
-class LintParams(_Plain, frozen=True, kw_only=True):
+class LintParams(Struct, frozen=True, kw_only=True):
     """The policy of a kernel's lint."""
 
-    STAGE = stages.LINT
     entry: str
     arch: str
     policy: Json
@@ -142,42 +113,22 @@ class LintParams(_Plain, frozen=True, kw_only=True):
     dynamic_shared_bytes: int | None = None
 
 
-class KernelDiffParams(_Plain, frozen=True, kw_only=True):
+class KernelDiffParams(Struct, frozen=True, kw_only=True):
     """Instructions whose first appearance is a regression."""
 
-    STAGE = stages.KERNEL_DIFF
     forbidden: list[str]
-
-
-_PLAIN: tuple[type[_Plain], ...] = (
-    GenerateParams,
-    OpParams,
-    ReferenceParams,
-    DiffParams,
-    BuildParams,
-    RuleParams,
-    CodeParams,
-    LintParams,
-    KernelDiffParams,
-)
-_BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
-
-
-def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
-    """Rebuild a stage's parameters from `data`; raise TypeError or KeyError if they are invalid."""
-    if stage == stages.COMPARE:
-        try:
-            return convert(data, CompareParams)
-        except ValidationError as error:
-            raise TypeError(str(error)) from None
-    return _BY_STAGE[stage](**data)
 
 
 P = TypeVar("P")
 
 
-def params_of(kind: type[P], params: StageParams) -> P:
-    """Return `params`, typed as `kind`; raise TypeError if they are not of this type."""
-    if not isinstance(params, kind):
-        raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
-    return params
+def plain(params: Struct) -> dict[str, Json]:
+    """Return parameters as tasks, their keys and the stored graph contain them: as plain JSON."""
+    if isinstance(params, CompareParams):
+        return params.to_json()
+    return {name: listed(value) for name, value in asdict(params).items() if value is not None}
+
+
+def params_of(kind: type[P], params: Mapping[str, Json]) -> P:
+    """Return a task's parameters as a struct; raise an error if they are of another stage."""
+    return convert(params, kind)

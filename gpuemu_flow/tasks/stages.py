@@ -8,15 +8,15 @@ RULE = "rule"
 """A command of ``[[rules]]``. Its tasks are named ``build:NAME``, like those of kernels."""
 
 BUILT = f"{BUILD}:"
-"""Prefix of the role of a rule's manifest, for a task that reads the rule's outputs."""
+"""Prefix of the role of a rule, for a task that reads the rule's outputs."""
 AFTER = "after:"
-"""Prefix of the role of a manifest that a task only waits for. It is not part of any key."""
+"""Prefix of the role of a task that a task only waits for. It is not part of any key."""
 
 VERSIONS: dict[str, int] = {
     GENERATE: 2, OP: 2, REFERENCE: 2, COMPARE: 5, DIFF: 2, BUILD: 2, LINT: 1, KERNEL_DIFF: 1,
     CODE: 1, RULE: 1,
 }  # fmt: skip
-"""Versions of the manifests. Tasks run again when our code's digest changes, not these versions."""
+"""Versions of the results. Tasks run again when our code's digest changes, not these versions."""
 
 CASE_VERDICT = "case verdict"
 """A change in the verdicts on common cases, used when the ops' verdicts cannot show it."""
@@ -34,10 +34,10 @@ RECORDING = OBSERVED | {BUILD}
 
 
 def is_made(role: str) -> bool:
-    """Tell whether a manifest with this role describes compiled code or rules' outputs."""
+    """Tell whether a result with this role describes compiled code or rules' outputs."""
     return role == CODE or role.startswith(BUILT)
 
 
 def is_needed(role: str) -> bool:
-    """Tell whether the outputs in a manifest with this role must exist before a program runs."""
+    """Tell whether the outputs in a result with this role must exist before a program runs."""
     return is_made(role) or role.startswith(AFTER)

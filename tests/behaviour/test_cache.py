@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cache_server import requests, served
 from mini_workspace import Mini
-from shared_workspace import clone, make_original, manifests, programs, results
+from shared_workspace import clone, make_original, programs, results
+from stored_snapshot import results as stored_results
 
 
 @pytest.fixture
@@ -56,10 +57,10 @@ def test_what_was_computed_before_is_pushed(original: Mini, tmp_path: Path, shar
     first = original.run()
     del original.env["GPUEMU_CACHE_REMOTE"]
     programs(original)
-    before = manifests(original)
+    before = stored_results(original)
     assert "stored " in original.command("cache", "push").stdout
     assert programs(original) == []
-    assert manifests(original) == before
+    assert stored_results(original) == before
     assert original.run()["executed"] == []
     other = clone(original, tmp_path / "clone")
     assert results(other.run()) == results(first)
@@ -83,7 +84,7 @@ def test_pull_takes_what_is_there_and_runs_nothing(original: Mini, tmp_path: Pat
     programs(original)
     other = clone(original, tmp_path / "clone")
     assert "5 tasks have results\n" in other.command("cache", "pull").stdout
-    assert manifests(other) == manifests(original)
+    assert stored_results(other) == stored_results(original)
     report = other.run()
     assert report["executed"] == []
     assert results(report) == results(first)

@@ -235,7 +235,7 @@ def test_bad_requests_are_usage_errors_before_any_work(
     done = mini.command(*arguments, code=2)
     assert words in done.stderr
     assert done.stdout == ""
-    assert not list((mini.root / ".gpuemu-cache").glob("tasks/*/*"))
+    assert not list((mini.root / ".gpuemu-cache").glob("blobs/*/*"))
 
 
 @pytest.mark.parametrize("word", ["json", "junit", "sarif", "markdown", "html", "text"])

@@ -45,7 +45,7 @@ def test_every_error_of_a_file_is_shown_at_once_with_its_line(mini: Mini) -> Non
     refused = mini.command("run", "--format", "json", code=2)
     assert refused.stdout == ""
     assert refused.stderr.splitlines() == done.stderr.splitlines()[:-1]
-    assert not (mini.root / ".gpuemu-cache" / "tasks").exists()
+    assert not (mini.root / ".gpuemu-cache" / "blobs").exists()
 
 
 def test_unknown_keys_are_warnings_and_errors_when_strict(mini: Mini) -> None:

@@ -11,7 +11,7 @@ from mini_workspace import Mini
 
 @pytest.mark.parametrize(
     ("name", "is_folder"),
-    [("state", False), ("staging", False), ("tasks", False), ("lock", True)],
+    [("state", False), ("staging", False), ("blobs", False), ("lock", True)],
 )
 def test_something_else_where_the_cache_belongs(mini: Mini, name: str, is_folder: bool) -> None:
     path = mini.root / ".gpuemu-cache" / name

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 from mini_workspace import Mini
+from stored_snapshot import results
 
 import gpuemu_flow
 
@@ -22,15 +23,6 @@ def up_to_date(mini: Mini) -> bool:
 def figures(report: dict[str, Any]) -> list[tuple[Any, ...]]:
     names = ("op", "dtype", "verdict", "cases", "max_abs", "max_rel", "max_ulp", "tolerance_used")
     return [tuple(result[name] for name in names) for result in report["results"]]
-
-
-def manifests(mini: Mini) -> dict[str, bytes]:
-    folder = mini.root / ".gpuemu-cache" / "tasks"
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*.json")
-        if path.parent.name != "diff"
-    }
 
 
 def test_another_seed_does_not_answer_for_the_files_own(mini: Mini) -> None:
@@ -48,7 +40,7 @@ def test_seed_zero_draws_new_cases_for_every_run(mini: Mini) -> None:
     generated = []
     for _ in range(2):
         assert not up_to_date(mini)
-        generated.append(manifests(mini)["generate/scale@float32.json"])
+        generated.append(results(mini)["generate:scale:float32"])
     assert generated[0] != generated[1]
 
 
@@ -84,11 +76,11 @@ def test_each_trigger_alone_lets_its_own_changes_count(
 @pytest.mark.ci
 def test_the_number_of_jobs_changes_no_result(mini: Mini) -> None:
     one = mini.run("-j", "1")
-    first = manifests(mini)
+    first = results(mini)
     many = mini.run("-j", "4", "--force")
     assert len(many["executed"]) == 19
     assert figures(many) == figures(one)
-    assert manifests(mini) == first
+    assert results(mini) == first
 
 
 NOISY = """

@@ -107,7 +107,7 @@ def test_tasks_of_an_op_that_only_clients_run_are_not_there_for_that_reason(mini
 def test_a_dry_run_runs_nothing(mini: Mini) -> None:
     dry = json.loads(mini.command("run", "--dry-run", "--format", "json").stdout)
     assert len(dry["would_run"]) == 19
-    assert not list((mini.root / ".gpuemu-cache").glob("tasks/*/*"))
+    assert not list((mini.root / ".gpuemu-cache").glob("blobs/*/*"))
     mini.run()
     assert "0 tasks may run, 19 current" in mini.command("run", "--dry-run").stdout
 

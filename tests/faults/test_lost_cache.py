@@ -20,10 +20,6 @@ CAUSES = False
 EVERYTHING = "."
 PARTS = (
     EVERYTHING,
-    "tasks",
-    "tasks/generate",
-    "tasks/op",
-    "tasks/compare",
     "blobs",
     "state",
     "actions",
@@ -32,8 +28,8 @@ MOMENTS = ("plan", "ended", "end")
 OP, REFERENCE = "scripts/scale.py", "scripts/scale_ref.py"
 DELETED = [
     *((OP, part, moment) for part in PARTS for moment in MOMENTS),
-    *((REFERENCE, part, moment) for part in (EVERYTHING, "tasks/op") for moment in MOMENTS),
-    *((OP, part, "ended compare") for part in (EVERYTHING, "tasks/reference")),
+    *((REFERENCE, part, moment) for part in (EVERYTHING, "state") for moment in MOMENTS),
+    *((OP, part, "ended compare") for part in (EVERYTHING, "state")),
 ]
 
 
@@ -101,17 +97,3 @@ def test_the_next_run_makes_it_again(mini: Mini, edited: str, part: str, moment:
     wrong = path.read_text().replace("* 3)", "* 4)").replace("x + x + x", "x + x")
     path.write_text(wrong)
     assert mini.run(code=1)["results"][0]["verdict"] == "failed"
-
-
-@pytest.mark.parametrize("stage", ["generate", "op", "compare"])
-def test_a_folder_in_place_of_a_manifest_is_set_aside(mini: Mini, stage: str) -> None:
-    mini.keep_only("scale")
-    undisturbed = verdicts(mini.run())
-    manifest = mini.root / ".gpuemu-cache" / "tasks" / stage / "scale@float32.json"
-    manifest.unlink()
-    manifest.mkdir()
-    (manifest / "inside").touch()
-    again = mini.run()
-    assert verdicts(again) == undisturbed
-    assert [p["slug"] for p in again["problems"]] == ["cache-damaged"]
-    assert manifest.is_file()

@@ -45,12 +45,6 @@ def _history(cache: Path, number: int) -> None:
         file.write(json.dumps({"version": number, "runs": []}) + "\n")
 
 
-def _manifests(cache: Path, number: int) -> None:
-    for path in (cache / "tasks").rglob("*.json"):
-        data = json.loads(path.read_bytes())
-        path.write_text(json.dumps({**data, "version": number, "more": {}}))
-
-
 def _records(database: str, change: Callable[[str, bytes], bytes]) -> Callable[[Path, int], None]:
     def apply(cache: Path, _number: int) -> None:
         with contextlib.closing(sqlite3.connect(cache / database / "cache.db")) as connection:
@@ -101,14 +95,6 @@ def test_another_version_s_cache_is_no_damage(checked_mini: Mini, name: str, num
     assert not (cache / "quarantine").exists()
     if name == "history":
         assert f'"version": {number}' in (cache / "history.jsonl").read_text()
-
-
-def test_manifests_of_another_version_are_made_again(checked_mini: Mini) -> None:
-    """Each is what its record says, or it is not believed, whoever wrote it."""
-    expected = verdicts(checked_mini.run("scale"))
-    _manifests(checked_mini.root / ".gpuemu-cache", 99)
-    assert verdicts(checked_mini.run("scale")) == expected
-    assert checked_mini.run("scale")["problems"] == []
 
 
 @pytest.mark.parametrize("way", ["format", "seal"])

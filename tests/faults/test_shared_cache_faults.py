@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from cache_server import FAULTS, requests, served
 from mini_workspace import Mini
-from shared_workspace import clone, make_original, manifests, programs, results, slugs
+from shared_workspace import clone, make_original, programs, results, slugs
+from stored_snapshot import results as stored_results
 
 from gpuemu_flow.store.remote.entry import Entry, EntryError, decode, encode
 
@@ -63,7 +64,7 @@ def test_the_verdicts_are_the_same(
         report = other.run()
     said, report["problems"] = report["problems"], []
     assert results(report) == expected
-    assert manifests(other) == manifests(original)
+    assert stored_results(other) == stored_results(original)
     assert [each["slug"] for each in said] == ([SAID[fault]] if SAID[fault] else [])
     assert all(each["warning"] and url in each["message"] for each in said)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from mini_workspace import Mini
+from msgspec import to_builtins
 from stored_snapshot import database, flip, loaded, lose, put_back, rewrite, tables
 from test_run_damage import verdicts
 
@@ -23,7 +24,7 @@ def opened(mini: Mini, seed: int | None = None) -> Workspace:
 
 
 def whole(graph: Graph) -> list[tuple[str, Any]]:
-    return [(name, json.loads(json.dumps(spec.to_json()))) for name, spec in graph.tasks.items()]
+    return [(name, json.loads(json.dumps(to_builtins(spec)))) for name, spec in graph.tasks.items()]
 
 
 def test_a_stored_graph_is_the_compiled_one(checked_mini: Mini) -> None:

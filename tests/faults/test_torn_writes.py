@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
-from test_run_damage import verdicts
 from whole import WHOLE
 
 from gpuemu_flow.model.errors import UsageError
@@ -92,21 +91,6 @@ def test_history(checked_mini: Mini) -> None:
         cache.files.append(path, first)
         lines = 3 if data == first[:-1] else 2  # without its line end, a record is whole
         assert len(history.read(cache)) == lines * points
-
-
-@pytest.mark.parametrize("stage", ["generate", "op", "reference", "compare", "diff"])
-def test_manifests(checked_mini: Mini, stage: str) -> None:
-    """A place in each; what the manifest is made of is still known."""
-    expected = verdicts(checked_mini.run("scale"))
-    (path,) = (checked_mini.root / ".gpuemu-cache" / "tasks" / stage).glob("scale*.json")
-    whole = path.read_bytes()
-    places = [*torn(whole)][::41] if WHOLE else [whole[: len(whole) // 2]]
-    for data in places:
-        path.write_bytes(data)
-        report = checked_mini.run("scale")
-        assert verdicts(report) == expected
-        assert {problem["slug"] for problem in report["problems"]} <= {"cache-damaged"}
-        assert stage == "diff" or path.read_bytes() == whole
 
 
 def test_submissions(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ Path("{ptx}").write_bytes(Path("template.ptx").read_bytes())
 DEEDS = {
     "an op's source": 'Path("{op}").write_text("secret")',
     "the configuration": 'Path("gpuemu.toml").write_text("secret")',
-    "the cache": '[p.write_text("secret") for p in Path(".gpuemu-cache").glob("tasks/*/*")]; '
+    "the cache": '[p.write_text("secret") for p in Path(".gpuemu-cache").glob("state/*")]; '
     'Path(".gpuemu-cache/new").write_text("secret")',
-    "reads the cache": 'next(Path(".gpuemu-cache").glob("tasks/*/*")).read_bytes()',
+    "reads the cache": 'next(Path(".gpuemu-cache").glob("state/*")).read_bytes()',
     "reads the reference": 'Path("reference.py").read_text()',
     "leaves its folder": 'Path("../beside").write_text("secret")',
     "another folder": 'os.mkdir("elsewhere")',
@@ -73,8 +73,8 @@ def make(tmp_path: Path, place: str, deed: str = "", more: str = "") -> Mini:
     made.write("make.py", MAKE.format(ptx=ptx, deed=deed.format(op=op)))
     (made.root / "template.ptx").write_bytes(KERNEL.read_bytes())
     made.command("list")
-    (made.root / ".gpuemu-cache" / "tasks" / "op").mkdir(parents=True, exist_ok=True)
-    (made.root / ".gpuemu-cache" / "tasks" / "op" / "kept").write_text("{}")
+    (made.root / ".gpuemu-cache" / "state").mkdir(parents=True, exist_ok=True)
+    (made.root / ".gpuemu-cache" / "state" / "kept").write_text("{}")
     return made
 
 

@@ -48,7 +48,7 @@ sys.exit("k/k.cu(1): error: " + " ".join(text.split()))
 """
 DEEDS = {
     "reference": 'text = Path("reference.py").read_text()',
-    "cache": 'text = str([p.read_bytes() for p in Path(".gpuemu-cache").glob("tasks/*/*")])',
+    "cache": 'text = str([p.read_bytes() for p in Path(".gpuemu-cache").glob("state/*")])',
     "token": 'text = str(dict(os.environ)) + open(f"/proc/{os.getppid()}/environ").read()',
     "workspace": 'Path("op.py").write_text("secret"); text = "secret"',
 }

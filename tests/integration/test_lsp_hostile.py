@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import stored_snapshot
 from mini_workspace import Mini
 
 from gpuemu_flow.build.stamps import DATABASE
@@ -203,11 +204,14 @@ def test_damaged_results_are_no_results(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* 3.01")
     mini.run("scale", code=1)
     folder = mini.root / ".gpuemu-cache"
-    manifests = list(folder.glob("tasks/compare/*.json"))
-    assert manifests
+    database = folder / DATABASE
+    damages = (
+        lambda: stored_snapshot.damage(mini, "compare:scale:float32", lambda x: x[:99]),
+        lambda: database.write_bytes(database.read_bytes()[:100] + b"\0"),
+    )
     with Editor(mini) as editor:
-        for number, damaged in enumerate((manifests[0], folder / DATABASE), 1):
-            damaged.write_bytes(damaged.read_bytes()[:100] + b"\0")
+        for number, damage in enumerate(damages, 1):
+            damage()
             editor.tell("textDocument/didSave", editor.about())
             assert editor.open(GOOD) == [], number
             assert editor.open() == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored_snapshot
 from mini_workspace import Mini
 from stale_rows import Row, make, module, rewrite, scale_by
 
@@ -73,16 +74,14 @@ def test_a_name_that_another_result_had_before_gets_the_right_one(tmp_path: Path
     assert set(report["executed"]) <= {"diff:scale"}
 
 
-def test_a_damaged_manifest_of_the_old_name_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_damaged_result_of_the_old_name_is_not_taken_over(tmp_path: Path) -> None:
     mini = workspace(tmp_path)
-    manifest = tmp_path / ".gpuemu-cache/tasks/compare/scale@float32.json"
-    text = manifest.read_text()
-    assert '"passed"' in text
-    manifest.write_text(text.replace('"passed"', '"other!"'))
+    change = (b"passed", b"other!")
+    stored_snapshot.damage(mini, "compare:scale:float32", lambda data: data.replace(*change))
     mini.edit("gpuemu.toml", *RENAME)
     report = mini.run()
     assert verdicts(report) == {"renamed": "passed"}
-    assert "other!" not in (manifest.parent / "renamed@float32.json").read_text()
+    assert "other!" not in str(stored_snapshot.results(mini))
 
 
 def test_two_ops_that_swap_their_names_keep_their_own_verdicts(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ DEEDS = {
     "writes the configuration": 'Path("gpuemu.toml").write_text("secret")',
     "writes elsewhere": 'Path("src/other.txt").write_text("secret")',
     "reads the reference": 'Path("ops/it_ref.py").read_text()',
-    "reads the cache": 'next(Path(".gpuemu-cache").glob("tasks/*/*")).read_bytes()',
+    "reads the cache": 'next(Path(".gpuemu-cache").glob("state/*")).read_bytes()',
 }
 
 

@@ -11,8 +11,9 @@ import pytest
 from built_workspace import OUTPUT, make_built
 from cache_server import requests, served
 from mini_workspace import Mini
-from shared_workspace import clone, make_original, manifests, programs, results, slugs
+from shared_workspace import clone, make_original, programs, results, slugs
 from stand_in_tools import StandIns
+from stored_snapshot import results as stored_results
 
 KEY = "a signing key of some length"
 
@@ -36,7 +37,7 @@ def test_a_fresh_clone_runs_no_program(original: Mini, tmp_path: Path, share: Pa
     second = other.run()
     assert programs(other) == []
     assert results(second) == results(first)
-    assert manifests(other) == manifests(original)
+    assert stored_results(other) == stored_results(original)
     assert second["problems"] == []
     assert other.command("run").stdout.startswith("up to date")
     assert not list((other.root / ".gpuemu-cache").glob("blobs/*/*")), "no tensor was needed"
@@ -51,7 +52,7 @@ def test_the_same_over_http(tmp_path: Path, share: Path) -> None:
         second = other.run()
     assert programs(other) == []
     assert results(second) == results(first)
-    assert manifests(other) == manifests(original)
+    assert stored_results(other) == stored_results(original)
     assert {path.parts[-3:-1] for path in share.glob("*/*/*/*")} == {
         ("prefix", "ac"),
         ("prefix", "cas"),
@@ -275,12 +276,12 @@ def test_inputs_that_a_function_returns(tmp_path: Path, share: Path) -> None:
     other = clone(original, tmp_path / "clone")
     assert results(other.run()) == results(first)
     assert programs(other) == []
-    assert manifests(other) == manifests(original)
+    assert stored_results(other) == stored_results(original)
     third = clone(original, tmp_path / "third")
     third.write("scripts/low.txt", "2")
     third.run()
     assert "generator" in programs(third)
-    assert manifests(third) != manifests(original)
+    assert stored_results(third) != stored_results(original)
 
 
 GENERATOR = """\
@@ -308,7 +309,7 @@ def test_kernels_that_a_compiler_made(tmp_path: Path, share: Path) -> None:
     assert tools.calls() == ["nvcc"]
     other = clone(original, tmp_path / "clone")
     assert results(other.run(code=None)) == results(first)
-    assert manifests(other) == manifests(original)
+    assert stored_results(other) == stored_results(original)
     assert tools.calls() == []
     third = clone(original, tmp_path / "third")
     third.write("k.cu", "// makes layernorm\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 from stale_rows import Row, make, module, rewrite, scale_by
-from stored_snapshot import is_clean
+from stored_snapshot import is_clean, results
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.store.discovered import Discovered
@@ -71,8 +71,7 @@ def test_a_source_that_is_put_away_and_back_while_it_is_imported(path: str, tmp_
 
 def after_import(mini: Mini) -> None:
     """Wait until a worker has read the source, or has ended."""
-    manifest = mini.root / ".gpuemu-cache/tasks/op/scale@float32.json"
-    while not manifest.exists():
+    while "op:scale:float32" not in results(mini):
         time.sleep(0.01)
 
 

@@ -28,6 +28,7 @@ from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.model.types import BAD, Case, CheckResult
 from gpuemu_flow.services.daemon.control import stop_daemon
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.tasks.base import read_result
 from gpuemu_flow.wire.launch import start_daemon
 
 OPS = int(os.environ.get("GPUEMU_PLANTED_OPS", "34"))
@@ -133,8 +134,7 @@ class Planted:
         found = {}
         for spec in workspace.graph.tasks.values():
             if spec.stage == "compare":
-                manifest = json.loads((workspace.cache.folder / spec.target).read_bytes())
-                for entry in manifest["cases"]:
+                for entry in read_result(workspace.cache, spec.name, "compare")["cases"]:
                     case = Case.from_json(entry["case"])
                     key = spec.subject, case.dtype, case.index
                     self.cases[key] = case

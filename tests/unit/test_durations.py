@@ -6,18 +6,16 @@ from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.run import longest_first
 from gpuemu_flow.cli.progress import Remaining
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import DiffParams
+from gpuemu_flow.tasks.params import DiffParams, plain
 
-PARAMS = DiffParams(regression_threshold=0.1)  # it does not count here
+PARAMS = plain(DiffParams(regression_threshold=0.1))  # it does not count here
 
 
 def chain(*names: str) -> list[TaskSpec]:
     specs: list[TaskSpec] = []
     for name in names:
-        inputs = (TaskInput("before", specs[-1].name, specs[-1].target),) if specs else ()
-        specs.append(
-            TaskSpec(name, "generate", "1", name, "", (), inputs, PARAMS, {}, f"tasks/{name}")
-        )
+        inputs = (TaskInput("before", specs[-1].name),) if specs else ()
+        specs.append(TaskSpec(name, "generate", "1", name, "", (), inputs, PARAMS, {}))
     return specs
 
 

@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.build import files
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.build.input_names import SettledFacts
 from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
-
-NO_AGE = -(10**18)
-"""With it, every stamp counts as settled; else a test would have to wait for two seconds."""
 
 
 def tick(probe: Path) -> None:
@@ -25,70 +20,6 @@ def tick(probe: Path) -> None:
     before = probe.stat().st_ctime_ns
     while probe.stat().st_ctime_ns == before:
         os.utime(probe)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "a" / "b"
-    made.mkdir(parents=True)
-    (made / "it").touch()
-    return made
-
-
-def kept(folder: Path, *needed: Path) -> SettledFacts[str]:
-    facts: SettledFacts[str] = SettledFacts()
-    facts.look_again()
-    facts.keep(str(folder / "it"), "fact", tuple(map(str, needed)))
-    facts.look_again()
-    return facts
-
-
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_SETTLED_NS", NO_AGE)
-
-
-def test_a_folder_just_changed_settles_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kept(folder).get(str(folder / "it")) is None
-    monkeypatch.setattr(files, "_SETTLED_NS", NO_AGE)
-    assert kept(folder).get(str(folder / "it")) == "fact"
-    assert kept(folder).get(str(folder / "other")) is None
-
-
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "beside": lambda f: (f / "new").touch(),
-    "above": lambda f: (f.parent / "new").touch(),
-    "further above": lambda f: (f.parent.parent / "new").touch(),
-    "a file needed": lambda f: (f.parent.parent / "needed").write_text("changed"),
-    "a file needed is gone": lambda f: (f.parent.parent / "needed").unlink(),
-    "a link in place of a folder": lambda f: [f.rename(f.with_name("c")), f.symlink_to("c")],
-}
-
-
-@pytest.mark.usefixtures("settled")
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_change_on_the_way_ends_all_facts(what: str, folder: Path) -> None:
-    needed = folder.parent.parent / "needed"
-    needed.write_text("1")
-    facts = kept(folder, needed)
-    tick(folder / "it")
-    CHANGES[what](folder)
-    assert facts.get(str(folder / "it")) is None
-    facts.look_again()  # the new state is known by now, and the fact is not of it
-    assert facts.get(str(folder / "it")) is None
-
-
-@pytest.mark.usefixtures("settled")
-def test_facts_found_after_a_change_hold(folder: Path) -> None:
-    facts = kept(folder)
-    tick(folder / "it")
-    (folder / "new").touch()
-    assert facts.get(str(folder / "it")) is None
-    facts.keep(str(folder / "it"), "next")
-    facts.look_again()
-    assert facts.get(str(folder / "it")) == "next"
 
 
 def found(look: Discovery, site: Path) -> Discovered:
@@ -100,17 +31,12 @@ INSTALLED: dict[str, Callable[[Path], object]] = {
     "another owner": lambda s: (s / "foo-1.0.dist-info").rename(s / "bar-1.0.dist-info"),
     "no longer listed": lambda s: (s / "foo-1.0.dist-info/RECORD").write_text("foo/x.py,,\n"),
     "a link": lambda s: [(s / "foo").rename(s / "real"), (s / "foo").symlink_to("real")],
-    "a linked file": lambda s: [
-        (s / "foo/__init__.py").rename(s / "foo/real.py"),
-        (s / "foo/__init__.py").symlink_to("real.py"),
-    ],
     "one more is listed": lambda s: (s / "foo-1.0.dist-info/RECORD").write_text(
         "foo/__init__.py,,\nfoo/other.py,,\n"
     ),
 }
 
 
-@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("what", INSTALLED)
 def test_a_long_lived_discovery_finds_what_a_new_one_finds(what: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
@@ -145,7 +71,6 @@ OTHERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("what", OTHERS)
 def test_a_file_of_a_package_of_another_name_is_found_anew(what: str, tmp_path: Path) -> None:
     """Any distribution of the folder may become its owner."""

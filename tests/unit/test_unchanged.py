@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
@@ -108,29 +107,3 @@ def test_the_answer_belongs_to_the_caller(root: Path) -> None:
     look.moved(names, begun).append("x")
     assert look.parts(names)
     assert "x" not in look.moved(names, begun)
-
-
-def test_nothing_is_digested_where_nothing_changed(root: Path) -> None:
-    files = FileTable(root)
-    look, names = Discovery(files), made(root)[1]
-    before = look.parts(names)
-    assert files.stamp("op.py")
-    files._entries.clear()
-    assert look.parts(names) == before
-    assert not len(files)
-
-
-def test_another_program_s_set_needs_no_new_look_at_what_is_installed(root: Path) -> None:
-    """Only the workspace's own files are its own; the rest is known from the first program."""
-    (root / "other.py").write_text("1")
-    files = FileTable(root)
-    look, names = Discovery(files, staging=root / ".gpuemu-cache/staging"), made(root)[1]
-    assert names.pythons
-    before = look.parts(names)
-    files._entries.clear()
-    other = look.parts(replace(names, files=names.files - {"op.py"} | {"other.py"}))
-    assert not [path for path in files.entries if path.startswith("/")]
-    assert list(other) == [n.replace("file op.py", "file other.py") for n in before]
-    assert {n: s for n, s in other.items() if n in before} == {
-        n: s for n, s in before.items() if n in other
-    }

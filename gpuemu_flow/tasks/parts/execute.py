@@ -29,13 +29,13 @@ class BatchOutcomes(Struct, frozen=True):
     used: Discovered = field(default_factory=Discovered)
 
     def records(self) -> list[dict[str, Json]]:
-        """Return the outcomes in the form of a manifest."""
+        """Return the outcomes in the form of a result."""
         pairs = zip(self.requests, self.outcomes, strict=True)
         return [outcome_record(request, outcome) for request, outcome in pairs]
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """Return an outcome as manifests contain it: with its input dtype, without its duration.
+    """Return an outcome as results contain it: with its input dtype, without its duration.
 
     Equal results therefore have equal records.
     """
@@ -62,7 +62,7 @@ def execute(
     base = {
         "stage": f"{spec.stage}/{spec.version}",
         "code": dict(code),
-        "params": spec.params.to_json(),
+        "params": spec.params,
         "env": {**context.environment, **context.packages},
         "checks": to_builtins(checks),
     }

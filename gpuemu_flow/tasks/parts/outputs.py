@@ -1,4 +1,4 @@
-"""Make sure that the output tensors that manifests name exist; compute lost ones again."""
+"""Make sure that the output tensors that results name exist; compute lost ones again."""
 
 from __future__ import annotations
 

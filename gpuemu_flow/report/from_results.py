@@ -1,4 +1,4 @@
-"""Read a run's results from the manifests of its tasks."""
+"""Read a run's results from those of its tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Json, Verdict, nu
 from gpuemu_flow.model.value_rules import is_kept_finite
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import TaskSpec, read_result
 from gpuemu_flow.tasks.params import LintParams, OpParams, params_of
 
 _FINISHED = ("ran", "restored", "current")
@@ -49,7 +49,7 @@ def result_of_summary(
 
 
 class ReportBuilder(Struct):
-    """Reads manifests into a `RunReport`."""
+    """Reads results of tasks into a `RunReport`."""
 
     cache: WorkspaceCache
     tasks: Mapping[str, TaskSpec]
@@ -60,11 +60,11 @@ class ReportBuilder(Struct):
     def op_result(self, compare: TaskSpec) -> OpResult | None:
         """Return the result of one op and dtype, or None if its comparison did not finish.
 
-        If the comparison finished but its manifest cannot be read, the result is an error with the
+        If the comparison finished but its result cannot be read, the result is an error with the
         reason.
         """
         try:
-            manifest = read_manifest(self.cache.folder / compare.target, "compare")
+            stored = read_result(self.cache, compare.name, "compare")
         except StoreError as error:
             if self.status.get(compare.name) not in _FINISHED:
                 return None
@@ -72,7 +72,7 @@ class ReportBuilder(Struct):
         read = (i.task for i in compare.inputs if not stages.is_needed(i.role))
         sources = [compare.name, *read]
         failures, passing = [], []
-        for item in manifest["cases"]:
+        for item in stored["cases"]:
             if item["result"]["verdict"] == Verdict.PASSED.value:
                 passing.append(item["case"])
             elif item["result"]["verdict"] != Verdict.SKIPPED.value:
@@ -82,14 +82,14 @@ class ReportBuilder(Struct):
         return result_of_summary(
             compare.subject,
             compare.dtype,
-            manifest["summary"],
+            stored["summary"],
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in sources),
             cached=not any(self.status.get(m) == "ran" for m in sources),
             sandbox=self._sandbox_of(compare),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
-            kept_finite=_kept_finite(manifest["cases"]),
-            untried=self._untried(compare, manifest["cases"]),
+            kept_finite=_kept_finite(stored["cases"]),
+            untried=self._untried(compare, stored["cases"]),
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
@@ -116,26 +116,26 @@ class ReportBuilder(Struct):
         """Return the result of one lint and its problems; None if the lint did not finish."""
         # The code for kernels is loaded only if there is a kernel.
         try:
-            manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
+            stored = read_result(self.cache, lint.name, stages.LINT)
         except StoreError as error:
             if self.status.get(lint.name) not in _FINISHED:
                 return None
             arch = params_of(LintParams, lint.params).arch
             return KernelResult(lint.subject, arch, Verdict.ERROR, reason=str(error)), []
-        problems = convert(manifest["problems"], list[Problem])
-        verdict = Verdict(manifest["verdict"])
-        reason = manifest["skipped"]
+        problems = convert(stored["problems"], list[Problem])
+        verdict = Verdict(stored["verdict"])
+        reason = stored["skipped"]
         if verdict is Verdict.ERROR:
             errors = [problem.message for problem in problems if not problem.warning]
             reason = errors[0] if errors else "the artifact holds no kernel"
         sources = [lint.name, *(i.task for i in lint.inputs)]
         result = KernelResult(
             kernel=lint.subject,
-            arch=manifest["arch"],
+            arch=stored["arch"],
             verdict=verdict,
             reason=reason,
             cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
-            entries=convert(manifest["kernels"], tuple[KernelRecord, ...]),
+            entries=convert(stored["kernels"], tuple[KernelRecord, ...]),
             changes=tuple(self._kernel_changes(lint)),
         )
         return result, problems
@@ -145,10 +145,10 @@ class ReportBuilder(Struct):
         if self.status.get(build.name) in ("failed", "pending"):
             return []
         try:
-            manifest = read_manifest(self.cache.folder / build.target, stages.BUILD)
+            stored = read_result(self.cache, build.name, stages.BUILD)
         except StoreError:
             return []
-        return convert(manifest["problems"], list[Problem])
+        return convert(stored["problems"], list[Problem])
 
     def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
         """Return the changes that this run's ``diff`` task found for the architecture of a lint."""
@@ -157,8 +157,8 @@ class ReportBuilder(Struct):
         for spec in self.tasks.values():
             reads = any(source.task == lint.name for source in spec.inputs)
             if reads and self.status.get(spec.name) in ("ran", "restored"):
-                manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
-                found += convert(manifest["changes"], list[KernelChange])
+                stored = read_result(self.cache, spec.name, stages.KERNEL_DIFF)
+                found += convert(stored["changes"], list[KernelChange])
         return [change for change in found if change.arch == arch or not arch]
 
     def changes(self, diffs: Iterable[TaskSpec]) -> list[ResultChange]:
@@ -166,8 +166,8 @@ class ReportBuilder(Struct):
         found = []
         for spec in diffs:
             if self.status.get(spec.name) in ("ran", "restored"):
-                manifest = read_manifest(self.cache.folder / spec.target, "diff")
-                changes = [{**change, "op": spec.subject} for change in manifest["changes"]]
+                stored = read_result(self.cache, spec.name, "diff")
+                changes = [{**change, "op": spec.subject} for change in stored["changes"]]
                 found += convert(changes, list[ResultChange])
         return [change for change in found if change.kind != "new"]
 
