@@ -19,6 +19,7 @@ from gpuemu_flow.judge.traits import (
     blamed,
     find_traits,
     overflow_notes,
+    same_values,
     unsteady_output,
 )
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
@@ -26,7 +27,12 @@ from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract, default_tolerance
 from gpuemu_flow.numerics.contract_statistics import tested
-from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, split_variants
+from gpuemu_flow.numerics.contract_views import (
+    IN_PLACE,
+    WITH_GRADIENTS,
+    after_call,
+    split_variants,
+)
 from gpuemu_flow.numerics.contracts import (
     CaseContracts,
     SeenOutputs,
@@ -128,7 +134,8 @@ class Judge:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         If the outputs of a variant (`numerics.contract_views`) get a different verdict, the case is
-        inconclusive. The variant with gradients is an exception: there, the worse verdict counts.
+        inconclusive. Where the variant is a right op's, too (its gradients, the inputs that it
+        changed), the worse verdict counts.
 
         With `explain`, two more steps follow for a case that does not pass, and take longer than
         the rest. The result notes what the wrong elements have in common. The reference is
@@ -136,6 +143,7 @@ class Judge:
         """
         if inputs is None:
             inputs = materialise(case)
+        actual, expected = self._without_scratch(actual, expected, inputs)
         result = self._check(case, actual, expected, inputs, explain=explain)
         if result.verdict not in (Verdict.FAILED, Verdict.INCONCLUSIVE) or not explain:
             return result
@@ -146,6 +154,26 @@ class Judge:
             measured.unsteady.append(found)
         (failure,) = measured.unsteady
         return result if failure is None else blamed(result, failure)
+
+    def _without_scratch(
+        self, actual: Arrays, expected: Arrays, inputs: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        """Leave out inputs in `mutates` that the reference never changes, or that were not sent.
+
+        What the op leaves in the others is compared with what the reference leaves in them.
+        """
+        left = {after_call(name): name for name in self._settings.mutates}
+        unasked = set()
+        for after in left.keys() & (actual.keys() | expected.keys()):
+            name = left[after]
+            if after not in actual or after not in expected:
+                unasked.add(after)
+            elif same_values(expected[after], inputs[name]):
+                unasked.update({after} if name not in self._traits().changes else ())
+        if not unasked:
+            return actual, expected
+        kept = [{n: a for n, a in each.items() if n not in unasked} for each in (actual, expected)]
+        return kept[0], kept[1]
 
     def _check(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
@@ -170,8 +198,9 @@ class Judge:
         flips = [label for label, other in others.items() if other.verdict is not result.verdict]
         if not flips:
             return result
-        if WITH_GRADIENTS in flips:
-            return gradients.worse(result, others[WITH_GRADIENTS])
+        for label in (IN_PLACE, WITH_GRADIENTS):
+            if label in flips:
+                return gradients.worse(result, others[label], label)
         notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
         return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
 

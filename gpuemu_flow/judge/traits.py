@@ -14,6 +14,7 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judge.verdicts import UNSTEADY
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureKind, Verdict
+from gpuemu_flow.numerics.contract_views import after_call
 from gpuemu_flow.numerics.contracts import PairedReference
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import exact_outputs_of, is_exact_op, shadow_is_faithful
@@ -27,6 +28,7 @@ class OpTraits(Struct, frozen=True):
     exact: bool
     weak: bool
     exact_outputs: Sequence[str] = ()
+    changes: Sequence[str] = ()  # the inputs in `mutates` that the reference changes
 
 
 def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
@@ -39,7 +41,31 @@ def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
     exact = is_exact_op(evaluate, inputs)
     shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, inputs))
     outputs = exact_outputs_of(evaluate, inputs) if shadowed and not exact else []
-    return OpTraits(exact, weak=not shadowed, exact_outputs=outputs)
+    changes = changed_by(evaluate, inputs)
+    return OpTraits(exact, weak=not shadowed, exact_outputs=outputs, changes=changes)
+
+
+def changed_by(evaluate: Evaluate, samples: Sequence[Arrays]) -> list[str]:
+    """Return the inputs, of those whose content after the call is known, that a reference changes.
+
+    An op may use the others as scratch memory: the reference does not say what they hold.
+    """
+    changed: set[str] = set()
+    for inputs in samples:
+        outputs = Evaluations(evaluate, inputs).outputs(widen(inputs)) or {}
+        if not any(after_call(name) in outputs for name in inputs):
+            break
+        changed.update(
+            name
+            for name, array in inputs.items()
+            if after_call(name) in outputs and not same_values(outputs[after_call(name)], array)
+        )
+    return sorted(changed)
+
+
+def same_values(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Tell whether two arrays hold the same values, whatever their dtypes."""
+    return np.array_equal(_as_float64(one), _as_float64(other), equal_nan=True)
 
 
 # Make the inputs on which the traits of an op are decided.
