@@ -44,7 +44,47 @@ IN_PLACE = {
         "w, g", "w[...] = g\nreturn w * 3", "return 3 * g", STATE.partition("\nscalars")[0], MUTATES
     ),
 }
-OPS = {**IN_PLACE}
+
+OFFSETS = (
+    "dims = { N = { min = 2, max = 7 }, T = { min = 1, max = 400 }, D = [4] }\n"
+    'inputs.x = { dims = ["T", "D"], nonfinite = false, range = [-9.0, 9.0] }\n'
+    'inputs.start = { dims = ["N"], dtype = "int32", kind = "offsets", to = "T" }\n'
+    'output = ["N-1", "D"]'
+)
+LENGTHS = (
+    "dims = { B = { min = 1, max = 5 }, T = { min = 1, max = 300 } }\n"
+    'inputs.x = { dims = ["B", "T"], nonfinite = false, range = [-9.0, 9.0] }\n'
+    'inputs.lens = { dims = ["B"], dtype = "int32", kind = "lengths", to = "T" }\n'
+    'output = ["B"]'
+)
+
+
+def ragged(loses: str, schema: str = OFFSETS) -> Op:
+    """A sum over ragged rows that loses elements of rows of some lengths (n)."""
+    if schema is OFFSETS:
+        rows = "[x[a:b] for a, b in zip(start, start[1:])]"
+        takes, axis, shape = "x, start", 0, "(len(start) - 1, x.shape[1])"
+    else:
+        rows, takes, axis, shape = "[r[:n] for r, n in zip(x, lens)]", "x, lens", 0, "len(x)"
+    body = f"""out = np.zeros({shape}, x.dtype)
+for at, row in enumerate({rows}):
+    n = len(row)
+    out[at] = (row[: n - 1] if {loses} else row).sum({axis}) if n else 0
+return out"""
+    right = body.replace(f"row[: n - 1] if {loses} else row", "row")
+    return Op(takes, body, right, schema, verdict="failed")
+
+
+RAGGED = {
+    "last_tile_of_one_row_32": ragged("n % 32 == 1 and n > 32"),
+    "last_tile_of_one_row_64": ragged("n % 64 == 1 and n > 64"),
+    "last_tile_full_64": ragged("n % 64 == 0"),
+    "last_tile_lacks_one_32": ragged("n % 32 == 31"),
+    "length_one_above_tile": ragged("n % 32 == 1 and n > 32", LENGTHS),
+    "length_of_whole_tiles": ragged("n % 64 == 0", LENGTHS),
+    "length_one_below_tile": ragged("n % 32 == 31", LENGTHS),
+}
+OPS = {**IN_PLACE, **RAGGED}
 
 
 @pytest.fixture(scope="module")
