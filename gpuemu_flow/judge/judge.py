@@ -21,6 +21,7 @@ from gpuemu_flow.judge.traits import (
     overflow_notes,
     same_values,
     unsteady_output,
+    with_separate_axes,
 )
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.numerics.checked_output import SpecialInputs
@@ -464,8 +465,15 @@ class Judge:
                 exact_outputs=traits.exact_outputs,
                 weak=traits.weak,
                 rounding=rounding_for(precision, case.dtype),
+                separate=self._separate_axes,
             )
         return last.envelopes[key]
+
+    def _separate_axes(self) -> Sequence[Sequence[Any]]:
+        traits = self._traits()
+        if traits.separate is None:
+            self.traits = traits = with_separate_axes(traits, self._evaluate, self._samples)
+        return traits.separate or ()
 
     def _traits(self) -> OpTraits:
         if self.traits is None:

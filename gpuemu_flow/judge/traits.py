@@ -17,7 +17,12 @@ from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureK
 from gpuemu_flow.numerics.contract_views import after_call
 from gpuemu_flow.numerics.contracts import PairedReference
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.envelope import exact_outputs_of, is_exact_op, shadow_is_faithful
+from gpuemu_flow.numerics.envelope import (
+    exact_outputs_of,
+    is_exact_op,
+    separate_axes,
+    shadow_is_faithful,
+)
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.perturb import widen
 
@@ -29,6 +34,8 @@ class OpTraits(Struct, frozen=True):
     weak: bool
     exact_outputs: Sequence[str] = ()
     changes: Sequence[str] = ()  # the inputs in `mutates` that the reference changes
+    # Axes that the op does not reduce, found when first needed; see `envelope.separate_axes`
+    separate: Sequence[Sequence[Any]] | None = None
 
 
 def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
@@ -66,6 +73,12 @@ def changed_by(evaluate: Evaluate, samples: Sequence[Arrays]) -> list[str]:
 def same_values(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Tell whether two arrays hold the same values, whatever their dtypes."""
     return np.array_equal(_as_float64(one), _as_float64(other), equal_nan=True)
+
+
+def with_separate_axes(traits: OpTraits, reference: Any, samples: Sequence[Case]) -> OpTraits:
+    """Return the traits, with the axes along which the op does not combine elements."""
+    inputs = [plain_inputs(case) for case in samples]
+    return replace(traits, separate=separate_axes(PairedReference(reference), inputs))
 
 
 # Make the inputs on which the traits of an op are decided.

@@ -84,7 +84,36 @@ RAGGED = {
     "length_of_whole_tiles": ragged("n % 64 == 0", LENGTHS),
     "length_one_below_tile": ragged("n % 32 == 31", LENGTHS),
 }
-OPS = {**IN_PLACE, **RAGGED}
+
+LONG = 'dims = { N = [16384] }\ninputs.x = ["N"]\noutput = ["N"]'
+ROWS = 'dims = { M = [16384], N = [4] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
+TABLE = (
+    "dims = { V = [16384], D = [4], N = [100] }\ninputs.t = ['V', 'D']\n"
+    'inputs.i = { dims = ["N"], dtype = "int64", kind = "indices", of = "t" }\n'
+    'output = ["N", "D"]'
+)
+SOFTMAX = "e = np.exp(x - x.max(-1, keepdims=True))\n"
+
+
+def scaled(factor: float, takes: str, expression: str, schema: str, before: str = "") -> Op:
+    """An op whose result has a constant relative error, at a dim that it does not reduce."""
+    right = f"{before}return {expression}"
+    wrong = f"{before}return ({expression} * np.float32({factor})).astype(np.float32)"
+    keys = 'strategies = ["normal"]\ncases = 2'
+    return Op(takes, wrong, right, schema, keys, verdict="failed" if factor != 1 else "passed")
+
+
+GROWTH = {
+    f"{name}_{factor}": scaled(factor, *what)
+    for name, what in {
+        "quotient": ("x", "x / np.float32(3)", LONG),
+        "softplus": ("x", "np.logaddexp(x, 0)", LONG),
+        "many_rows": ("x", "e / e.sum(-1, keepdims=True)", ROWS, SOFTMAX),
+        "long_table": ("t, i", "t[i] * np.float32(2.3)", TABLE),
+    }.items()
+    for factor in (1, 1.00001)
+}
+OPS = {**IN_PLACE, **RAGGED, **GROWTH}
 
 
 @pytest.fixture(scope="module")
