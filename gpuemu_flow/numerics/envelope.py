@@ -119,6 +119,11 @@ class Envelope:
         return "auto (exact)" if name in self._exact_outputs else self.label
 
     @property
+    def rounds_steps(self) -> bool:
+        """Tell whether a correct op may round the result of every step to a narrow type."""
+        return self._rounding is not None and self._rounding.steps
+
+    @property
     def reason(self) -> str:
         """Return the reason why no envelope could be measured; empty if one was.
 

@@ -113,7 +113,45 @@ GROWTH = {
     }.items()
     for factor in (1, 1.00001)
 }
-OPS = {**IN_PLACE, **RAGGED, **GROWTH}
+
+NARROW = """
+def up(x):
+    return x.astype(np.float32)
+
+def cut(x, dtype):  # a cast that truncates, as some kernels make one
+    y = x.astype(dtype)
+    with np.errstate(all="ignore"):
+        bits = y.view(np.int16) - (np.abs(up(y)) > np.abs(x))
+    return bits.astype(np.int16).view(y.dtype)
+"""
+BLOCK = 'dims = { M = [4, 9], N = [5, 33] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
+TWO = (
+    'dims = { M = [4, 9], K = [16, 33], N = [5] }\ninputs = { x = ["M", "K"], y = ["K", "N"] }\n'
+    'output = ["M", "N"]'
+)
+
+
+def narrow(dtype: str, factor: float, what: str, schema: str = BLOCK, after: str = "") -> Op:
+    """An op in a narrow type whose results have a constant factor."""
+    takes = "x, y" if schema is TWO else "x"
+    wide = what.replace("x", "up(x)").replace("y", "up(y)")
+    body = after or f"return (({wide}) * np.float32({factor})).astype(x.dtype)"
+    verdict = "passed" if factor == 1 else "failed"
+    keys = f'dtypes = ["{dtype}"]\ncases = 24'
+    return Op(takes, body, f"return {what}", schema, keys, NARROW, verdict=verdict)
+
+
+LEANING = {
+    f"{dtype}_{kind}_{number}": narrow(dtype, number, *what)
+    for dtype, factor in {
+        "float8_e5m2": 1.2, "float8_e4m3fn": 0.93, "bfloat16": 1.004, "float16": 1.0005,
+    }.items()
+    for kind, what in {"third": ("x / 3",), "matmul": ("x @ y", TWO)}.items()
+    for number in (factor, 1)
+}  # fmt: skip
+LEANING["bfloat16_cut"] = narrow("bfloat16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
+LEANING["float16_cut"] = narrow("float16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
+OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING}
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +163,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.mark.parametrize("name", OPS)
 def test_wrong_kernels_fail_and_right_ones_pass(name: str, ran: Ran) -> None:
     ran.check(name, OPS[name])
+    if name in LEANING and OPS[name].verdict == "failed":
+        (result,) = ran.results[name]
+        assert result["failed"] or "ulp on average" in result["reason"], result
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["quotient_1.00001", "long_table_1.00001", "state_changed_always"])
+def test_no_tolerance_is_suggested_for_an_op_that_is_wrong_in_every_case(
+    name: str, ran: Ran
+) -> None:
+    code = 0 if name == "state_changed_always" else 3  # which is right wherever it trains
+    said = ran.mini.command("calibrate", name, "-n", "20", code=code)
+    assert ("is wrong in all" in said.stderr) == bool(code), said
