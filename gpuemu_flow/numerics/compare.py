@@ -171,8 +171,8 @@ def _lean(output: CheckedOutput) -> list[Lean]:
     if dtype_name(actual.dtype) != output.dtype or not actual.size:
         return []
     where = slice(None, None, -(-actual.size // MOST_LEANING))
-    row = (take(each, where).reshape(1, -1) for each in (actual, expected))
-    return [found for found in leaning(output.name, *map(to_float64, row), fmt) if found]
+    one, other = (to_float64(take(each, where)).reshape(1, -1) for each in (actual, expected))
+    return [found for found in leaning(output.name, one, other, fmt) if found]
 
 
 def _may_lean(fmt: FloatLimits, envelope: Envelope, expected: Array) -> bool:
