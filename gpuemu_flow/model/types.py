@@ -308,8 +308,9 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
     stdout: str = ""  # the end of the standard output of a program that gave no outputs
     printed: str = ""  # text that an emulated kernel printed
     blank: bool = False  # true if all elements of all inputs are 0 or NaN
-    # True if only sizes were compared because all outputs are empty for these inputs
-    size_only: bool = False
+    # True if a case without a verdict says nothing about the op: all outputs are empty for these
+    # inputs, or the inputs are beyond what users feed
+    uncounted: bool = False
     # One item for each output in a narrow float type that the tolerance ``auto`` judged
     lean: tuple[Lean, ...] = always(())
 

@@ -120,7 +120,7 @@ class Elements(Struct, frozen=True, omit_defaults=True):
     empty: tuple[str, ...] = always(())
     weak: tuple[WeakOutput, ...] = always(())
     blank: bool = False
-    size_only: bool = False
+    uncounted: bool = False
     lean: tuple[Lean, ...] = always(())
 
     @classmethod
@@ -128,7 +128,7 @@ class Elements(Struct, frozen=True, omit_defaults=True):
         """Return the facts about the elements in a case's result."""
         stats = result.stats
         figures = stats.count, stats.num_no_verdict, stats.num_finite
-        return cls(*figures, result.empty, result.weak, result.blank, result.size_only, result.lean)
+        return cls(*figures, result.empty, result.weak, result.blank, result.uncounted, result.lean)
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON."""
@@ -163,9 +163,8 @@ class Tally(Struct):
     blank: bool | None = None
     # True if the inputs of all cases so far were chosen by somebody instead of drawn
     chosen: bool = True
-    # Number of cases without a failure in which only the sizes of outputs were compared, because
-    # all outputs are empty
-    sizes: int = 0
+    # Number of cases without a verdict that say nothing about the op; see `CheckResult.uncounted`
+    uncounted: int = 0
     # For each output, how the errors of the cases lean that have enough elements to tell
     lean: dict[str, list[Lean]] = field(default_factory=dict)
     _unseen: set[str] = field(default_factory=set)
@@ -179,7 +178,7 @@ class Tally(Struct):
         self.counts[verdict] = self.counts.get(verdict, 0) + 1
         if verdict in (Verdict.ERROR, Verdict.SKIPPED):
             return  # it has no outputs that could be counted
-        self.sizes += elements.size_only and verdict is Verdict.INCONCLUSIVE
+        self.uncounted += elements.uncounted and verdict is Verdict.INCONCLUSIVE
         self.elements += elements.count
         self.no_verdict += elements.no_verdict
         self.finite += elements.finite
@@ -289,7 +288,7 @@ class Tally(Struct):
     def _reason(self) -> str:
         """Return the reason why an op does not pass although no case failed; empty if it passes."""
         passed = self.counts.get(Verdict.PASSED, 0)
-        without = self.cases - passed - min(self.sizes, passed)
+        without = self.cases - passed - min(self.uncounted, passed)
         if self.elements == 0:
             return "nothing was compared: every output of every case is empty"
         if without > MOST_WITHOUT_VERDICT * self.cases:

@@ -158,7 +158,7 @@ def check_outputs(
         empty,
         weak,
         blank=blank,
-        size_only=sized,
+        uncounted=sized,
         lean=tuple(found for output in compared for found in _lean(output)),
     )
 
