@@ -88,6 +88,11 @@ class ProgramCompiler:
             isolation=op.isolation,
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
+            leaves=tuple(
+                name
+                for name in op.in_place
+                if fenced or name not in {tensor.name for tensor in op.schema.outputs}
+            ),
             scalars={
                 t.name: list(t.rule.choices) or None
                 for t in op.schema.inputs

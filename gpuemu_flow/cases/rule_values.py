@@ -84,7 +84,7 @@ def draw_by_rule(
         drawn = KINDS[rule.kind].draw(setting)
         values = _in_dtype(drawn, setting.dtype).reshape(shape)
     elif rule.values and setting.low is None and setting.high is None:
-        values = np.full(shape, rule.values[0], dtype)
+        values = np.full(shape, rule.numbers[0], dtype)
     else:
         low, high = setting.low, setting.high
         known = strategy if strategy in STRATEGIES else STRATEGIES[0]
@@ -104,7 +104,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
         return values
     fitted = values
     mixed = bool(rule.values) and rule.kind != SCALAR
-    fixed = np.isin(values, np.array(rule.values)) if mixed else None
+    fixed = np.isin(values, np.array(rule.numbers)) if mixed else None
     if rule.kind:
         kept = KINDS[rule.kind].fit(values, setting)
         if kept is None:
@@ -113,7 +113,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
     elif not rule.values or setting.low is not None or setting.high is not None:
         fitted = _bounded(values, setting)
     elif fixed is not None:
-        fitted = np.where(fixed, values, np.array(rule.values[0]).astype(values.dtype))
+        fitted = np.where(fixed, values, np.array(rule.numbers[0]).astype(values.dtype))
     if fixed is not None:
         fitted = np.where(fixed, values, fitted)
     if rule.relation and rule.other in others:
@@ -160,7 +160,7 @@ def _mix_in(values: Array, setting: Setting, strategy: str) -> None:
     """
     rule, flat = setting.rule, values.reshape(-1)
     rng = setting.rng.derive("values")
-    palette = np.array(rule.values).astype(values.dtype)
+    palette = np.array(rule.numbers).astype(values.dtype)
     alone = not rule.kind and setting.low is None and setting.high is None
     if alone:
         chosen = rng.ranges(flat.size, 0, palette.size)

@@ -193,7 +193,7 @@ class RuleReader(Struct):
             self.complain(key, "schema-unknown-dim", f"{text!r} has an unknown dim {name!r}", hint)
         return not unknown
 
-    def values(self) -> tuple[Number, ...]:
+    def values(self) -> tuple[Number | str, ...]:
         value = self.table.get("values")
         if value is None:
             return ()
@@ -203,7 +203,13 @@ class RuleReader(Struct):
             hint = f"a list of 1 to {MOST_VALUES} numbers, such as [-100]"
             self.complain("values", "schema-values", text, hint)
             return ()
-        return tuple(dict.fromkeys(listed))
+        family = DTYPES[str(self.table["dtype"])].kind if self.table.get("dtype") in DTYPES else ""
+        if family in ("int", "uint", "bool") and not all(map(math.isfinite, listed)):
+            text = f"{self.name!r} is of integers, which are never Inf or NaN: {shown(value)}"
+            self.complain("values", "schema-values", text, "numbers of its dtype, such as [-1]")
+            return ()
+        found = dict.fromkeys(listed)
+        return tuple(v if math.isfinite(v) else str(float(v)) for v in found)
 
     def share(self) -> float | None:
         value = self.table.get("share")

@@ -379,9 +379,16 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _finite(values: Array, dtype: str, low: float | None, high: float | None) -> Array:
-    """Replace Inf by the largest number of its sign, and NaN by the number nearest 0 in range."""
-    largest = float_limits(dtype).max
+    """Replace Inf by a large number of its sign, and NaN by the number nearest 0 in range.
+
+    Beyond an open end of the range, no number is larger: products of three such values are finite.
+    """
+    largest = limit = float_limits(dtype).max
     exact = values.astype(np.float64)
+    if limit > OVERFLOWS_SQUARED:
+        limit = 2.0 ** (math.frexp(limit)[1] // 4)
+        bottom = -limit if low is None else min(low, -limit)
+        exact = np.clip(exact, bottom, limit if high is None else max(high, limit))
     nan = np.isnan(exact)
     finite = np.clip(np.where(nan, 0.0, exact), -largest, largest).astype(numpy_dtype(dtype))
     if low is not None and low > 0.0:

@@ -29,6 +29,7 @@ from gpuemu_flow.numerics.envelope import (
     build_envelope,
     exact_outputs_of,
     is_exact_op,
+    separate_axes,
     shadow_is_faithful,
 )
 from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for, rounding_to
@@ -315,6 +316,7 @@ def local_envelope(
         exact_outputs=exact_outputs_of(reference, plain) if not exact and not weak else (),
         weak=weak,
         rounding=rounding_for(precision, floats[0]) if floats else None,
+        separate=lambda: separate_axes(reference, plain),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,6 +29,7 @@ from gpuemu_flow.judge.fuzz_results import Mutation
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import BAD, Case, Verdict
+from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.numerics.calibrate import (
     Calibration,
     MeasuredErrors,
@@ -64,19 +66,20 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 
 @contextlib.contextmanager
 def _all_evaluators(
-    workspace: Workspace, op: str, cancel: Event | None
+    workspace: Workspace, op: str, cancel: Event | None, **settings: Any
 ) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
     """Yield one iterator over the dtypes of an op, and afterwards end the workers.
 
     For each dtype, the iterator yields a pair: the op in this dtype, and an evaluator that judges
-    the op's cases in warm programs.
+    the op's cases in warm programs, under its own settings with those of `settings` in place.
     """
     workspace.cache.create()
 
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:
         for dtype in dtypes_of(workspace, op):
             subject = op_subject(workspace, op, dtype)
-            with open_ordered(workspace, pool, subject.subject, cancel) as evaluator:
+            judged = replace(subject.subject, compare=replace(subject.subject.compare, **settings))
+            with open_ordered(workspace, pool, judged, cancel) as evaluator:
                 yield subject, evaluator
 
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
@@ -149,12 +152,13 @@ def calibrate_op(
     """Suggest tolerances from the errors of the op as it is now; useful only if the op is correct.
 
     Raises UsageError: ``unknown-op``. Raises RunnerError: ``calibration-failed`` if the op or its
-    reference fails on a case; ``needs-missing``.
+    reference ends in an error, or if the op is wrong in every case; ``needs-missing``.
     """
     select_ops(workspace, [op])
     observations: list[MeasuredErrors] = []
-    with _all_evaluators(workspace, op, cancel) as each:
+    with _all_evaluators(workspace, op, cancel, tolerance="auto", tolerances={}) as each:
         for subject, evaluator in each:
+            verdicts = Tally()
             contracts = subject.subject.compare.outputs
             # For these outputs, two tensors show no error; other outputs have a separate tolerance.
             elsewhere = {c.name for c in contracts if not c.plain or c.tolerance is not None}
@@ -165,8 +169,14 @@ def calibrate_op(
                 if evaluated.result.verdict is Verdict.ERROR:
                     message = evaluated.result.failures[0].message
                     raise RunnerError(Problem("calibration-failed", f"{op}: {message}"))
+                verdicts.add(evaluated.result)
                 given = {n: a for n, a in evaluated.actual.items() if n not in elsewhere}
                 observations += observe(given, evaluated.expected)
+            failed, tried = verdicts.counts.get(Verdict.FAILED, 0), verdicts.cases
+            if tried and failed == tried:
+                text = f"{op} is wrong in all {tried} cases of {subject.subject.dtype}"
+                hint = f"make it right first: `gpuemu-flow run {op}`; a tolerance would hide it"
+                raise RunnerError(Problem("calibration-failed", text, hint))
     return calibrate(observations)
 
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import CheckResult, Failure, FailureKind, Verdict
-from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.gradients import (
     Excused,
@@ -120,9 +119,9 @@ def _explained(failure: Failure, actual: Arrays) -> Failure:
     return replace(failure, message=f"{text}is None or 0 everywhere; {failure.message}")
 
 
-def worse(result: CheckResult, trained: CheckResult) -> CheckResult:
-    """Return the worse of the results of two calls of an op, whose verdicts differ."""
+def worse(result: CheckResult, other: CheckResult, label: str) -> CheckResult:
+    """Return the worse of an op's result and its variant's, whose verdicts differ."""
     if result.verdict is not Verdict.PASSED:
         return result
-    note = f"{result.verdict.value} as it stands, but not with {WITH_GRADIENTS}"
-    return replace(trained, notes=(note, *trained.notes))
+    note = f"{result.verdict.value} as it stands, but not with {label}"
+    return replace(other, notes=(note, *other.notes))

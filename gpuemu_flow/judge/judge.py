@@ -19,14 +19,23 @@ from gpuemu_flow.judge.traits import (
     blamed,
     find_traits,
     overflow_notes,
+    same_values,
     unsteady_output,
+    with_separate_axes,
 )
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
+from gpuemu_flow.model.value_rules import ValueRule
+from gpuemu_flow.model.verdicts import decide
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract, default_tolerance
 from gpuemu_flow.numerics.contract_statistics import tested
-from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, split_variants
+from gpuemu_flow.numerics.contract_views import (
+    IN_PLACE,
+    WITH_GRADIENTS,
+    after_call,
+    split_variants,
+)
 from gpuemu_flow.numerics.contracts import (
     CaseContracts,
     SeenOutputs,
@@ -128,7 +137,8 @@ class Judge:
         """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         If the outputs of a variant (`numerics.contract_views`) get a different verdict, the case is
-        inconclusive. The variant with gradients is an exception: there, the worse verdict counts.
+        inconclusive. Where the variant is a right op's, too (its gradients, the inputs that it
+        changed), the worse verdict counts.
 
         With `explain`, two more steps follow for a case that does not pass, and take longer than
         the rest. The result notes what the wrong elements have in common. The reference is
@@ -136,6 +146,7 @@ class Judge:
         """
         if inputs is None:
             inputs = materialise(case)
+        actual, expected = self._without_scratch(actual, expected, inputs)
         result = self._check(case, actual, expected, inputs, explain=explain)
         if result.verdict not in (Verdict.FAILED, Verdict.INCONCLUSIVE) or not explain:
             return result
@@ -146,6 +157,26 @@ class Judge:
             measured.unsteady.append(found)
         (failure,) = measured.unsteady
         return result if failure is None else blamed(result, failure)
+
+    def _without_scratch(
+        self, actual: Arrays, expected: Arrays, inputs: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        """Leave out inputs in `mutates` that the reference never changes, or that were not sent.
+
+        What the op leaves in the others is compared with what the reference leaves in them.
+        """
+        left = {after_call(name): name for name in self._settings.mutates}
+        unasked = set()
+        for after in left.keys() & (actual.keys() | expected.keys()):
+            name = left[after]
+            if after not in actual or after not in expected:
+                unasked.add(after)
+            elif same_values(expected[after], inputs[name]):
+                unasked.update({after} if name not in self._traits().changes else ())
+        if not unasked:
+            return actual, expected
+        kept = [{n: a for n, a in each.items() if n not in unasked} for each in (actual, expected)]
+        return kept[0], kept[1]
 
     def _check(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
@@ -170,8 +201,9 @@ class Judge:
         flips = [label for label, other in others.items() if other.verdict is not result.verdict]
         if not flips:
             return result
-        if WITH_GRADIENTS in flips:
-            return gradients.worse(result, others[WITH_GRADIENTS])
+        for label in (IN_PLACE, WITH_GRADIENTS):
+            if label in flips:
+                return gradients.worse(result, others[label], label)
         notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
         return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
 
@@ -198,8 +230,11 @@ class Judge:
         if criteria.contracts:
             actual = criteria.contracts.views(actual)
             expected = criteria.contracts.expected
-        if result.verdict is Verdict.INCONCLUSIVE:
-            return replace(result, notes=(*result.notes, *range_notes(case, inputs, result)))
+        if result.verdict not in (Verdict.FAILED, Verdict.INCONCLUSIVE):
+            return result
+        far = self._far(case, inputs, result)
+        if far:
+            return replace(uncounted(result), notes=(*result.notes, far))
         if result.verdict is not Verdict.FAILED or not explain:
             return result
         findings = self._findings(result, actual, expected, inputs, criteria)
@@ -273,6 +308,32 @@ class Judge:
         note = "" if answer.compared else f"nothing of {name!r} was compared, as its function says"
         count = answer.compared or values.size
         return SeparateVerdict(name, count, 0 if answer.compared else count, answer.failures, note)
+
+    def _far(self, case: Case, inputs: Arrays, result: CheckResult) -> str:
+        """Say why a case that does not pass says nothing about the op; empty if it does.
+
+        The reason is that inputs hold numbers that no user feeds to an op that combines elements.
+        """
+        kinds = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF)
+        if any(failure.kind not in kinds for failure in result.failures):
+            return ""
+        names = far_inputs(case, inputs)
+        if not names or self._traits().exact:
+            return ""
+        apart = {tuple(key) for key in self._separate_axes()}
+        combined = any(
+            size > 1 and (name, array.ndim, axis) not in apart
+            for name, array in inputs.items()
+            if dtype_name(array.dtype) in FLOAT_LIMITS
+            for axis, size in enumerate(array.shape)
+        )
+        if not combined:
+            return ""
+        return (
+            f"{_listed(names)} hold{'s' * (len(names) == 1)} numbers whose squares leave the range "
+            "of the dtype: this says nothing about an op that combines elements; a `range` that "
+            "reaches as far makes such cases count"
+        )
 
     def _policy_that_passes(
         self,
@@ -435,8 +496,15 @@ class Judge:
                 exact_outputs=traits.exact_outputs,
                 weak=traits.weak,
                 rounding=rounding_for(precision, case.dtype),
+                separate=self._separate_axes,
             )
         return last.envelopes[key]
+
+    def _separate_axes(self) -> Sequence[Sequence[Any]]:
+        traits = self._traits()
+        if traits.separate is None:
+            self.traits = traits = with_separate_axes(traits, self._evaluate, self._samples)
+        return traits.separate or ()
 
     def _traits(self) -> OpTraits:
         if self.traits is None:
@@ -468,11 +536,18 @@ FEW = 0.25
 """Maximum share of wrong elements for which another precision is tried. Each try takes a separate
 measurement, and an op that is wrong nearly everywhere does not merely round too early."""
 
-FAR = 1e18
-"""Magnitude beyond which a product of two inputs is near the limit of float32."""
+FAR = {"float32": 1e18, "bfloat16": 1e18, "float64": 1e150}
+"""Magnitude from which on squares, and products of a few inputs, leave a dtype's range."""
 
 DRAWING_FAR = ("extremes", "special", "large")
-"""Strategies that draw values beyond `FAR`; inputs of a request are not drawn."""
+"""Strategies that draw values beyond `FAR`, or below its inverse; inputs of a request are not
+drawn."""
+
+
+def uncounted(result: CheckResult) -> CheckResult:
+    """Return the result of a case that says nothing about the op, whatever it gives."""
+    verdict = decide(False, 0)
+    return CheckResult(verdict, (), result.stats, result.notes, uncounted=True)
 
 
 def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
@@ -495,33 +570,25 @@ def precision_note(precision: str, dtype: str) -> str:
     )
 
 
-def range_notes(case: Case, inputs: Mapping[str, NDArray[Any]], result: CheckResult) -> list[str]:
-    """Suggest a smaller range of inputs, if large inputs may explain elements without verdict."""
-    unjudged = result.verdict is Verdict.INCONCLUSIVE and result.stats.num_no_verdict
-    if not unjudged or case.dtype == "float64":
-        return []
-    largest = {
-        spec.name: _largest(inputs[spec.name])
-        for spec in case.inputs
-        if spec.strategy in DRAWING_FAR and not spec.is_generated and spec.name in inputs
-    }
-    far = [name for name, size in largest.items() if size > FAR]
-    if not far:
-        return []
-    verb = "reaches" if len(far) == 1 else "reach"
-    top = max(largest[name] for name in far)
-    return [
-        f"{_listed(far)} {verb} {top:.3g}, and sums of products of such values may overflow in "
-        "float32; a `range` of these inputs, such as [-1e4, 1e4], draws none (`nonfinite = false` "
-        "takes out NaN and Inf alone)"
-    ]
+def far_inputs(case: Case, inputs: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the inputs that hold numbers whose squares overflow or underflow, as none may want.
 
-
-def _largest(values: NDArray[Any]) -> float:
-    if dtype_name(values.dtype) not in FLOAT_LIMITS:
-        return 0.0
-    sizes = np.abs(to_float64(values))
-    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+    Inputs whose range declares such numbers are left out.
+    """
+    limit = FAR.get(case.dtype)
+    if limit is None:
+        return []
+    found = []
+    for spec in case.inputs:
+        rule = spec.rule or ValueRule()
+        ends = [spec.low, spec.high, rule.low, rule.high]
+        declared = any(not isinstance(e, str) and e is not None and abs(e) > limit for e in ends)
+        drawn = spec.strategy in DRAWING_FAR and not spec.is_generated and not declared
+        if drawn and spec.name in inputs and dtype_name(inputs[spec.name].dtype) in FLOAT_LIMITS:
+            sizes = np.abs(to_float64(inputs[spec.name]))
+            far = ((sizes > limit) & np.isfinite(sizes)) | ((sizes < 1.0 / limit) & (sizes > 0.0))
+            found += [spec.name] if far.any() else []
+    return found
 
 
 def _listed(names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -20,6 +21,9 @@ class OpTraits(Struct, frozen=True):
     exact: bool
     weak: bool
     exact_outputs: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()  # the inputs in `mutates` that the reference changes
+    # Axes that the op does not reduce, found when first needed; see `envelope.separate_axes`
+    separate: Sequence[Sequence[Any]] | None = None
 
 
 class Facts(Struct, frozen=True):

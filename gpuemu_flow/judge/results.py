@@ -152,6 +152,11 @@ class OpResult(Struct, frozen=True):
         """Return the reason why there is no verdict; `Absence.NONE` if there is one."""
         return _absence(self.verdict, self.absence)
 
+    @property
+    def failed_as_a_whole(self) -> bool:
+        """Tell whether the cases together show a failure that none shows alone; see `reason`."""
+        return self.verdict is Verdict.FAILED and not self.failed and not self.failures
+
     def weaknesses(self) -> Iterator[Problem]:
         """Yield warnings about comparisons that prove little.
 

@@ -14,9 +14,16 @@ from gpuemu_flow.judge.protocol import OpTraits
 from gpuemu_flow.judge.verdicts import UNSTEADY
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureKind, Verdict
+from gpuemu_flow.model.value_rules import SCALAR
+from gpuemu_flow.numerics.contract_views import after_call
 from gpuemu_flow.numerics.contracts import PairedReference
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.envelope import exact_outputs_of, is_exact_op, shadow_is_faithful
+from gpuemu_flow.numerics.envelope import (
+    exact_outputs_of,
+    is_exact_op,
+    separate_axes,
+    shadow_is_faithful,
+)
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.perturb import widen
 
@@ -26,15 +33,75 @@ def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
 
     The samples' own values are replaced by ordinary ones; see `plain_inputs`.
     """
-    inputs = [plain_inputs(case) for case in samples]
+    inputs = [plain_inputs(case) for case in with_all_scalars(samples)]
     evaluate = PairedReference(reference)
     exact = is_exact_op(evaluate, inputs)
     shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, inputs))
     outputs = exact_outputs_of(evaluate, inputs) if shadowed and not exact else []
-    return OpTraits(exact, weak=not shadowed, exact_outputs=tuple(outputs))
+    changes = tuple(changed_by(evaluate, inputs))
+    return OpTraits(exact, not shadowed, tuple(outputs), changes)
+
+
+def changed_by(evaluate: Evaluate, samples: Sequence[Arrays]) -> list[str]:
+    """Return the inputs, of those whose content after the call is known, that a reference changes.
+
+    An op may use the others as scratch memory: the reference does not say what they hold.
+    """
+    changed: set[str] = set()
+    for inputs in samples:
+        outputs = Evaluations(evaluate, inputs).outputs(widen(inputs)) or {}
+        if not any(after_call(name) in outputs for name in inputs):
+            break
+        changed.update(
+            name
+            for name, array in inputs.items()
+            if after_call(name) in outputs and not same_values(outputs[after_call(name)], array)
+        )
+    return sorted(changed)
+
+
+def same_values(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Tell whether two arrays hold the same values, whatever their dtypes."""
+    return np.array_equal(_as_float64(one), _as_float64(other), equal_nan=True)
+
+
+def with_separate_axes(traits: OpTraits, reference: Any, samples: Sequence[Case]) -> OpTraits:
+    """Return the traits, with the axes along which the op does not combine elements."""
+    inputs = [plain_inputs(case) for case in with_all_scalars(samples)]
+    return replace(traits, separate=separate_axes(PairedReference(reference), inputs))
 
 
 # Make the inputs on which the traits of an op are decided.
+
+
+MOST_SCALARS = 16
+"""Most listed values of a scalar that are tried."""
+
+
+def with_all_scalars(samples: Sequence[Case]) -> list[Case]:
+    """Return the samples, or more, so that each listed value of each scalar is in one of them.
+
+    With one value, an op may do nothing that rounds: attention to a window of one key is a copy.
+    """
+    listed = {
+        spec.name: len(spec.rule.values)
+        for case in samples
+        for spec in case.inputs
+        if spec.rule is not None and spec.rule.kind == SCALAR and spec.rule.values
+    }
+    count = max(len(samples), min(max(listed.values(), default=0), MOST_SCALARS))
+    return [
+        replace(
+            case,
+            inputs=tuple(
+                replace(spec, strategy=f"pick{number % listed[spec.name]}")
+                if spec.name in listed
+                else spec
+                for spec in case.inputs
+            ),
+        )
+        for number, case in ((n, samples[n % len(samples)]) for n in range(count))
+    ]
 
 
 def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
@@ -48,7 +115,7 @@ def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
         if spec.rule is not None and spec.rule.generate  # only its function knows valid values
         else replace(
             spec,
-            strategy="normal",
+            strategy=spec.strategy if spec.rule and spec.rule.kind == SCALAR else "normal",
             layout="contiguous",
             dtype="float32" if DTYPES[spec.dtype].kind == "float" else spec.dtype,
         )

@@ -282,6 +282,15 @@ class WeakOutput(Struct, frozen=True):
     zeros: bool = False  # true if zeros would pass because of an explicit tolerance
 
 
+class Lean(Struct, frozen=True):
+    """How far the errors of one output in one case lean to one side; see `verdicts.Tally`."""
+
+    name: str
+    mean: float  # mean of the signed errors in ulp; above 0 where results are too large
+    count: int  # number of elements in the mean
+    cut: bool = False  # true if nearly all results lie one rounding toward zero, as if truncated
+
+
 class CheckResult(Struct, frozen=True, omit_defaults=True):
     """Verdict on one case's outputs.
 
@@ -299,8 +308,11 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
     stdout: str = ""  # the end of the standard output of a program that gave no outputs
     printed: str = ""  # text that an emulated kernel printed
     blank: bool = False  # true if all elements of all inputs are 0 or NaN
-    # True if only sizes were compared because all outputs are empty for these inputs
-    size_only: bool = False
+    # True if a case without a verdict says nothing about the op: all outputs are empty for these
+    # inputs, or the inputs are beyond what users feed
+    uncounted: bool = False
+    # One item for each output in a narrow float type that the tolerance ``auto`` judged
+    lean: tuple[Lean, ...] = always(())
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict

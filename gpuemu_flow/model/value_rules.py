@@ -28,7 +28,8 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     low: Bound | None = None
     high: Bound | None = None
     # Values to insert among the others; if there is no other rule, the only values
-    values: tuple[bool | Number, ...] = ()
+    # ("inf", "-inf" and "nan" are words here, which JSON can hold)
+    values: tuple[bool | Number | str, ...] = ()
     # Fraction of elements taken from `values`; for a mask, fraction of true elements
     share: float | None = None
     # True to draw NaN and Inf, too; False to draw none; None if the range decides
@@ -48,6 +49,11 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     # For a scalar that is not a number, the possible values; the input is an index into them
     choices: tuple[Any, ...] = ()
     generate: str = ""  # the user's function that returns the values, as ``file.py:function``
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """Return `values` as numbers."""
+        return tuple(float(v) if isinstance(v, str) else v for v in self.values)
 
     @property
     def concerns_whole(self) -> bool:

@@ -16,12 +16,14 @@ from gpuemu_flow.model.types import (
     ErrorStats,
     Failure,
     FailureKind,
+    Lean,
     Shape,
     Tolerance,
     Verdict,
     WeakOutput,
 )
 from gpuemu_flow.model.verdicts import Compared, decide, of_outputs
+from gpuemu_flow.numerics.blocked import take
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
     Arrays,
@@ -47,7 +49,14 @@ from gpuemu_flow.numerics.dtypes import (
 )
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Judgement, Rules, judge
-from gpuemu_flow.numerics.statistics import Sample, Totals, combine, rank
+from gpuemu_flow.numerics.statistics import (
+    MOST_LEANING,
+    Sample,
+    Totals,
+    combine,
+    leaning,
+    rank,
+)
 
 __all__ = ["QUICK_SHARE", "Policy", "SeparateVerdict", "check_outputs", "check_structure"]
 
@@ -142,8 +151,32 @@ def check_outputs(
         or any(0 in array.shape for array in (inputs or {}).values())
     )
     return CheckResult(
-        verdict, tuple(failures), stats, notes, empty, weak, blank=blank, size_only=sized
+        verdict,
+        tuple(failures),
+        stats,
+        notes,
+        empty,
+        weak,
+        blank=blank,
+        uncounted=sized,
+        lean=tuple(found for output in compared for found in _lean(output)),
     )
+
+
+def _lean(output: CheckedOutput) -> list[Lean]:
+    """Return how an output's errors lean; empty if its tolerance or its dtype says nothing."""
+    fmt, actual, expected = FLOAT_LIMITS.get(output.dtype), output.actual, output.expected
+    if fmt is None or output.envelope is None or not _may_lean(fmt, output.envelope, expected):
+        return []
+    if dtype_name(actual.dtype) != output.dtype or not actual.size:
+        return []
+    where = slice(None, None, -(-actual.size // MOST_LEANING))
+    one, other = (to_float64(take(each, where)).reshape(1, -1) for each in (actual, expected))
+    return [found for found in leaning(output.name, one, other, fmt) if found]
+
+
+def _may_lean(fmt: FloatLimits, envelope: Envelope, expected: Array) -> bool:
+    return fmt.eps > 2.0**-23 and expected.dtype == np.float64 and not envelope.rounds_steps
 
 
 def tolerance_of(
@@ -340,6 +373,7 @@ def check_batch(
             rows.stats(row),
             notes,
             weak=rows.weak(row),
+            lean=rows.lean(row),
             blank=only_zeros_or_nan(inputs[number]),
         )
     return results
@@ -398,6 +432,9 @@ class _Rows:
         if explicit is None:
             self.passes = self.passes & (self._largest_share <= QUICK_SHARE)
         self._look_for_weakness(explicit)
+        self._lean: list[Lean | None] = []
+        if isinstance(tolerance, Envelope) and _may_lean(fmt, tolerance, expected):
+            self._lean = leaning(form.name, self._actual, self._expected, fmt)
 
     def _measure(self, judgement: Judgement, ulps: Float64Array) -> None:
         """Compute the statistics of all rows."""
@@ -471,6 +508,11 @@ class _Rows:
             return ()
         value = float(self._first[row]) if constant else None
         return (WeakOutput(self._form.name, value, zeros),)
+
+    def lean(self, row: int) -> tuple[Lean, ...]:
+        """Return how a row's errors lean, as an only item; an empty tuple if nothing tells."""
+        found = self._lean[row] if self._lean else None
+        return () if found is None else (found,)
 
     def stats(self, row: int) -> ErrorStats:
         """Return the statistics of a row that passes."""

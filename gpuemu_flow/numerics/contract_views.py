@@ -266,6 +266,16 @@ WITH_GRADIENTS = "inputs that require gradients"
 """The label of the outputs that the op returns in training, which must be right, too."""
 
 
+IN_PLACE = "the content that it left in its inputs"
+"""The label of the outputs that an op also returns, as it left them in inputs of their names."""
+_AFTER = " after the call"
+
+
+def after_call(name: str) -> str:
+    """Return the output's name of an input's content after the call, if no output is named so."""
+    return name + _AFTER
+
+
 def variant_name(output: str, label: str) -> str:
     """Return the name under which a variant's output is kept among the op's outputs.
 

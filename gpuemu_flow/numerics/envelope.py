@@ -9,7 +9,8 @@ not depend on the op, so it can be stored with a case's expected values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ perturbation has the size of several roundings.
 """
 
 
+USUAL = 64
+"""Size of a dim up to which it does not matter whether an op reduces along it."""
+
+
 class Envelope:
     """The ``auto`` tolerance of one case, made by `build_envelope`.
 
@@ -67,6 +72,7 @@ class Envelope:
         weak: bool,
         bounds: Mapping[str, ElementBound] | None,
         rounding: Rounding | None = None,
+        separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
     ) -> None:
         self._inputs = inputs
         self._expected = expected64
@@ -81,8 +87,25 @@ class Envelope:
         self._first: ErrorMeasurement | None = None
         self._fault = ""
         self._thorough: Mapping[str, ElementBound] | None = None
-        self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
+        self._separate = separate
         self.evaluations = None if evaluate is None else Evaluations(evaluate, inputs)
+
+    @functools.cached_property
+    def _longest_dim(self) -> int:
+        """Return the longest dim along which rounding errors may add up, but `USUAL` at least.
+
+        The axes that `separate` returns do not count; see `separate_axes`.
+        """
+        sizes = {
+            (name, array.ndim, axis): size
+            for name, array in self._inputs.items()
+            for axis, size in enumerate(array.shape)
+        }
+        longest = max(sizes.values(), default=1)
+        if longest <= USUAL:
+            return longest
+        apart = {tuple(key) for key in self._separate()}
+        return max((size for key, size in sizes.items() if key not in apart), default=0) or USUAL
 
     @property
     def label(self) -> str:
@@ -94,6 +117,11 @@ class Envelope:
     def label_of(self, name: str) -> str:
         """Return ``auto (exact)`` for an output that is exact, `label` for the others."""
         return "auto (exact)" if name in self._exact_outputs else self.label
+
+    @property
+    def rounds_steps(self) -> bool:
+        """Tell whether a correct op may round the result of every step to a narrow type."""
+        return self._rounding is not None and self._rounding.steps
 
     @property
     def reason(self) -> str:
@@ -211,6 +239,7 @@ def build_envelope(
     weak: bool,
     bounds: Mapping[str, ElementBound] | None = None,
     rounding: Rounding | None = None,
+    separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
 ) -> Envelope:
     """Return the envelope of one case; nothing is evaluated before it is needed."""
     formats: dict[str, FloatLimits | None] = {}
@@ -229,7 +258,56 @@ def build_envelope(
         weak=weak,
         bounds=bounds,
         rounding=rounding,
+        separate=separate,
     )
+
+
+def separate_axes(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[tuple[str, int, int]]:
+    """Return the axes of inputs along which the op does not combine elements.
+
+    An axis is given as the input's name, its number of axes, and the axis. Half of the positions
+    along an axis get other values, then the other half. If no element of the output changes both
+    times, each depends on one position along the axis at most: no errors add up there.
+    """
+    rng = SeededRng(0).derive("axes")
+    apart: dict[tuple[str, int, int], bool] = {}
+    for inputs in samples:
+        evaluations, wide = Evaluations(evaluate, inputs), widen(inputs)
+        plain = evaluations.outputs(wide)
+        if plain is None:
+            return []
+        for name, array in wide.items():
+            for axis, size in enumerate(array.shape):
+                key = (name, array.ndim, axis)
+                if size < 2 or not apart.get(key, True):
+                    continue
+                half = np.zeros(size, bool)
+                half[_shuffled(rng, size)[: size // 2]] = True
+                other = array.reshape(-1)[_shuffled(rng, array.size)].reshape(array.shape)
+                found = []
+                for chosen in (half, ~half):
+                    mask = chosen.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
+                    moved = np.where(mask, other, array).astype(array.dtype)
+                    found.append(_differing(evaluations.outputs({**wide, name: moved}), plain))
+                first, second = found
+                if first is None or second is None:
+                    apart[key] = False
+                    continue
+                if any((first[n] | second[n]).any() for n in plain):
+                    apart[key] = not any((first[n] & second[n]).any() for n in plain)
+    return [key for key, separate in apart.items() if separate]
+
+
+def _shuffled(rng: SeededRng, count: int) -> NDArray[np.intp]:
+    return np.argsort(rng.u64(count), kind="stable")
+
+
+def _differing(outputs: Arrays | None, plain: Arrays) -> dict[str, NDArray[np.bool_]] | None:
+    """Mark the elements of each output that differ; None if the outputs cannot be compared."""
+    if outputs is None or any(outputs[n].shape != plain[n].shape for n in plain):
+        return None
+    values = {n: (to_float64(outputs[n]), to_float64(plain[n])) for n in plain}
+    return {n: ~((a == b) | (np.isnan(a) & np.isnan(b))) for n, (a, b) in values.items()}
 
 
 def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:

@@ -10,8 +10,14 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from gpuemu_flow.model.types import ErrorStats
-from gpuemu_flow.numerics.dtypes import Float64Array
+from gpuemu_flow.model.types import ErrorStats, Lean
+from gpuemu_flow.numerics.dtypes import (
+    Float64Array,
+    FloatLimits,
+    numpy_dtype,
+    spacing,
+    to_float64,
+)
 from gpuemu_flow.numerics.judge import Judgement
 
 EXACT_SIZE = 8192
@@ -302,3 +308,39 @@ def rank(level: float, count: float) -> int:
     rounded up.
     """
     return math.floor(level * (count - 1.0) + 0.5)
+
+
+MOST_LEANING = 1 << 16
+"""Number of an output's elements whose signed errors are looked at."""
+
+LIMIT = 2.0
+"""Largest error of an element, in ulp, that counts in the mean: cancellation makes larger ones."""
+
+CUT_SHARE = 0.98
+"""Share of results, one rounding or less toward zero, with which a cast is taken to truncate."""
+
+
+def leaning(
+    name: str, actual: Float64Array, expected: Float64Array, fmt: FloatLimits
+) -> list[Lean | None]:
+    """Return how the errors of each row lean; None for a row without elements that tell.
+
+    Elements count if they are normal and far from the largest value, and if they had to be rounded
+    or are wrong.
+    """
+    size = np.abs(expected)
+    counted = (size >= 2.0 * fmt.smallest_normal) & (size <= fmt.max / 2) & np.isfinite(actual)
+    with np.errstate(all="ignore"):
+        rounded = to_float64(expected.astype(numpy_dtype(fmt.name)))
+        counted &= (rounded != expected) | (actual != expected)
+        ulps = np.where(counted, (actual - expected) * np.sign(expected), 0.0)
+        ulps = np.where(counted, ulps / spacing(np.where(counted, expected, 1.0), fmt), 0.0)
+    cut = ((ulps >= -1.01) & (ulps <= 0.01) & counted).sum(axis=1)
+    counts = counted.sum(axis=1)
+    sums = np.clip(ulps, -LIMIT, LIMIT).sum(axis=1)
+    return [
+        Lean(name, float(total) / int(count), int(count), bool(below >= CUT_SHARE * count))
+        if count
+        else None
+        for total, count, below in zip(sums, counts, cut, strict=True)
+    ]

@@ -22,7 +22,7 @@ def exit_code(reports: Sequence[FuzzReport]) -> int:
     """Return the exit code: 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
     if any(report.interrupted for report in reports):
         return 130
-    if any(report.failed for report in reports):
+    if any(report.failed or report.verdict is Verdict.FAILED for report in reports):
         return 1
     if any(report.errors for report in reports):
         return 3

@@ -61,9 +61,11 @@ def _all(report: Report) -> Iterator[str]:
         message = "\n".join([*lines, failure.reproduce])
         yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:
-        if result.verdict is Verdict.ERROR and not result.cases:
+        broken = result.verdict is Verdict.ERROR and not result.cases
+        if broken or result.failed_as_a_whole:
             place = report.places.get(result.op)
-            yield _command(place, f"{result.op}: error", _short(result.reason))
+            title = f"{result.op}: {result.verdict.value}"
+            yield _command(place, title, _short(result.reason))
     yield from _lints(report)
     if report.fail_on_regression:
         for worse in report.regressions:

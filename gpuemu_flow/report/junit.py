@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gpuemu_flow.judge.results import MISSED, STANDING, Absence, CaseVerdict, KernelResult, OpResult
 from gpuemu_flow.model.plain_text import inert_markup, with_newlines
-from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.model.types import FailureKind, Verdict
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.report.text import note_lines, number, percent, share
@@ -203,6 +203,9 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
+            if result.failed_as_a_whole:
+                kind, name = FailureKind.TOLERANCE.value, f"{result.op}[{result.dtype}]"
+                yield _Test(f"ops.{result.op}", name, 0.0, "failure", kind, result.reason)
             unsure = result.verdict is Verdict.INCONCLUSIVE
             if unsure and (result.passed or _is_missed(report, result)):
                 kind, name = result.verdict.value, f"{result.op}[{result.dtype}]"

@@ -173,6 +173,7 @@ def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
     more = len(failing) - MAX_FAIL_LINES
     counts = f"{result.passed}/{result.cases} cases passed"
     rest = f", {more} more like these" if more > 0 else ""
+    rest += f": {printable(result.reason)}" if result.failed_as_a_whole else ""
     yield f"{word} {name} {result.dtype}: {counts}{rest}"
 
 

@@ -281,13 +281,17 @@ def _group(report: Report, op: str, kind: str, members: list[CaseVerdict]) -> di
 def _without_cases(report: Report) -> list[dict[str, Any]]:
     return [
         {
-            "ruleId": f"validation/{FailureKind.EXECUTION.value}",
+            "ruleId": f"validation/{kind.value}",
             "level": "error",
             "message": {"text": _text(f"{r.op} {r.dtype}: {r.reason}")},
             "locations": [_location(report.places.get(r.op), r.op)],
         }
         for r in report.run.results
-        if r.verdict is Verdict.ERROR and not r.cases
+        for kind, told in (
+            (FailureKind.EXECUTION, r.verdict is Verdict.ERROR and not r.cases),
+            (FailureKind.TOLERANCE, r.failed_as_a_whole),
+        )
+        if told
     ]
 
 

@@ -80,6 +80,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True):
     isolation: str = "fork"
     python: str = ""
     mutates: tuple[str, ...] = ()
+    # Of these, the inputs whose content after the call is an output besides those it returns.
+    leaves: tuple[str, ...] = ()
     require_kernel: bool = False
     forbid: tuple[str, ...] = ()
     deterministic: bool = True

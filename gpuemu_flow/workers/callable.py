@@ -12,7 +12,13 @@ import numpy as np
 from gpuemu_flow.model.in_place import with_changed_inputs
 from gpuemu_flow.model.types import Failure
 from gpuemu_flow.numerics.contract import PARAMETERS, Mask, names_parameter
-from gpuemu_flow.numerics.contract_views import WITH_GRADIENTS, mask_of, variant_name
+from gpuemu_flow.numerics.contract_views import (
+    IN_PLACE,
+    WITH_GRADIENTS,
+    after_call,
+    mask_of,
+    variant_name,
+)
 from gpuemu_flow.numerics.gradients import gradient_name
 from gpuemu_flow.workers.api import Gradients, OpError, Program, RunError
 from gpuemu_flow.workers.arguments import (
@@ -137,7 +143,14 @@ class CallableRunner:
     def _named(self, returned: Any, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the outputs as arrays by name; see `_values`."""
         values = self._values(returned, given)
-        return {name: as_plain_array(value, name) for name, value in values.items()}
+        arrays = {name: as_plain_array(value, name) for name, value in values.items()}
+        taken = {id(value) for value in values.values()}
+        left = {
+            name: as_plain_array(given[name], name)
+            for name in self._program.leaves
+            if name in given and id(given[name]) not in taken
+        }
+        return {**arrays, **as_left(left, arrays)}
 
     def _values(self, returned: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name, including the inputs that hold outputs after the call."""
@@ -151,6 +164,20 @@ class CallableRunner:
         Changed elements of tensors are not included: `InputBuffers` finds these.
         """
         return self._changed
+
+
+def as_left(
+    left: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the content of inputs after a call, as outputs besides those that the op returned.
+
+    An input of an output's name is a variant of this output, if the two differ.
+    """
+    return {
+        variant_name(name, IN_PLACE) if name in outputs else after_call(name): array
+        for name, array in left.items()
+        if name not in outputs or outputs[name].tobytes() != array.tobytes()
+    }
 
 
 # Handle a call with gradients in any framework: prepare arguments, collect the results.

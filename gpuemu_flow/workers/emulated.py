@@ -31,6 +31,7 @@ from gpuemu_flow.model.types import Failure, FailureKind
 from gpuemu_flow.numerics.contract_views import variant_name
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers.api import MOST_PRINTED, OpError, Program, RunError, op_error
+from gpuemu_flow.workers.callable import as_left
 from gpuemu_flow.workers.channel import Watch
 from gpuemu_flow.workers.tensors import name_outputs
 
@@ -197,6 +198,8 @@ class EmulatedRunner:
                 if other[name].data.tobytes() != outputs[name].tobytes():
                     named[variant_name(renamed[name], variant.label)] = other[name].data
         self._found, self.printed = found, printed
+        left = {name: buffers[name].data for name in self._program.leaves}
+        named.update(as_left(left, named))
         for name, array in inputs.items():
             after = buffers[name].data
             if after.tobytes() != np.ascontiguousarray(array).tobytes():

@@ -84,7 +84,7 @@ def test_minimising_and_exporting_know_of_contracts(tmp_path: Path) -> None:
     mini.command("fuzz", "-n", "20", "--minimize", code=1)
     (first, *_) = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
     refused = mini.command("failures", "export", first["id"], "--pytest", code=2)
-    assert "export-contract" in refused.stderr
+    assert "export-refused" in refused.stderr
 
 
 def test_an_op_that_returns_nothing_without_mutates_is_told(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from gpuemu_flow.judge.case_evaluator import (
     input_bytes,
     open_evaluator,
 )
+from gpuemu_flow.model import verdicts
 from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.workers.pool import Pool
 
@@ -188,12 +189,16 @@ def judge(pool: Pool, part: Part, over: Callable[[], bool]) -> Tally | None:
         layouts=item.layouts,
     )
     name = f"{part.name}:{item.subject.dtype}"
+    whole = verdicts.Tally()
     with open_evaluator(pool, item.subject) as evaluator:
         for batch in batches(islice(stream, part.cases)):
             if over():
                 return None
             for evaluated in evaluator.judge_all(batch):
                 tally.add(name, evaluated)
+                whole.add(evaluated.result)
+    if whole.leans:
+        tally.failures.append(f"{name} seed {part.seed}: {whole.leans}")
     return tally
 
 

@@ -31,6 +31,7 @@ from gpuemu_flow.model.types import (
     Failure,
     FailureKind,
     InputSpec,
+    Lean,
     WeakOutput,
 )
 from gpuemu_flow.model.value_rules import GeneratedValues, ValueRule
@@ -61,7 +62,8 @@ def rich() -> Report:
         wrong.result,
         failures=(Failure.of_kernel(FailureKind.RACE, finding), *wrong.result.failures),
         weak=(WeakOutput("y", 1.0, zeros=True),),
-        empty=("z",), printed="printed", stderr="said", stdout="told", blank=True, size_only=True,
+        empty=("z",), printed="printed", stderr="said", stdout="told", blank=True, uncounted=True,
+        lean=(Lean("y", 0.5, 9, cut=True),),
         stats=replace(wrong.result.stats, max_abs=float("inf"), worst_expected=float("nan")),
     )  # fmt: skip
     wrong = replace(

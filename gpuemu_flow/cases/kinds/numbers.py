@@ -135,7 +135,7 @@ def _scalar(setting: Setting) -> Array:
 def _fitted_scalar(values: Array, setting: Setting) -> Array | None:
     rule = setting.rule
     if rule.values:
-        known = np.array(rule.values)
+        known = np.array(rule.numbers)
         return values if np.isin(values, known).all() else known[:1].reshape(values.shape)
     if setting.floating:
         wide = values.astype(np.float64)

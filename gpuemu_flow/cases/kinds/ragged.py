@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from gpuemu_flow.cases.kinds.setting import Array, Ints, Kind, Setting
+from gpuemu_flow.numerics.rng import SeededRng
 
 SMALL = (2, 1, 3)
 """Lengths at which pairwise loops, means and padding go wrong; 0 and the largest occur anyway."""
+TILED = (65, 33, 129, 17, 64, 63, 97, 32, 31, 16, 128, 127, 15, 257, 256, 255)
+"""Lengths whose last tile holds a single row, is full, or lacks one, for the usual sizes of tiles;
+those that do so for most sizes come first."""
 _FREE = ("random", "empty_first", "empty_last", "every_other")
 """Strategies of offsets that leave the lengths of some rows open."""
 
@@ -47,14 +51,13 @@ def _offsets(setting: Setting) -> Array:
 def _with_small(
     lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
 ) -> Ints:
-    """Replace at most half of the lengths above 0 in each row by the lengths in `SMALL`.
+    """Replace at most half of the lengths above 0 in each row by lengths of `SMALL` and `TILED`.
 
-    Random draws seldom give such lengths. A short row has room for only some of `SMALL`; which of
-    them it gets is random.
+    Random draws seldom give such lengths. A short row has room for only some of them; which it gets
+    is random.
     """
     rng = setting.rng.derive("small")
-    turn = rng.gen_range(0, len(SMALL))
-    small = np.clip(np.roll(SMALL, turn), least, most)
+    small = _telling(rng, least, most)
     found: Ints = lengths.copy()
     for row in found:
         filled = np.flatnonzero(row)
@@ -68,6 +71,19 @@ def _with_small(
             row[others] = _with_sum(row[others], rest, least, most)
         row[chosen] = small[:count]
     return found
+
+
+def _telling(rng: SeededRng, least: int, most: int) -> Ints:
+    """Return lengths of `SMALL` and of `TILED` in turns, in random order, as far as they fit."""
+    tiled = [length for length in TILED if least <= length <= most]
+    small = np.roll(SMALL, rng.gen_range(0, len(SMALL))).tolist()
+    if tiled:
+        first = min(rng.gen_range(0, len(tiled)), rng.gen_range(0, len(tiled)))
+        step = 1 + 2 * rng.gen_range(0, 2)
+        tiled = [tiled[(first + step * turn) % len(tiled)] for turn in range(len(small))]
+    pairs = [(small, tiled), (tiled, small)][rng.gen_range(0, 2)]
+    both = [length for pair in zip(*pairs, strict=True) for length in pair] if tiled else small
+    return np.clip(np.array(both, np.int64), least, most)
 
 
 def _rising(values: Array, setting: Setting) -> Array | None:
@@ -90,6 +106,8 @@ def _lengths(setting: Setting) -> Array:
     if rows.width == 1:
         alone = {"full": most, "one_full": most, "alternate": least, "short": least + SMALL[0]}
         length = alone.get(setting.pattern)
+        if length is None and setting.rng.derive("told").gen_range(0, 2):
+            length = int(_telling(setting.rng.derive("small"), least, most)[0])
         return values if length is None else np.full(rows.shape, min(length, most))
     if setting.pattern == "random":
         values = _with_small(values, setting, least, most)
@@ -101,6 +119,7 @@ def _lengths(setting: Setting) -> Array:
         values = setting.draw(least, min(least + 3, most))
     elif setting.pattern == "alternate":
         values = np.where(np.arange(rows.width) % 2 == 0, least, most) + np.zeros_like(values)
+        values = _with_small(values, setting, least, most)
     first = setting.rng.derive("empty").ranges(rows.number, 0, rows.width)
     more = setting.rng.derive("whole").ranges(rows.number, 1, rows.width)
     everything = np.arange(rows.number)

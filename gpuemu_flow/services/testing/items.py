@@ -126,9 +126,9 @@ def call_per_op(item: pytest.Function) -> bool | None:
         ("gpuemu_tolerance_used", f"{worst:.6g}"),
         ("gpuemu_unjudged", f"{tally.unjudged:.6g}"),
     ]
-    if failed:
+    if verdict is Verdict.FAILED:
         more = [f"and {failed - len(texts)} more"] if failed > len(texts) else []
-        head = f"{failed} of {about.count} cases failed"
+        head = f"{failed} of {about.count} cases failed" if failed else why
         pytest.fail("\n".join([head, *texts, *more]), pytrace=False)
     if verdict is not Verdict.PASSED:
         pytest.skip(f"inconclusive: {why or 'no case could be judged'}")

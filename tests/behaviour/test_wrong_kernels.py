@@ -1,0 +1,178 @@
+"""Wrong kernels of kinds that once passed fail, and right ones beside them pass."""
+
+from __future__ import annotations
+
+import pytest
+from many_ops import Op, Ran, run_once
+
+STEP = (
+    'dims = { N = [1, 7, 64] }\ninputs = { w = ["N"], g = ["N"] }\n'
+    'outputs = { w = { dims = ["N"], dtype = "same as w" } }'
+)
+STATE = (
+    'dims = { N = [1, 7, 64] }\ninputs = { w = ["N"], g = ["N"] }\noutput = ["N"]\n'
+    "scalars = { training = [true, false] }"
+)
+MUTATES = 'mutates = ["w"]'
+
+
+def step(body: str, verdict: str = "failed") -> Op:
+    """A step of an optimiser, which changes its weights in place."""
+    body = f"r = w - np.float32(0.125) * g\n{body}"
+    return Op("w, g", body, "return w - 0.125 * g", STEP, MUTATES, verdict=verdict)
+
+
+def state(body: str, verdict: str = "failed") -> Op:
+    """An op with a running state, which changes in training only."""
+    body = f"y = np.float32(2) * (w + g if training else w)\n{body}\nreturn y"
+    reference = "if training:\n    w += g\nreturn 2 * w"
+    return Op("w, g, training", body, reference, STATE, MUTATES, verdict=verdict)
+
+
+IN_PLACE = {
+    "half_of_it_in_place": step("w[: len(w) // 2] = r[: len(w) // 2]\nreturn r"),
+    "only_returned": step("return r"),
+    "last_element_left": step("w[:-1] = r[:-1]\nreturn r"),
+    "returned_wrong": step("w[...] = r\nreturn r * 2"),
+    "returned_and_in_place": step("w[...] = r\nreturn r", "passed"),
+    "in_place_only": step("w[...] = r", "passed"),
+    "state_never_changed": state(""),
+    "state_changed_back": state("if training:\n    w -= g"),
+    "state_changed_always": state("w += g"),
+    "state_right": state("if training:\n    w += g", "passed"),
+    "scratch": Op(
+        "w, g", "w[...] = g\nreturn w * 3", "return 3 * g", STATE.partition("\nscalars")[0], MUTATES
+    ),
+}
+
+OFFSETS = (
+    "dims = { N = { min = 2, max = 7 }, T = { min = 1, max = 400 }, D = [4] }\n"
+    'inputs.x = { dims = ["T", "D"], nonfinite = false, range = [-9.0, 9.0] }\n'
+    'inputs.start = { dims = ["N"], dtype = "int32", kind = "offsets", to = "T" }\n'
+    'output = ["N-1", "D"]'
+)
+LENGTHS = (
+    "dims = { B = { min = 1, max = 5 }, T = { min = 1, max = 300 } }\n"
+    'inputs.x = { dims = ["B", "T"], nonfinite = false, range = [-9.0, 9.0] }\n'
+    'inputs.lens = { dims = ["B"], dtype = "int32", kind = "lengths", to = "T" }\n'
+    'output = ["B"]'
+)
+
+
+def ragged(loses: str, schema: str = OFFSETS) -> Op:
+    """A sum over ragged rows that loses elements of rows of some lengths (n)."""
+    if schema is OFFSETS:
+        rows = "[x[a:b] for a, b in zip(start, start[1:])]"
+        takes, axis, shape = "x, start", 0, "(len(start) - 1, x.shape[1])"
+    else:
+        rows, takes, axis, shape = "[r[:n] for r, n in zip(x, lens)]", "x, lens", 0, "len(x)"
+    body = f"""out = np.zeros({shape}, x.dtype)
+for at, row in enumerate({rows}):
+    n = len(row)
+    out[at] = (row[: n - 1] if {loses} else row).sum({axis}) if n else 0
+return out"""
+    right = body.replace(f"row[: n - 1] if {loses} else row", "row")
+    return Op(takes, body, right, schema, verdict="failed")
+
+
+RAGGED = {
+    "last_tile_of_one_row_32": ragged("n % 32 == 1 and n > 32"),
+    "last_tile_of_one_row_64": ragged("n % 64 == 1 and n > 64"),
+    "last_tile_full_64": ragged("n % 64 == 0"),
+    "last_tile_lacks_one_32": ragged("n % 32 == 31"),
+    "length_one_above_tile": ragged("n % 32 == 1 and n > 32", LENGTHS),
+    "length_of_whole_tiles": ragged("n % 64 == 0", LENGTHS),
+    "length_one_below_tile": ragged("n % 32 == 31", LENGTHS),
+}
+
+LONG = 'dims = { N = [16384] }\ninputs.x = ["N"]\noutput = ["N"]'
+ROWS = 'dims = { M = [16384], N = [4] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
+TABLE = (
+    "dims = { V = [16384], D = [4], N = [100] }\ninputs.t = ['V', 'D']\n"
+    'inputs.i = { dims = ["N"], dtype = "int64", kind = "indices", of = "t" }\n'
+    'output = ["N", "D"]'
+)
+SOFTMAX = "e = np.exp(x - x.max(-1, keepdims=True))\n"
+
+
+def scaled(factor: float, takes: str, expression: str, schema: str, before: str = "") -> Op:
+    """An op whose result has a constant relative error, at a dim that it does not reduce."""
+    right = f"{before}return {expression}"
+    wrong = f"{before}return ({expression} * np.float32({factor})).astype(np.float32)"
+    keys = 'strategies = ["normal"]\ncases = 2'
+    return Op(takes, wrong, right, schema, keys, verdict="failed" if factor != 1 else "passed")
+
+
+GROWTH = {
+    f"{name}_{factor}": scaled(factor, *what)
+    for name, what in {
+        "quotient": ("x", "x / np.float32(3)", LONG),
+        "softplus": ("x", "np.logaddexp(x, 0)", LONG),
+        "many_rows": ("x", "e / e.sum(-1, keepdims=True)", ROWS, SOFTMAX),
+        "long_table": ("t, i", "t[i] * np.float32(2.3)", TABLE),
+    }.items()
+    for factor in (1, 1.00001)
+}
+
+NARROW = """
+def up(x):
+    return x.astype(np.float32)
+
+def cut(x, dtype):  # a cast that truncates, as some kernels make one
+    y = x.astype(dtype)
+    with np.errstate(all="ignore"):
+        bits = y.view(np.int16) - (np.abs(up(y)) > np.abs(x))
+    return bits.astype(np.int16).view(y.dtype)
+"""
+BLOCK = 'dims = { M = [4, 9], N = [5, 33] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
+TWO = (
+    'dims = { M = [4, 9], K = [16, 33], N = [5] }\ninputs = { x = ["M", "K"], y = ["K", "N"] }\n'
+    'output = ["M", "N"]'
+)
+
+
+def narrow(dtype: str, factor: float, what: str, schema: str = BLOCK, after: str = "") -> Op:
+    """An op in a narrow type whose results have a constant factor."""
+    takes = "x, y" if schema is TWO else "x"
+    wide = what.replace("x", "up(x)").replace("y", "up(y)")
+    body = after or f"return (({wide}) * np.float32({factor})).astype(x.dtype)"
+    verdict = "passed" if factor == 1 else "failed"
+    keys = f'dtypes = ["{dtype}"]\ncases = 24'
+    return Op(takes, body, f"return {what}", schema, keys, NARROW, verdict=verdict)
+
+
+LEANING = {
+    f"{dtype}_{kind}_{number}": narrow(dtype, number, *what)
+    for dtype, factor in {
+        "float8_e5m2": 1.2, "float8_e4m3fn": 0.93, "bfloat16": 1.004, "float16": 1.0005,
+    }.items()
+    for kind, what in {"third": ("x / 3",), "matmul": ("x @ y", TWO)}.items()
+    for number in (factor, 1)
+}  # fmt: skip
+LEANING["bfloat16_cut"] = narrow("bfloat16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
+LEANING["float16_cut"] = narrow("float16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
+OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    return run_once(tmp_path_factory, "wrong-kernels", OPS, "cases = 24")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", OPS)
+def test_wrong_kernels_fail_and_right_ones_pass(name: str, ran: Ran) -> None:
+    ran.check(name, OPS[name])
+    if name in LEANING and OPS[name].verdict == "failed":
+        (result,) = ran.results[name]
+        assert result["failed"] or "ulp on average" in result["reason"], result
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["quotient_1.00001", "long_table_1.00001", "state_changed_always"])
+def test_no_tolerance_is_suggested_for_an_op_that_is_wrong_in_every_case(
+    name: str, ran: Ran
+) -> None:
+    code = 0 if name == "state_changed_always" else 3  # which is right wherever it trains
+    said = ran.mini.command("calibrate", name, "-n", "20", code=code)
+    assert ("is wrong in all" in said.stderr) == bool(code), said
