@@ -12,7 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.build import own_code, plan, snapshot
-from gpuemu_flow.build.compile import Compiler, dependent_references, links_on_the_way
+from gpuemu_flow.build.compile import (
+    Compiler,
+    dependent_references,
+    dropped_flags,
+    links_on_the_way,
+)
 from gpuemu_flow.build.compile_kernels import still_holds
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import ABSENT, FileTable, Stamp
@@ -338,19 +343,20 @@ class Workspace:
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,
         )
-        settings = _settings_of(config, graph, sampled, compiler.drawn_seed)
+        settings = _settings_of(config, graph, sampled, compiler.drawn_seed, self._environ)
         # All tasks of a new graph are looked at; those that are unchanged prove to be current.
         observed = ObservedSets() if old is None else old.observed.of(graph.tasks)
         return Snapshot(graph, settings, basis, files, observed=observed)
 
 
 def _settings_of(
-    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None
-) -> Settings:
+    config: Config, graph: Graph, sampled: Mapping[str, Json], drawn_seed: int | None,
+    environ: Mapping[str, str],
+) -> Settings:  # fmt: skip
     """Return the part of a configuration that a run needs besides the graph.
 
-    The settings contain the warnings about the configuration, and about references that import the
-    files of their ops.
+    The settings contain the warnings about the configuration, about references that import the
+    files of their ops, and about flags that are not used.
     `sampled` holds the number of cases, the shapes and the seed of each mode of ``[ci]``.
     """
     return Settings(
@@ -366,7 +372,11 @@ def _settings_of(
         warn_threshold=config.policies.warn_threshold,
         drawn_seed=drawn_seed,
         sandbox=config.sandbox.mode,
-        warnings=(*config.warnings, *dependent_references(config, graph.tasks.values())),
+        warnings=(
+            *config.warnings,
+            *dependent_references(config, graph.tasks.values()),
+            *dropped_flags(config, environ),
+        ),
         targets=config.target_tables,
     )
 
