@@ -463,3 +463,19 @@ def dependent_references(config: Config, tasks: Iterable[TaskSpec]) -> list[Prob
             hint = "what the op gets wrong may then be wrong in both: move what both need elsewhere"
             found.append(Problem("reference-imports-op", text, hint, warning=True))
     return found
+
+
+def dropped_flags(config: Config, environ: Mapping[str, str]) -> list[Problem]:
+    """Return a warning for each variable that gives nvcc flags, which builds do not use."""
+    if not any(str(kernel.source).endswith(".cu") for kernel in config.kernels):
+        return []
+    return [
+        Problem(
+            "nvcc-flags-dropped",
+            f"{name}={environ[name]} is not used: no key of a build would hold it",
+            "write the flags into `flags` of the op, or of the kernel's `build`",
+            warning=True,
+        )
+        for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+        if environ.get(name)
+    ]

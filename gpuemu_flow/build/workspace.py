@@ -342,7 +342,8 @@ class Workspace:
             absent=compiler.sources.absent,
         )
         dependent = compiling.dependent_references(config, graph.tasks.values())
-        settings = _settings_of(config, dependent, sampled, compiler.drawn_seed)
+        dropped = compiling.dropped_flags(config, self._environ)
+        settings = _settings_of(config, (*dependent, *dropped), sampled, compiler.drawn_seed)
         # All tasks of a new graph are looked at; those that are unchanged prove to be current.
         observed = ObservedSets() if old is None else old.observed.of(graph.tasks)
         return Snapshot(graph, settings, basis, files, observed=observed)
@@ -350,14 +351,14 @@ class Workspace:
 
 def _settings_of(
     config: Config,
-    dependent: Iterable[Problem],
+    found: Iterable[Problem],
     sampled: Mapping[str, Json],
     drawn_seed: int | None,
 ) -> Settings:
     """Return the part of a configuration that a run needs besides the graph.
 
-    The settings contain the warnings about the configuration, and about references that import the
-    files of their ops.
+    The settings contain the warnings about the configuration, about references that import the
+    files of their ops, and about flags that are not used.
     `sampled` holds the number of cases, the shapes and the seed of each mode of ``[ci]``.
     """
     return Settings(
@@ -373,7 +374,7 @@ def _settings_of(
         warn_threshold=config.policies.warn_threshold,
         drawn_seed=drawn_seed,
         sandbox=config.sandbox.mode,
-        warnings=(*config.warnings, *dependent),
+        warnings=(*config.warnings, *found),
         targets=config.target_tables,
     )
 

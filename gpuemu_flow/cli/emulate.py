@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     "x=@file.npy, n=1000, scale=f32:0.5. Buffers hold random numbers, or with :zeros, :ones, "
     ":range, :empty these; those whose name begins with out are empty.",
 )  # fmt: skip
+@click.option(
+    "--symbol", "symbols", multiple=True, metavar="NAME=VALUE",
+    help="Content of a variable of the module, such as a __constant__: w=f32[4]:ones.",
+)  # fmt: skip
 @click.option("--shared", default=0, help="Bytes of dynamic shared memory.", show_default=True)
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME[,NAME]",
@@ -54,8 +58,9 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 def emulate(
     file: Path, entry: str | None, grid: str, block: str, cluster: str | None,
-    texts: tuple[str, ...], shared: int, checks: tuple[str, ...], backend: str, seed: int,
-    budget: int | None, saved: tuple[str, ...], coverage: bool, output_format: str,
+    texts: tuple[str, ...], symbols: tuple[str, ...], shared: int, checks: tuple[str, ...],
+    backend: str, seed: int, budget: int | None, saved: tuple[str, ...], coverage: bool,
+    output_format: str,
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 
@@ -75,7 +80,7 @@ def emulate(
         raise SystemExit(0 if all(kernel.runs for kernel in found) else 1)
     run = session.run_file(
         file, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
-        budget=budget, backend=backend, cluster=cluster,
+        budget=budget, backend=backend, cluster=cluster, symbols=symbols,
     )  # fmt: skip
     _save(saved, run.arguments, run.result)
     render = show.result_json if as_json else show.result_text

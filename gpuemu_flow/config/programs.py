@@ -505,7 +505,8 @@ def _needs(
 _FILE = ("file", "path")
 _FUNCTION = (*_FILE, "module", "function")
 _LAUNCHED = (
-    *_FILE, "entry", "grid", "block", "cluster", "args", "shared", "launches", "outputs", "scratch",
+    *_FILE, "entry", "grid", "block", "cluster", "args", "shared", "symbols", "launches", "outputs",
+    "scratch",
     "checks", "backend",
 )  # fmt: skip
 KEYS: dict[str, tuple[str, ...]] = {

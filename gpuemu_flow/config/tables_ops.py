@@ -165,8 +165,14 @@ class ProgramTable(Table, frozen=True):
         Any,
         named("a list of arguments"),
         key(
-            'Arguments of the kernel in order: names of buffers, and numbers as `{ i32 = "B*S" }`.'
+            'Arguments of the kernel in order: names of buffers, numbers as `{ i32 = "B*S" }`, '
+            'structures by value as `{ struct = ["x", { i32 = "B*S" }] }`.'
         ),
+    ] = None
+    symbols: Annotated[
+        Any,
+        named("a table of names"),
+        key('Variables of the module that a launch sets before: `{ c_kernel = "w" }`.'),
     ] = None
     shared: Annotated[
         Any, named("an expression"), key("Bytes of dynamic shared memory.", default_text="0")
@@ -175,8 +181,8 @@ class ProgramTable(Table, frozen=True):
         Any,
         named("a list of tables"),
         key(
-            "Several launches in a row, each with `entry`, `grid`, `block`, `cluster`, `args` and "
-            "`shared`."
+            "Several launches in a row, each with `entry`, `grid`, `block`, `cluster`, `args`, "
+            "`shared` and `symbols`."
         ),
     ] = None
     outputs: Annotated[

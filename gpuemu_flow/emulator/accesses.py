@@ -129,5 +129,5 @@ class Accesses(SharedMemory):
 
     def finish(self) -> None:
         """End a batch: examine the remaining accesses to shared memory for races."""
-        if self.shared_races is not None:
-            self.shared_races.end_interval()
+        if self.thread_races is not None:
+            self.thread_races.end_interval()

@@ -149,7 +149,7 @@ class Atomics(Accesses):
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
             if self.check_init:
                 self._check_written(self.shared_written, lanes, good, size, 1, step, "shared")
-            shared = self.shared_races
+            shared = self.thread_races
             if shared is not None:
                 for write in (False, True):
                     shared.access(lanes, good, size, step, write=write, strong=True)

@@ -2,7 +2,7 @@
 
 Most kernels read some buffers and write others. For a load from a buffer that nothing has written
 so far, only the buffer is recorded. If such a buffer is written later, the launch is made once more
-with every load recorded.
+with the loads from it recorded.
 """
 
 from __future__ import annotations
@@ -29,17 +29,23 @@ class _Store(Struct):
     step: int
 
 
-class EveryLoadCountsError(Exception):
-    """Raised on a write to a buffer whose loads were not recorded: the launch must be repeated."""
+class MoreWrittenError(Exception):
+    """Raised on a write to a buffer whose loads were not recorded: the launch must be repeated.
+
+    `written` has the numbers of the buffers that are known to be written.
+    """
+
+    def __init__(self, written: frozenset[int]) -> None:
+        super().__init__()
+        self.written = written
 
 
 class QuickGlobalRaces(GlobalRaces):
     """Races between blocks; plain loads are recorded only from buffers that a block has written."""
 
-    def __init__(self, launch: KernelLaunch) -> None:
-        super().__init__(launch)
+    def __init__(self, launch: KernelLaunch, written: frozenset[int] = frozenset()) -> None:
+        super().__init__(launch, written)
         self._only_read: set[int] = set()
-        self._changed: set[int] = set()
         self._recorded: set[int] = set()
         self._ids: Array | None = None
         self._everyone: Array = np.zeros(0, np.int32)
@@ -63,20 +69,23 @@ class QuickGlobalRaces(GlobalRaces):
 
         Parameters and result are those of `GlobalRaces.access`.
 
-        Raises EveryLoadCountsError.
+        Raises MoreWrittenError.
         """
         offsets = lanes.offsets if good is None else lanes.offsets[good]
         if not offsets.size:
             return False
         touched = self._touched(offsets, size)
         if write and self._only_read & touched:
-            raise EveryLoadCountsError
+            raise MoreWrittenError(frozenset(self._changed | touched))
         if write:
             self._changed |= touched
             quick = not strong and not self._recorded & touched
             if strong:
                 self._recorded |= touched
-            if quick and self._write(state, lanes, good, offsets, size, step):
+            if quick and (
+                self._launch.blocks == 1 or self._write(state, lanes, good, offsets, size, step)
+            ):
+                self._within_block(state, lanes, good, size, step, write, strong, same)
                 return False
         elif not strong and not self._changed & touched:
             self._only_read |= touched

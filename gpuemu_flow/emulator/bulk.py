@@ -181,13 +181,13 @@ class Bulk(Mbarriers):
         """Register a copy for later delivery, unless its access to global memory is an error."""
         if self._may_reach(copy):
             self._bulk.append(copy)
-            if self.shared_races is not None:
+            if self.thread_races is not None:
                 strong = copy.given is not None and copy.combine is not None
-                self.shared_races.access_by(
+                self.thread_races.access_by(
                     copy.lane, copy.near, copy.step, write=copy.into_shared, strong=strong
                 )
                 if copy.inner and copy.given is None:
-                    self.shared_races.access_by(copy.lane, copy.far, copy.step, write=False)
+                    self.thread_races.access_by(copy.lane, copy.far, copy.step, write=False)
 
     def blame(self, copy: BulkCopy, rule: str, message: str, check: str = "mem") -> None:
         """Report an error of a copy."""

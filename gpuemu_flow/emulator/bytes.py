@@ -40,7 +40,6 @@ class Bytes(State):
         self.local_written: Array = np.zeros(0, np.uint8)
         self.shared_base: Array = np.zeros((1, 1), np.uint64)
         self.local_base: Array = np.zeros((1, 1), np.uint64)
-        self.shared_races: LoggedRaces | None = None
         self.cluster_races: ClusterRaces | None = None
         self._clustered = self.cluster_size > 1 or any(map(is_cluster_barrier, program.steps))
         self.global_races: GlobalRaces | None = None
@@ -97,11 +96,11 @@ class Bytes(State):
         if self.check_init:
             self.shared_written = np.zeros(rows * self.shared_stride + 64, np.uint8)
             self.local_written = np.zeros(lanes * self.local_stride + 64, np.uint8)
-        if self.check_race and self.shared_stride:
+        if self.check_race:
             size = rows * self.shared_stride
             if self._clustered:
                 self.cluster_races = ClusterRaces(self, size, self.describe_batch_offset)
-            self.shared_races = self.cluster_races or LoggedRaces(
+            self.thread_races = self.cluster_races or LoggedRaces(
                 self, size, self.describe_batch_offset
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gpuemu_flow.emulator.block_races import EveryLoadCountsError
+from gpuemu_flow.emulator.block_races import MoreWrittenError
 from gpuemu_flow.emulator.dimensions import check_dimensions
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
 from gpuemu_flow.emulator.ir import KernelProgram, Special, Step
@@ -96,13 +96,15 @@ def _launch(
     lists: Sequence[Sequence[Argument]], shared: int, checks: frozenset[str], budget: int,
 ) -> list[Outputs] | None:  # fmt: skip
     shape = check_dimensions(kernel.program, grid, block, shared)
-    launch, buffers = kernel.prepare(shape, lists, shared, checks, budget)
-    ids = np.arange(launch.all_blocks)
-    try:
-        kernel.run(launch, ids)
-    except EveryLoadCountsError:
+    written: frozenset[int] = frozenset()
+    while True:
         launch, buffers = kernel.prepare(shape, lists, shared, checks, budget)
-        kernel.run(launch, ids, every_load=True)
+        try:
+            kernel.run(launch, np.arange(launch.all_blocks), written=written)
+        except MoreWrittenError as more:
+            written = more.written
+        else:
+            break
     if launch.findings() or launch.printed:
         return None
     return [

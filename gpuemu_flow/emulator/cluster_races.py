@@ -110,7 +110,7 @@ class ClusterRaces(LoggedRaces):
         cells = slice(first, (row + 1) * self._bytes // self._grain)
         for trace, did in self.all_traces():
             verb = "writes" if did == "written" else "reads"
-            who, when = trace.who[cells], trace.when[cells]
+            who, when = trace.lane(cells), trace.when[cells]
             late = (who >= 0) & (who // self._s.width != row)
             late[late] &= when[late] >= known[self._warp[who[late]]]
             steps = trace.step[cells]
@@ -121,7 +121,7 @@ class ClusterRaces(LoggedRaces):
         self, row: int, first: int, late: Array, who: Array, step: int, verb: str
     ) -> None:
         at = int(np.flatnonzero(late)[0])
-        where = self._describe((first + at) * self._grain, self._element(step))
+        where = self.describe((first + at) * self._grain, step)
         verb = "writes" if self._did(step, "") else verb
         ended = show_index(self._s.block_index(row))
         numbers = np.unique(who[late])
@@ -139,7 +139,7 @@ class ClusterRaces(LoggedRaces):
         first = int(np.flatnonzero(bad)[0])
         mine, other, at = int(me[first]), int(who[first]), int(offsets[first])
         width, row = self._s.width, at // max(1, self._bytes)
-        if mine // width == other // width == row:
+        if at >= self.shared_size or mine // width == other // width == row:
             super().report(bad, me, who, steps, step, verb, write, offsets)
             return
         numbers = me[bad]
@@ -150,7 +150,7 @@ class ClusterRaces(LoggedRaces):
             ("written", True): "between-cluster-blocks-write-after-write",
             ("read", True): "between-cluster-blocks-write-after-read",
         }[verb, write]
-        where = self._describe(at, self._element(step))
+        where = self.describe(at, step)
         there = show_index(self._s.block_index(row))
         self._s.report_lanes(
             "race", f"volatile-{rule}" if both else rule, numbers, step,

@@ -73,6 +73,10 @@ def is_cuda_header(file: str) -> bool:
     return "/include/" in file and ("cuda" in file or "/nvidia/" in file or "/cccl/" in file)
 
 
+def _is_of_language(file: str) -> bool:
+    return is_cuda_header(file) or "/triton/language/" in file
+
+
 class _Frame:
     """The registers, variables and parameters, by name, of one function that is being decoded."""
 
@@ -129,6 +133,9 @@ class _Decoder:
         program.required_cluster = required_cluster(function)
         program.largest_cluster = largest_cluster(function)
         program.parameters, program.parameter_bytes = lay_out_parameters(function)
+        program.replicates = ".ptr .global" in function.header or any(
+            v.name == "global_smem" for v in self._module.variables
+        )
         self._place_globals()
         symbols = {p.name: Symbol("param", p.offset) for p in program.parameters}
         frame = self._frame(function, symbols)
@@ -317,17 +324,17 @@ class _Decoder:
         return len(self._program.steps) - 1
 
     def _own_line(self, body: Body, instruction: Instruction) -> tuple[int, int] | None:
-        """Return an instruction's file and line; for CUDA's headers, those of the caller."""
+        """Return an instruction's file and line; in the language's own files, the caller's."""
         location = body.location_of(instruction)
         if location is None:
             return None
         found, seen = location, set()
-        while is_cuda_header(self._module.files.get(found.file, "")) and found not in seen:
+        while _is_of_language(self._module.files.get(found.file, "")) and found not in seen:
             seen.add(found)
             call = found.inlined_at
             if call is None:
                 return (location.file, location.line)
-            if not is_cuda_header(self._module.files.get(call[0], "")):
+            if not _is_of_language(self._module.files.get(call[0], "")):
                 return call[:2]
             found = next((one for one in body.locations if one[:3] == call), found)
         return (found.file, found.line)

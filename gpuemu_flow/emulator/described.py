@@ -15,7 +15,7 @@ ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "
 CHECK_NAMES = ("mem", "init", "race", "sync", "contract", "approx")
 DEFAULT_CHECKS = CHECK_NAMES[:4]
 BACKEND_NAMES = ("auto", "numpy", "c")
-LAUNCH_KEYS = ("entry", "grid", "block", "cluster", "args", "shared")
+LAUNCH_KEYS = ("entry", "grid", "block", "cluster", "args", "shared", "symbols")
 MAX_LAUNCHES = 64
 
 _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -33,15 +33,25 @@ class ScalarText(Struct, frozen=True):
     value: Expression | float
 
 
+class StructText(Struct, frozen=True):
+    """A structure that is passed by value: its members, in order."""
+
+    members: tuple[str | ScalarText, ...]
+
+
 class LaunchText(Struct, frozen=True):
-    """The description of one launch; its expressions are evaluated later, for each case."""
+    """The description of one launch; its expressions are evaluated later, for each case.
+
+    `symbols` are the module's variables that it sets before, and the buffers they get.
+    """
 
     entry: str
     grid: tuple[Expression, ...]
     block: tuple[Expression, ...]
-    arguments: tuple[str | ScalarText, ...]
+    arguments: tuple[str | ScalarText | StructText, ...]
     shared: Expression = 0
     cluster: tuple[Expression, ...] = ()
+    symbols: tuple[tuple[str, str], ...] = ()
 
 
 class BufferText(Struct, frozen=True):
@@ -129,7 +139,13 @@ class _Reader:
         cluster: tuple[Expression, ...] = ()
         if "cluster" in table:
             cluster = self.dimensions((*where, "cluster"), table["cluster"])
-        return LaunchText(entry, grid, block, arguments, shared, cluster)
+        symbols = table.get("symbols", {})
+        if not isinstance(symbols, Mapping) or not all(
+            isinstance(name, str) and _NAME.match(name) for name in symbols.values()
+        ):
+            self.fault((*where, "symbols"), "symbols is no table", 'as in { c_kernel = "w" }')
+            symbols = {}
+        return LaunchText(entry, grid, block, arguments, shared, cluster, tuple(symbols.items()))
 
     def expression(self, where: tuple[str, ...], value: Json) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -148,14 +164,22 @@ class _Reader:
             self.expression(where, item)
         return tuple(value)
 
-    def arguments(self, where: tuple[str, ...], value: Json) -> tuple[str | ScalarText, ...]:
+    def arguments(
+        self, where: tuple[str, ...], value: Json
+    ) -> tuple[str | ScalarText | StructText, ...]:
         if not isinstance(value, list):
             self.fault(where, "args is no list", 'as in ["x", "out", { i32 = "B*S" }]')
             return ()
-        found: list[str | ScalarText] = []
+        found: list[str | ScalarText | StructText] = []
         for item in value:
             if isinstance(item, str) and _NAME.match(item):
                 found.append(item)
+            elif isinstance(item, Mapping) and list(item) == ["struct"]:
+                members = self.arguments(where, item["struct"])
+                plain = tuple(m for m in members if not isinstance(m, StructText))
+                if len(plain) < len(members):
+                    self.fault(where, "a struct holds a struct", "name the inner one's members")
+                found.append(StructText(plain))
             elif isinstance(item, Mapping) and len(item) == 1:
                 ((kind, number),) = item.items()
                 if kind not in ARGUMENT_TYPES:
@@ -166,8 +190,9 @@ class _Reader:
                 found.append(ScalarText(kind, number))
             else:
                 self.fault(
-                    where, f"{item!r} is no argument", 'a name of a buffer, or { i32 = "B*S" }'
-                )
+                    where, f"{item!r} is no argument",
+                    'a name of a buffer, { i32 = "B*S" }, or { struct = ["x", { i32 = "B" }] }',
+                )  # fmt: skip
         return tuple(found)
 
     def buffers(self, table: Mapping[str, Json], key: str) -> tuple[BufferText, ...]:

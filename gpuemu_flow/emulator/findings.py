@@ -95,15 +95,130 @@ _LAST = re.compile(r"(\d{1,4})([A-Za-z_]\w*)\Z", re.ASCII)
 
 
 def plain_function(symbol: str) -> str:
-    """Return a function's plain name from its C++ symbol; return other text unchanged."""
-    if not symbol.startswith("_Z"):
-        return symbol
-    rest, name = symbol[2:].lstrip("NKL"), symbol
-    while rest[:1].isdigit():
-        digits = len(rest) - len(rest.lstrip("0123456789"))
-        length = int(rest[: min(digits, 4)])
-        name, rest = rest[digits : digits + length], rest[digits + length :]
-    return name
+    """Return a function's name from its C++ symbol, without namespaces and template arguments.
+
+    Other text is returned unchanged.
+    """
+    return readable_function(symbol).partition("<")[0].rpartition("::")[2] or symbol
+
+
+def readable_function(symbol: str) -> str:
+    """Return a function's name as C++ writes it, such as ``ns::scale<float, 4>``.
+
+    Other text, and symbols whose template arguments are no types and numbers, are returned
+    unchanged or without these arguments.
+    """
+    return _Symbol(symbol).function() if symbol.startswith("_Z") else symbol
+
+
+_TYPES = {
+    "v": "void", "b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short",
+    "t": "unsigned short", "i": "int", "j": "unsigned int", "l": "long", "m": "unsigned long",
+    "x": "long long", "y": "unsigned long long", "f": "float", "d": "double",
+}  # fmt: skip
+_AFTER = {"P": "*", "R": "&", "O": "&&", "K": " const"}
+
+
+class _Symbol:
+    """A C++ symbol (Itanium ABI) that is being read."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 2
+        self._known: list[str] = []
+
+    def function(self) -> str:
+        try:
+            return self._name() or self._text
+        except (IndexError, ValueError):
+            return self._text
+
+    def _takes(self, text: str) -> bool:
+        found = self._text.startswith(text, self._at)
+        self._at += len(text) * found
+        return found
+
+    def _name(self) -> str:
+        """Read a name, with its template arguments; remember what later parts may refer to."""
+        nested, name = self._takes("N"), ""
+        while nested and self._text[self._at] in "rVK":
+            self._at += 1
+        while not (nested and self._takes("E")):
+            name += ("::" if name else "") + self._part()
+            if self._text[self._at : self._at + 1] == "I":
+                self._known.append(name)
+                before = self._at
+                try:
+                    name += self._arguments()
+                except (IndexError, ValueError):
+                    if nested:
+                        raise
+                    self._at = before
+                    return name
+            if not nested:
+                break
+            if self._text[self._at] != "E":
+                self._known.append(name)
+        return name
+
+    def _part(self) -> str:
+        self._takes("L")
+        if self._takes("St"):
+            return f"std::{self._part()}"
+        if self._takes("S"):
+            return self._reference()
+        start = self._at
+        while self._text[self._at].isdigit():
+            self._at += 1
+        length = int(self._text[start : self._at])
+        self._at += length
+        name = self._text[self._at - length : self._at]
+        if len(name) < length:
+            raise IndexError
+        return "(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name
+
+    def _reference(self) -> str:
+        digits = self._text[self._at : self._text.index("_", self._at)]
+        self._at += len(digits) + 1
+        return self._known[int(digits, 36) + 1 if digits else 0]
+
+    def _arguments(self) -> str:
+        self._takes("I")
+        found = []
+        while not self._takes("E"):
+            if self._takes("J"):
+                continue
+            found.append(self._literal() if self._takes("L") else self._type())
+        return f"<{', '.join(found)}>"
+
+    def _literal(self) -> str:
+        kind, end = self._type(), self._text.index("E", self._at)
+        value = self._text[self._at : end].replace("n", "-")
+        self._at = end + 1
+        return {"0": "false", "1": "true"}[value] if kind == "bool" else value
+
+    def _type(self) -> str:
+        code = self._text[self._at]
+        if code in _TYPES:
+            self._at += 1
+            return _TYPES[code]
+        if code in _AFTER:
+            self._at += 1
+            name = self._type() + _AFTER[code]
+        elif self._text.startswith("DF16b", self._at):
+            self._at += 5
+            return "__bf16"
+        elif code == "S" and self._text[self._at + 1] != "t":
+            self._at += 1
+            name = self._reference()
+            if self._text[self._at] != "I":
+                return name
+            name += self._arguments()
+        elif code == "N" or code.isdigit() or code == "S":
+            name = self._name()
+        else:
+            raise ValueError
+        self._known.append(name)
+        return name
 
 
 def plain_variable(symbol: str) -> str:

@@ -32,8 +32,8 @@ class GlobalMemory(Bytes):
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)
-        if self.shared_races is not None:
-            self.shared_races.fence(chosen)
+        if self.thread_races is not None:
+            self.thread_races.fence(chosen)
 
     def _check_global(self, lanes: ActiveLanes, size: int, step: int, write: bool) -> Array | None:
         """Check an access to global memory; return the mask of permitted lanes, None for all."""

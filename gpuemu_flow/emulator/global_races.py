@@ -1,4 +1,4 @@
-"""Races on global memory between blocks."""
+"""Races on global memory: between blocks here, between the threads of a block by `races`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpuemu_flow.emulator.blocks import defined_and_used
 from gpuemu_flow.emulator.clusters import cluster_numbers, ranks, size_of
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.polling import ORDERS_NOTHING, RELEASES, is_strong
@@ -52,7 +53,7 @@ class BlockTrace:
 
 
 class GlobalRaces:
-    """Races between blocks on global memory, over all batches of a launch.
+    """Races on global memory, over all batches of a launch.
 
     Accesses of two blocks are ordered if the first block released after its access (by a fence and
     then an atomic, or by an atomic with release semantics) and the second block acquired later (by
@@ -60,8 +61,9 @@ class GlobalRaces:
     the same variable is not checked.
     """
 
-    def __init__(self, launch: KernelLaunch) -> None:
+    def __init__(self, launch: KernelLaunch, written: frozenset[int] = frozenset()) -> None:
         self._launch = launch
+        self._changed = set(written)
         self._grain = smallest_access(launch.program)
         cells = len(launch.arena.data) // self._grain + 64
         self._time = 1
@@ -70,9 +72,15 @@ class GlobalRaces:
         self._reads = [BlockTrace(cells) for _ in range(2)]
         # Strong accesses, which may meet atomics and other strong accesses at any time.
         self._strong_written = BlockTrace(cells, strong=True)
+        self._strong_before = BlockTrace(cells, strong=True)
         self._strong_reads = [BlockTrace(cells, strong=True) for _ in range(2)]
         steps = launch.program.steps
-        self._returning: Array = np.array([step.opcode.base == "atom" for step in steps])
+        flows = map(defined_and_used, steps)
+        read = {n for defined, used in flows for n in used if n not in defined}
+        self._returning: Array = np.array(
+            [s.opcode.base == "atom" and bool(read.intersection(defined_and_used(s)[0]))
+             for s in steps]
+        )  # fmt: skip
         self._met_strong = False
         self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
@@ -140,7 +148,35 @@ class GlobalRaces:
         strong: bool,
         same: Callable[[], Array] | None = None,
     ) -> bool:
-        """Record one access; report it if it races with an access by another block."""
+        """Record one access; report it if it races with another thread's."""
+        self._within_block(state, lanes, good, size, step, write, strong, same)
+        return self._launch.blocks > 1 and self._between_blocks(
+            state, lanes, good, size, step, write, strong, same
+        )
+
+    def _within_block(
+        self, state: State, lanes: ActiveLanes, good: Array | None, size: int, step: int,
+        write: bool, strong: bool, same: Callable[[], Array] | None,
+    ) -> None:  # fmt: skip
+        races = state.thread_races
+        if races is None:
+            return
+        offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, 0)
+        there = ActiveLanes(offsets.astype(np.int64) + races.shared_size, lanes.mask, lanes.shape)
+        if not write or same is None:
+            races.access(there, good, size, step, write=write, strong=strong)
+            return
+        kept = same()
+        changed = ~kept if good is None else good & ~kept
+        kept = kept if good is None else good & kept
+        races.access(there, changed, size, step, write=True, strong=strong)
+        if kept.any():
+            races.access(there, kept, size, step, write=False, strong=strong, kept=True)
+
+    def _between_blocks(
+        self, state: State, lanes: ActiveLanes, good: Array | None, size: int, step: int,
+        write: bool, strong: bool, same: Callable[[], Array] | None,
+    ) -> bool:  # fmt: skip
         if strong:
             words = self._launch.program.steps[step].opcode.segments
             self.signal(state, lanes.mask, releases=not RELEASES.isdisjoint(words))
@@ -168,15 +204,29 @@ class GlobalRaces:
                         bad &= ~self._came_last(cells, trace.when[cells], me)
                     bad = differing(bad)
                     self._report(state, bad, numbers, trace, step, offsets, cells, write, verb)
-            if write:
+            if write and strong:
+                self._record_two(self._strong_written, self._strong_before, cells, me, step)
+            elif write:
                 mine.record(cells, me, self._time, step)
-                collided |= bool((mine.block[cells] != me).any())
             else:
                 self._record_read(cells, me, step, strong)
+            collided |= write and bool((mine.block[cells] != me).any())
         return collided
 
+    def _record_two(
+        self, last: BlockTrace, before: BlockTrace, cells: Array, me: Array, step: int
+    ) -> None:
+        """Record strong writes: each cell's last one, and the last one by another block."""
+        moved = (last.block[cells] != me) & (last.block[cells] > 0)
+        there = cells[moved]
+        before.block[there] = last.block[there]
+        before.when[there], before.step[there] = last.when[there], last.step[there]
+        last.record(cells, me, self._time, step)
+        beaten = last.block[cells] != me
+        before.record(cells[beaten], me[beaten], self._time, step)
+
     def _came_last(self, cells: Array, when: Array, me: Array) -> Array:
-        """Tell where a block's own atomic, whose result it knows, came after the other accesses.
+        """Tell where a block's own atomic, whose result it uses, came after the other accesses.
 
         So the block that an atomic counter names as the last one may reset the counter.
         """
@@ -192,7 +242,7 @@ class GlobalRaces:
         found = [(self._written, "written")]
         alike = not strong and self._met_strong
         if alike:
-            found.append((self._strong_written, "written"))
+            found += [(self._strong_written, "written"), (self._strong_before, "written")]
         if write:
             reads = [*self._reads, *(self._strong_reads if alike else ())]
             found += [(trace, "read") for trace in reads]

@@ -164,6 +164,17 @@ class KernelProgram(Struct):
     max_threads: int = 0
     required_cluster: tuple[int, int, int] | None = None
     largest_cluster: int = 1
+    replicates: bool = False
+    """Whether lanes hold copies of other lanes' values, as in what Triton compiles."""
+
+    @property
+    def synchronises_grid(self) -> bool:
+        """Tell whether blocks may wait for all blocks, by cooperative groups' ``grid.sync()``."""
+        return any(
+            isinstance(operand, Special) and operand.name in ("envreg1", "envreg2")
+            for step in self.steps
+            for operand in step.operands
+        )
 
     def place(self, step: int) -> StepLocation:
         """Return the location of a step."""

@@ -12,14 +12,19 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
+from gpuemu_flow.emulator.block_races import MoreWrittenError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
 from gpuemu_flow.emulator.clusters import size_of, together
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.dimensions import LaunchShape, check_dimensions
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, CheckFinding, plain_function
+from gpuemu_flow.emulator.findings import (
+    DEFAULT_CHECKS,
+    CheckFinding,
+    plain_function,
+    readable_function,
+)
 from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
 from gpuemu_flow.emulator.machine import BlockMachine
@@ -30,6 +35,7 @@ from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.lint.ptx import Function, read_ptx
+from gpuemu_flow.lint.rules.unset_constant import unset_constants
 from gpuemu_flow.model.errors import Problem, did_you_mean
 
 BATCH_THREADS = 32768
@@ -38,12 +44,19 @@ BATCH_THREADS = 32768
 BATCH_LOCAL = 1 << 26
 """Largest number of bytes of local memory of the threads of one batch."""
 
+GRID_WORKSPACE = 1024
+"""Bytes that the driver gives the barrier of all blocks (``grid.sync()``)."""
+
 DEFAULT_BUDGET = 20_000_000_000
 """Largest number of thread instructions of one launch, unless the launch sets another limit."""
 
 
 class BufferArgument(Struct, frozen=True):
-    """A buffer in global memory."""
+    """A buffer in global memory.
+
+    A buffer `beside` the parameters is one that a structure points to, or the content of the
+    module's variable `symbol`.
+    """
 
     data: Array
     initialised: bool = True
@@ -51,12 +64,21 @@ class BufferArgument(Struct, frozen=True):
     kept: bool = False
     offset: int = 0
     tensor: TensorMap | None = None
+    beside: bool = False
+    symbol: str = ""
 
 
 class ScalarArgument(Struct, frozen=True):
     """The bytes of a number or structure that is passed by value."""
 
     data: bytes
+
+
+class StructArgument(Struct, frozen=True):
+    """A structure that is passed by value; `pointers` are its offsets that point to arguments."""
+
+    data: bytes
+    pointers: tuple[tuple[int, int], ...] = ()
 
 
 class PointerArgument(Struct, frozen=True):
@@ -67,7 +89,7 @@ class PointerArgument(Struct, frozen=True):
     tensor: TensorMap | None = None
 
 
-Argument = BufferArgument | ScalarArgument | PointerArgument
+Argument = BufferArgument | ScalarArgument | StructArgument | PointerArgument
 
 
 class LaunchResult(Struct, frozen=True):
@@ -159,21 +181,27 @@ class Kernel(Struct, dict=True):
                 return _result(launch, buffers, arguments, "c", "")
             note = "a check found something, which numpy describes"
             launch, buffers = prepared()
-        try:
-            self.run(launch, ids)
-        except EveryLoadCountsError:
-            launch, buffers = prepared()
-            self.run(launch, ids, every_load=True)
-        return _result(launch, buffers, arguments, "numpy", note)
+        written: frozenset[int] = frozenset()
+        while True:
+            try:
+                self.run(launch, ids, written=written)
+            except MoreWrittenError as more:
+                written, (launch, buffers) = more.written, prepared()
+            else:
+                return _result(launch, buffers, arguments, "numpy", note)
 
-    def run(self, launch: KernelLaunch, ids: Array, *, every_load: bool = False) -> None:
+    def run(
+        self, launch: KernelLaunch, ids: Array, *, written: frozenset[int] = frozenset()
+    ) -> None:
         """Run blocks with numpy, batch by batch.
 
-        Raises EveryLoadCountsError when the launch must be made again with every load recorded.
+        `written` has the numbers of buffers that an earlier attempt at this launch wrote.
+
+        Raises MoreWrittenError when the launch must be made again, with more of them.
         """
         races: GlobalRaces | None = None
-        if "race" in launch.checks and launch.blocks > 1:
-            races = GlobalRaces(launch) if every_load else QuickGlobalRaces(launch)
+        if "race" in launch.checks:
+            races = QuickGlobalRaces(launch, written)
         machine = BlockMachine(launch, self._blocks, self._code)
         machine.global_races = races
         local = max(1, self.program.local_bytes)
@@ -203,15 +231,16 @@ class Kernel(Struct, dict=True):
         program = self.program
         sizes = []
         for arguments in lists:
-            if len(arguments) != len(program.parameters):
+            given = sum(not getattr(a, "beside", False) for a in arguments)
+            if given != len(program.parameters):
                 names = ", ".join(f"{p.name} (.{p.type})" for p in program.parameters)
                 raise bad_argument(
-                    f"{program.name} takes {len(program.parameters)} arguments, "
-                    f"not {len(arguments)}",
+                    f"{program.name} takes {len(program.parameters)} arguments, not {given}",
                     f"its parameters: {names}" if names else "",
                 )
             sizes += [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
             sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
+        sizes += [GRID_WORKSPACE] * program.synchronises_grid
         if len(lists) == 1:
             arena = LaunchArena(sizes)
             made = [_place(program, lists[0], arena)]
@@ -222,10 +251,14 @@ class Kernel(Struct, dict=True):
                 shared_arena.begin_case()
                 made.append(_place(program, arguments, shared_arena))
         first, cases = made[0][0], tuple(case for case, _ in made)
+        workspace = 0
+        if program.synchronises_grid:
+            data = bytes(GRID_WORKSPACE)
+            workspace = arena.allocate("the grid's barrier", GRID_WORKSPACE, data, 1)
         launch = KernelLaunch(
             program, arena, shape.grid, shape.block, first.parameters,
             first.parameter_address, first.symbols, shared, checks, budget * len(lists),
-            cases if len(lists) > 1 else (), cluster=shape.cluster,
+            cases if len(lists) > 1 else (), cluster=shape.cluster, workspace=workspace,
         )  # fmt: skip
         return launch, [buffers for _, buffers in made]
 
@@ -234,47 +267,80 @@ def _place(
     program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
 ) -> tuple[CaseMemory, list[int]]:
     """Allocate the memory of one case: module variables, buffers and parameters."""
-    symbols = []
+    symbols, set_by = [], _symbols(program, arguments)
+    buffers = [-1] * len(arguments)
     for variable in program.globals:
         data = variable.initial.ljust(variable.size, b"\0")
+        number = set_by.get(variable.name, -1)
+        if number >= 0:
+            raw = arguments[number].data.tobytes()  # type: ignore[union-attr]
+            data = raw + data[len(raw) :]
         symbols.append(
             arena.allocate(variable.name, variable.size, data, 1, writable=not variable.constant)
         )
+        if number >= 0:
+            buffers[number] = len(arena.buffers) - 1
     numbers = {v.name: n for n, v in enumerate(program.globals)}
     for variable, address in zip(program.globals, symbols, strict=True):
-        for offset, name, added in variable.pointers:
+        for offset, name, added in variable.pointers if variable.name not in set_by else ():
             where = address - GLOBAL_BASE + offset
             value = struct.pack("<Q", symbols[numbers[name]] + added)
             arena.data[where : where + 8] = np.frombuffer(value, np.uint8)
-    block, buffers = _pack(program, arguments, arena)
+    block = _pack(program, arguments, arena, buffers)
     address = arena.allocate("the parameters", len(block), bytes(block), 1, writable=False)
     return CaseMemory(bytes(block), address, symbols), buffers
 
 
+def _symbols(program: KernelProgram, arguments: Sequence[Argument]) -> dict[str, int]:
+    """Return the numbers of the arguments that are the content of variables, by these."""
+    found: dict[str, int] = {}
+    for number, argument in enumerate(arguments):
+        wanted = argument.symbol if isinstance(argument, BufferArgument) else ""
+        if not wanted:
+            continue
+        known = {readable_function(v.name): v for v in program.globals}
+        variable = known.get(wanted) or next(
+            (v for name, v in known.items() if name.rpartition("::")[2] == wanted), None
+        )
+        if variable is None:
+            hint = (
+                did_you_mean(wanted, tuple(known)) or "the kernel uses no variables of its module"
+            )
+            raise bad_argument(f"{program.name} uses no variable {wanted!r}", hint)
+        size = argument.data.nbytes  # type: ignore[union-attr]
+        if size > variable.size:
+            raise bad_argument(f"{wanted} has {variable.size:,} bytes, its content {size:,}")
+        found[variable.name] = number
+    return found
+
+
 def _pack(
-    program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide
-) -> tuple[bytearray, list[int]]:
-    """Allocate the buffers, and write the arguments to a parameter block."""
+    program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide,
+    buffers: list[int],
+) -> bytearray:  # fmt: skip
+    """Allocate the buffers, and write the arguments to a parameter block.
+
+    The numbers of the buffers are written to `buffers`, in the order of the arguments.
+    """
     block = bytearray(program.parameter_bytes + 16)
-    buffers = []
-    for parameter, argument in zip(program.parameters, arguments, strict=True):
-        if isinstance(argument, (BufferArgument, PointerArgument)):
-            _check_pointer(parameter, argument)
-        if isinstance(argument, BufferArgument):
+    for number, argument in enumerate(arguments):
+        if isinstance(argument, PointerArgument):
+            buffers[number] = buffers[argument.argument]
+        elif isinstance(argument, BufferArgument) and not argument.symbol:
             data = np.ascontiguousarray(argument.data)
             raw = data.tobytes() if argument.initialised or argument.kept else None
-            name = argument.name or parameter.name
-            address = arena.allocate(
+            name = argument.name or program.parameters[number].name
+            arena.allocate(
                 name, data.nbytes, raw, max(1, data.itemsize), initialised=argument.initialised
             )
-            buffers.append(len(arena.buffers) - 1)
-            piece = _pointer(argument, address)
-        elif isinstance(argument, PointerArgument):
-            buffers.append(buffers[argument.argument])
-            start = arena.buffers[buffers[-1]].start
-            piece = _pointer(argument, GLOBAL_BASE + start)
+            buffers[number] = len(arena.buffers) - 1
+    for number, (parameter, argument) in enumerate(
+        zip(program.parameters, arguments, strict=False)
+    ):
+        if isinstance(argument, (BufferArgument, PointerArgument)):
+            _check_pointer(parameter, argument)
+            piece = _pointer(argument, GLOBAL_BASE + arena.buffers[buffers[number]].start)
         else:
-            buffers.append(-1)
             piece = argument.data
             if len(piece) != parameter.size:
                 raise bad_argument(
@@ -282,7 +348,10 @@ def _pack(
                     f"the argument has {len(piece)}"
                 )
         block[parameter.offset : parameter.offset + len(piece)] = piece
-    return block, buffers
+        for offset, target in getattr(argument, "pointers", ()):
+            start = arena.buffers[buffers[target]].start
+            struct.pack_into("<Q", block, parameter.offset + offset, GLOBAL_BASE + start)
+    return block
 
 
 def _check_pointer(parameter: KernelParameter, argument: BufferArgument | PointerArgument) -> None:
@@ -304,6 +373,13 @@ def _pointer(argument: BufferArgument | PointerArgument, start: int) -> bytes:
     if argument.tensor is None:
         return struct.pack("<Q", address)
     return replace(argument.tensor, address=address).encode()
+
+
+def unset_symbols(program: KernelProgram, arguments: Sequence[Argument]) -> list[str]:
+    """Return the names of the constants that the kernel uses and nothing gave a content."""
+    given = _symbols(program, arguments)
+    (function,) = [f for f in program.module.functions if f.name == program.name]
+    return [readable_function(n) for n in unset_constants(function) if n not in given]
 
 
 def _result(
@@ -350,25 +426,34 @@ def read_entries(data: bytes, file: str) -> list[Function]:
 
 
 def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
-    """Choose a kernel by its name in the PTX, or by the function name that a C++ symbol contains.
+    """Choose a kernel by its name in the PTX, or by its name in C++, with or without namespaces
+    and template arguments.
 
     An empty name chooses the only kernel.
 
     Raises LaunchError if not exactly one kernel has the name, or the name is empty and there are
     several kernels.
     """
-    names = [entry.name for entry in entries]
+    names = [readable_function(entry.name) for entry in entries]
     chosen = [e for e in entries if e.name == name]
-    if not chosen and name:
-        chosen = [e for e in entries if plain_function(e.name) == name]
     if not name and len(entries) == 1:
         chosen = list(entries)
+    wanted = name.replace(" ", "")
+    for readable in (readable_function, _without_namespaces, plain_function):
+        if not chosen and name:
+            chosen = [e for e in entries if readable(e.name).replace(" ", "") == wanted]
     if len(chosen) != 1:
         problem = f"no kernel {name!r}" if name else "several kernels; name one with --entry"
         if len(chosen) > 1:
+            names = [readable_function(entry.name) for entry in chosen]
             problem = f"{name!r} is the name of {len(chosen)} kernels"
         raise bad_launch(f"{file}: {problem}", did_you_mean(name, tuple(names)))
     return chosen[0]
+
+
+def _without_namespaces(symbol: str) -> str:
+    name, bracket, arguments = readable_function(symbol).partition("<")
+    return name.rpartition("::")[2] + bracket + arguments
 
 
 def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 
 from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
@@ -26,6 +27,18 @@ def align_up(offset: int, alignment: int) -> int:
     """Round an offset up to a multiple of `alignment`."""
     alignment = max(1, alignment)
     return -(-offset // alignment) * alignment
+
+
+def lay_out_members(members: Sequence[bytes]) -> tuple[bytes, list[int]]:
+    """Place the members of a structure as C does; return its bytes and their offsets."""
+    data, offsets, most = bytearray(), [], 1
+    for member in members:
+        size = len(member)
+        most = max(most, size)
+        data += bytes(align_up(len(data), size) - len(data))
+        offsets.append(len(data))
+        data += member
+    return bytes(data) + bytes(align_up(len(data), most) - len(data)), offsets
 
 
 def header_lists(function: Function) -> tuple[list[Variable], list[Variable]]:

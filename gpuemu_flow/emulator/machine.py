@@ -75,18 +75,18 @@ class BlockMachine(Printing):
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
         """Record that threads passed a barrier."""
-        if self.shared_races is not None:
-            self.shared_races.barrier(released, arrived)
+        if self.thread_races is not None:
+            self.thread_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
         """Record that threads arrived at a barrier without waiting."""
-        return None if self.shared_races is None else self.shared_races.arrive(group)
+        return None if self.thread_races is None else self.thread_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
         """Execute ``bar.warp.sync``."""
         self.check_members(members, mask, step)
-        if self.shared_races is not None:
-            self.shared_races.warp_barrier(None if mask is None else self.spread(mask))
+        if self.thread_races is not None:
+            self.thread_races.warp_barrier(None if mask is None else self.spread(mask))
 
     def cluster_arrived(self, group: Array, releases: bool) -> None:
         """Record that threads arrived at the barrier of their cluster.

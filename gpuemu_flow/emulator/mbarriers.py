@@ -112,9 +112,9 @@ class Mbarriers(Asynchronous):
         A thread that later waits at the object takes over these clocks. What it does afterwards
         is then ordered after everything that the arriving threads did before.
         """
-        if self.shared_races is not None:
+        if self.thread_races is not None:
             places = self._places(space, address, active)
-            self.shared_races.signal(places, np.flatnonzero(active))
+            self.thread_races.signal(places, np.flatnonzero(active))
 
     def arrive_with_copies(
         self, space: str, address: Array, increment: bool, mask: Array | None, step: int
@@ -180,9 +180,9 @@ class Mbarriers(Asynchronous):
                 self.worked(passed)
             if self.cluster_size > 1 and self.global_races is not None:
                 self.global_races.acquire(self, passed)
-            if self.shared_races is not None:
+            if self.thread_races is not None:
                 passed_places = self._places(space, address, passed)
-                self.shared_races.learn(passed_places, np.flatnonzero(passed))
+                self.thread_races.learn(passed_places, np.flatnonzero(passed))
         else:
             self.idle |= active
             self.any_idle = True

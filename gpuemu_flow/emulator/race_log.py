@@ -1,4 +1,4 @@
-"""Races on shared memory between barriers; most intervals are cleared without an exact analysis.
+"""Races between barriers; most intervals are cleared without an exact analysis.
 
 An interval lies between two barriers that all threads join. Its accesses are logged. At the second
 barrier, the log is dropped if it has no writes, or if no thread touched bytes that another thread
@@ -19,7 +19,10 @@ from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
 
 MOST_LANES = 1 << 22
-"""Limit on lanes of logged accesses; beyond it, each access of an interval is checked when made."""
+"""Limit on lanes of logged accesses; beyond it, the log is examined before its interval ends."""
+
+_ATOMICS, _SEVERAL = -1, -2
+"""Owners of cells to which any lanes made strong accesses, and that several lanes read."""
 
 
 class _Access(Struct):
@@ -55,7 +58,8 @@ class LoggedRaces(SharedRaces):
         self._noted = 0
         self._wrote = False
         self._exact = False
-        self._owner: Array = np.zeros(size // self._grain + 64, np.int32)
+        self._owner: Array = np.zeros(self._size, np.int32)
+        self._owned: list[Array] = []
         self._everyone: Array = np.arange(1, state.full.size + 1, dtype=np.int32)
 
     def access(
@@ -78,7 +82,7 @@ class LoggedRaces(SharedRaces):
         self._wrote |= write
         self._noted += lanes.offsets.size + 256
         if self._noted > MOST_LANES:
-            self.make_exact()
+            self._settle()
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
         """Join the vector clocks of the warps that a barrier releases."""
@@ -137,9 +141,28 @@ class LoggedRaces(SharedRaces):
         """Examine the logged interval, which ends here, for races; then clear the log."""
         log, wrote = self._log, self._wrote
         self._log, self._noted, self._wrote = [], 0, False
-        if wrote and not self._are_apart([e for e in log if isinstance(e, _Access)]):
+        if wrote and not self._are_apart(log):
             for event in log:
                 self._replay(event)
+        if sum(cells.size for cells in self._owned) > self._owner.size >> 4:
+            self._owner = np.zeros(self._size, np.int32)
+        for cells in self._owned:
+            self._owner[cells] = 0
+        self._owned.clear()
+
+    def _settle(self) -> None:
+        """Examine the log so far; keep only who accessed what, unless there may be a race."""
+        if not self._wrote or not self._are_apart(self._log):
+            self.make_exact()
+            return
+        log, self._log, self._noted = self._log, [], 0
+        for event in log:
+            self._replay(event, checked=False)
+            if isinstance(event, _Access) and not event.write and not self._own(event):
+                lanes, good = self._whole(event)
+                for cells in self._cells(lanes, good, event.size):
+                    self._owned.append(cells)
+                    self._owner[cells] = _SEVERAL
 
     def make_exact(self) -> None:
         """Replay the accesses since the last barrier of all threads; check later ones at once."""
@@ -151,7 +174,7 @@ class LoggedRaces(SharedRaces):
         for event in log:
             self._replay(event)
 
-    def _replay(self, event: _Access | _WarpBarrier | _Fence) -> None:
+    def _replay(self, event: _Access | _WarpBarrier | _Fence, *, checked: bool = True) -> None:
         if isinstance(event, _WarpBarrier):
             super().warp_barrier(event.chosen)
             return
@@ -159,9 +182,9 @@ class LoggedRaces(SharedRaces):
             super().fence(event.chosen)
             return
         lanes, good = self._whole(event)
-        super().access(
-            lanes, good, event.size, event.step, write=event.write, strong=event.strong,
-            kept=event.kept,
+        self._of_lanes(
+            lanes, good, event.size, event.step, event.write, event.strong, event.kept,
+            checked=checked,
         )  # fmt: skip
 
     def _whole(self, event: _Access) -> tuple[ActiveLanes, Array | None]:
@@ -188,29 +211,22 @@ class LoggedRaces(SharedRaces):
         me = self._everyone if lanes.mask is None else self._everyone[lanes.mask.reshape(-1)]
         return me if good is None else me[good]
 
-    def _are_apart(self, accesses: list[_Access]) -> bool:
-        """Tell whether no thread accessed bytes that another thread wrote."""
-        owner = self._owner
-        written: list[Array] = []
-        apart = True
-        for event in accesses:
-            if event.write and apart:
-                apart = self._own(event, written)
-        for event in accesses:
-            if apart and not event.write:
-                apart = self._reads_own(event)
-        for cells in written:
-            owner[cells] = 0
-        return apart
+    def _are_apart(self, log: list[_Access | _WarpBarrier | _Fence]) -> bool:
+        """Tell whether no thread accessed bytes that another thread wrote, atomics aside."""
+        accesses = [event for event in log if isinstance(event, _Access)]
+        return all(self._own(event) for event in accesses if event.write) and all(
+            self._reads_own(event) for event in accesses if not event.write
+        )
 
-    def _own(self, event: _Access, written: list[Array]) -> bool:
+    def _own(self, event: _Access) -> bool:
+        """Mark the cells of an access as its lanes'; return False if they are another lane's."""
         lanes, good = self._whole(event)
-        me = self._owners(lanes, good)
+        me: Array | int = _ATOMICS if event.strong else self._owners(lanes, good)
         for cells in self._cells(lanes, good, event.size):
             before = self._owner[cells]
             if before.any() and ((before != 0) & (before != me)).any():
                 return False
-            written.append(cells)
+            self._owned.append(cells)
             self._owner[cells] = me
             if (self._owner[cells] != me).any():
                 return False
@@ -221,7 +237,7 @@ class LoggedRaces(SharedRaces):
         if not any(self._owner[cells].any() for cells in small):
             return True
         lanes, good = self._whole(event)
-        me = self._owners(lanes, good)
+        me: Array | int = _ATOMICS if event.strong else self._owners(lanes, good)
         for cells in self._cells(lanes, good, event.size):
             owner = self._owner[cells]
             if ((owner != 0) & (owner != me)).any():

@@ -1,4 +1,8 @@
-"""Races on shared memory between barriers."""
+"""Races of a block's threads between barriers: on shared memory, and on global memory.
+
+The places of a batch are the bytes of its shared memory and, behind them, those of global memory.
+On these, only accesses of one block are compared here; `global_races` compares those of blocks.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,8 @@ class SharedRaces:
         self._s = state
         self._describe = describe
         self._grain = smallest_access(state.launch.program)
-        cells = size // self._grain + 64
+        self.shared_size = size
+        cells = (size + len(state.launch.arena.data)) // self._grain + 64
         rows, self._warps = state.count, state.width // WARP
         self._clock: Array = np.zeros((rows, self._warps, self._warps), np.int32)
         lanes = np.arange(rows * state.width)
@@ -65,6 +70,9 @@ class SharedRaces:
         # Strong accesses, which may meet atomics and other strong accesses at any time.
         self._strong: tuple[_Trace, tuple[_Trace, _Trace]] | None = None
         self._made_flags: FlagOrder | None = None
+        # The place that each lane last read at a step, in kernels whose lanes replicate others.
+        self._loaded: dict[int, Array] = {}
+        self._replicates = state.launch.program.replicates
 
     def access(
         self,
@@ -78,16 +86,22 @@ class SharedRaces:
         kept: bool = False,
     ) -> None:
         """Record one access; report it if it races with an access by another thread."""
+        self._of_lanes(lanes, good, size, step, write, strong, kept, checked=True)
+
+    def _of_lanes(
+        self, lanes: ActiveLanes, good: Array | None, size: int, step: int, write: bool,
+        strong: bool, kept: bool, *, checked: bool,
+    ) -> None:  # fmt: skip
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
         if good is not None:
             me, offsets = me[good], offsets[good]
         if me.size:
-            self._access(me, offsets, size, step, write, strong=strong, kept=kept)
+            self._access(me, offsets, size, step, write, strong=strong, kept=kept, checked=checked)
 
     def _access(
         self, me: Array, offsets: Array, size: int, step: int, write: bool, *, strong: bool,
-        kept: bool = False,
+        kept: bool = False, checked: bool = True,
     ) -> None:  # fmt: skip
         row, warp = self._row[me], self._warp[me]
         if kept:
@@ -96,11 +110,18 @@ class SharedRaces:
             if self._strong is None:
                 self._strong = (_Trace(self._size), (_Trace(self._size), _Trace(self._size)))
             if self._flags.is_useful:
-                self._flags.meet(
-                    self._clock, offsets // self._grain, row, warp, step, write or kept
-                )
+                # Which flag of global memory orders two threads is not checked, as between blocks.
+                flags = offsets // self._grain
+                if self._is_global(offsets):
+                    flags = self.shared_size // self._grain + row
+                self._flags.meet(self._clock, flags, row, warp, step, write or kept)
+        elif self._replicates and not write and not kept and self._is_global(offsets):
+            known = self._loaded.get(step)
+            if known is None:
+                known = self._loaded[step] = np.full(self._s.full.size, -1, np.int64)
+            known[me] = offsets
         now = self._clock[row, warp, warp]
-        others = () if kept else self._conflicting(write, strong)
+        others = self._conflicting(write, strong) if checked and not kept else ()
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
             for trace, verb in others:
@@ -111,11 +132,35 @@ class SharedRaces:
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
 
+    def _is_global(self, places: Array) -> bool:
+        """Tell whether the places of an access lie in global memory: all or none of them do."""
+        return int(places[0]) >= self.shared_size
+
+    def _same_block(self, cells: Array, me: Array, who: Array) -> Array:
+        """Mark the pairs of lanes that are to be compared; see the module's docstring."""
+        if int(cells[0]) * self._grain < self.shared_size:
+            return np.ones(me.shape, bool)
+        return np.asarray(me // self._s.width == who // self._s.width)
+
+    def replicas(self, me: Array, who: Array, loads: Array) -> Array:
+        """Mark the pairs of lanes that last read the same place at some loads.
+
+        Where lanes hold copies of each other's values, as in Triton's kernels, only one of them
+        stores; what another one reads before or after that is not used.
+        """
+        found = np.zeros(me.shape, bool)
+        for step in np.unique(loads).tolist() if self._loaded else ():
+            places = self._loaded.get(step)
+            if places is not None:
+                found |= (loads == step) & (places[me] == places[who]) & (places[me] >= 0)
+        return found
+
     @property
     def _flags(self) -> FlagOrder:
         """Return the order of accesses that flags establish; compute it on the first call."""
         if self._made_flags is None:
-            self._made_flags = FlagOrder(self._s.launch.program, self._size)
+            cells = self.shared_size // self._grain + self._s.count
+            self._made_flags = FlagOrder(self._s.launch.program, cells)
         return self._made_flags
 
     def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
@@ -157,12 +202,19 @@ class SharedRaces:
         self, cells: Array, me: Array, row: Array, warp: Array, now: Array, step: int, strong: bool
     ) -> None:
         first, second = self._strong[1] if strong and self._strong else self._reads
-        free = (first.who[cells] < 0) | (first.who[cells] == me)
+        who = first.lane(cells)
+        free = (who < 0) | (who == me) | ~self._same_block(cells, me, who)
         free |= ~first.unordered(self, cells, row, warp)
         first.record(cells[free], me[free], now[free], step)
-        others = first.who[cells] != me
+        others = first.lane(cells) != me
         if others.any():
             second.record(cells[others], me[others], now[others], step)
+
+    def describe(self, place: int, step: int) -> str:
+        """Describe a place that an instruction accesses, as an element of a variable."""
+        if place >= self.shared_size:
+            return self._s.launch.arena.describe(place - self.shared_size)
+        return self._describe(place, self._element(step))
 
     def _element(self, step: int) -> int:
         return SIZES.get(self._s.launch.program.steps[step].opcode.type, 4)
@@ -217,7 +269,7 @@ class SharedRaces:
         row = other // self._s.width
         self._s.report_lanes(
             "race", f"volatile-{rule}" if both else rule, numbers, step,
-            lambda _: f"{'writes' if write else 'reads'} {self._describe(at, self._element(step))} "
+            lambda _: f"{'writes' if write else 'reads'} {self.describe(at, step)} "
             f"by {self._thread(int(numbers[0]))}, {verb} by {self._thread(other)} "
             f"(block {show_index(self._s.block_index(row))}) at {THERE} with no barrier in between"
             f"{ORDERS_NOTHING if both else ''}",
@@ -287,23 +339,27 @@ class SharedRaces:
 
 
 class _Trace:
-    """The last access of one kind to each cell: lane, time and instruction."""
+    """The last access of one kind to each cell: lane (counted from 1), time and instruction."""
 
     def __init__(self, cells: int) -> None:
-        self.who: Array = np.full(cells, -1, np.int32)
+        self._who: Array = np.zeros(cells, np.int32)
         self.when: Array = np.zeros(cells, np.int32)
         self.step: Array = np.zeros(cells, np.int32)
 
     def record(self, cells: Array, me: Array, now: Array, step: int) -> None:
-        self.who[cells] = me
+        self._who[cells] = me + 1
         self.when[cells] = now
         self.step[cells] = step
+
+    def lane(self, cells: Array | slice) -> Array:
+        """Return the lanes that made the accesses; -1 where there was none."""
+        return np.asarray(self._who[cells] - 1)
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
         """Mark the accesses that are not ordered after this trace's last access to the
         same cell.
         """
-        who = self.who[cells]
+        who = self.lane(cells)
         known = races.knows(row, warp, np.maximum(who, 0))
         return (who >= 0) & (self.when[cells] >= known)
 
@@ -314,11 +370,14 @@ class _Trace:
         """Report accesses that are not ordered after another thread's last access to the
         same cell.
         """
-        who = self.who[cells]
+        who = self.lane(cells)
         bad = (who >= 0) & (who != me)
         if not bad.any():
             return
-        bad &= self.unordered(races, cells, row, warp)
+        bad &= self.unordered(races, cells, row, warp) & races._same_block(cells, me, who)
+        if bad.any() and (not write or verb == "read"):
+            loads = self.step[cells] if write else np.full(me.shape, step)
+            bad &= ~races.replicas(me, who, loads)
         if bad.any():
             races.report(bad, me, who, self.step[cells], step, verb, write, offsets)
 
@@ -340,7 +399,9 @@ class FlagOrder:
             if is_strong(step) and step.opcode.base in ("ld", "st", *_ATOMICS)
         }
         self._strong = strong
-        self.is_useful = any(program.steps[n].opcode.space in ("shared", "") for n in strong)
+        self.is_useful = any(
+            program.steps[n].opcode.space in ("shared", "global", "") for n in strong
+        )
         self._atomic = {n for n in strong if program.steps[n].opcode.base in _ATOMICS}
         self._releasing = {
             n for n in strong if RELEASES.intersection(program.steps[n].opcode.segments)

@@ -27,6 +27,7 @@ from gpuemu_flow.emulator.launch import (
     ScalarArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.emulator.types import DTYPES, SIZES, WARP, Array
 from gpuemu_flow.emulator.variants import find_flips, make_variants
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
@@ -64,7 +65,7 @@ def cover(path: Path) -> list[KernelCoverage]:
 def run_file(
     path: Path, entry: str | None, grid: str, block: str, texts: Sequence[str], *, shared: int,
     checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
-    cluster: str | None = None,
+    cluster: str | None = None, symbols: Sequence[str] = (),
 ) -> Run:  # fmt: skip
     """Launch one kernel of a PTX file, and launch it again for the checks that need more
     launches.
@@ -72,7 +73,7 @@ def run_file(
     if entry == "":  # such as a variable of a script that is not set
         raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
     kernel = load_kernel(read_ptx_file(path), str(path), entry or "")
-    arguments = parse_arguments(texts, kernel.parameters, seed)
+    arguments = parse_arguments(texts, kernel.parameters, seed) + _symbols(symbols, seed)
     names = parse_checks(checks)
     blocks, threads = parse_dimensions("grid", grid), parse_dimensions("block", block)
     together = () if cluster is None else parse_dimensions("cluster", cluster)
@@ -262,9 +263,23 @@ def parse_arguments(
     return found
 
 
+def _symbols(texts: Sequence[str], seed: int) -> list[NamedArgument]:
+    """Read ``--symbol`` texts: variables of the module, and the buffers that are their content."""
+    found = []
+    for text in texts:
+        name, _, value = text.partition("=")
+        made = _parse_value(name, value.strip(), KernelParameter(name, "u64", 0, 8), seed)
+        if not isinstance(made, BufferArgument):
+            raise bad_argument(f"--symbol {text!r} is no name=buffer", "for example w=f32[4]:ones")
+        found.append(NamedArgument(name, replace(made, beside=True, symbol=name)))
+    return found
+
+
 def _parse_value(name: str, value: str, parameter: KernelParameter, seed: int) -> Argument:
     if value.startswith("@"):
         return BufferArgument(_read_file(name, value[1:]), name=name)
+    if value[:1] + value[-1:] == "{}":
+        return ScalarArgument(_members(name, value[1:-1]))
     match = _BUFFER.match(value)
     if match is not None:
         kind, dims, fill = match.groups()
@@ -332,14 +347,17 @@ def _filled(
 def _number(name: str, kind: str | None, text: str, parameter: KernelParameter) -> ScalarArgument:
     if kind is not None:
         dtype = _element_type(name, kind)
-    elif SIZES.get(parameter.type, 0) == parameter.size:
+    elif parameter.size in (1, 2, 4, 8):
         integral = _as_integer(text) is not None
-        code = DTYPES[parameter.type]
+        whole = SIZES.get(parameter.type, 0) == parameter.size
+        code = DTYPES[parameter.type] if whole else f"u{parameter.size}"
         if parameter.type[0] == "b" and not integral:
             code = {2: "f2", 4: "f4", 8: "f8"}.get(parameter.size, code)
         dtype = np.dtype(code)
     else:
-        raise bad_argument(f"{name}: {parameter.size} bytes by value need a file: @file.npy")
+        raise bad_argument(
+            f"{name} is a structure of {parameter.size} bytes", "write {5, f32:0.5} or @file.npy"
+        )
     value = _as_integer(text)
     if dtype.kind in "iub":
         if value is None:
@@ -353,6 +371,21 @@ def _number(name: str, kind: str | None, text: str, parameter: KernelParameter) 
     except (ValueError, OverflowError):
         raise bad_argument(f"{name}: {text!r} is no number") from None
     return ScalarArgument(np.array(number).astype(dtype).tobytes())
+
+
+def _members(name: str, text: str) -> bytes:
+    """Read the members of a structure: ``i32:5, f32:0.5``; without a type an int or a float."""
+    found = []
+    for part in text.split(","):
+        match = _NUMBER.match(part.strip())
+        if match is None:
+            raise bad_argument(f"{name}: {part.strip()!r} is no number", "write {5, f32:0.5}")
+        kind, number = match.groups()
+        kind = kind or ("f32" if _as_integer(number) is None else "s32")
+        dtype = _element_type(name, kind)
+        one = KernelParameter(name, kind, 0, dtype.itemsize)
+        found.append(_number(name, kind, number, one).data)
+    return lay_out_members(found)[0]
 
 
 def _as_integer(text: str) -> int | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.coverage import KernelCoverage
-from gpuemu_flow.emulator.findings import CheckFinding
-from gpuemu_flow.emulator.launch import Kernel, LaunchResult
+from gpuemu_flow.emulator.findings import CheckFinding, readable_function
+from gpuemu_flow.emulator.launch import Kernel, LaunchResult, unset_symbols
 from gpuemu_flow.emulator.session import NamedArgument
 from gpuemu_flow.emulator.types import Array
 
@@ -72,6 +72,7 @@ def result_json(
         "outputs": {n: _summary(d) for n, d in changed_buffers(arguments, result).items()},
         "findings": [finding_json(f) for f in result.findings],
         "printed": result.printed,
+        "unset_constants": unset_symbols(kernel.program, [n.argument for n in arguments]),
     }
 
 
@@ -80,8 +81,8 @@ def result_text(
 ) -> str:
     """Return a launch as text."""
     lines = [
-        f"{kernel.name}: {result.instructions:,} thread instructions in {seconds:.3f} s "
-        f"by {result.backend}",
+        f"{readable_function(kernel.name)}: {result.instructions:,} thread instructions in "
+        f"{seconds:.3f} s by {result.backend}",
     ]
     if result.note:
         lines.append(f"  not compiled: {result.note}")
@@ -93,6 +94,11 @@ def result_text(
         lines.append(f"  {name}: {data.dtype} [{shape}], {spread}")
         if facts["not_finite"]:
             lines[-1] += f", {facts['not_finite']} not finite"
+    for name in unset_symbols(kernel.program, [named.argument for named in arguments]):
+        lines.append(
+            f"  note: {name} is a constant that nothing sets, it holds zeros; --symbol "
+            f"{name}=f32[...]"
+        )
     if result.printed:
         lines.append("printed:")
         lines += [f"  {line}" for line in result.printed.splitlines()[:200]]

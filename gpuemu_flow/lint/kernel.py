@@ -14,7 +14,7 @@ from gpuemu_flow.lint.ptx.model import LaunchBounds
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Verdict
 
-VIEW_VERSION = 3
+VIEW_VERSION = 4
 """Part of the cache key: raise it when a view's content changes for the same artifact."""
 
 CUBIN, ESTIMATE = "cubin", "estimate"

@@ -1,4 +1,4 @@
-"""Expressions of sizes: integers, names of dims, + - * // % ( ), min, max, cdiv, size, dim.
+"""Expressions of sizes: integers, names of dims, + - * // % ( ), min, max, cdiv, log2, size, dim.
 
 They are parsed and computed here, never evaluated by Python.
 """
@@ -48,6 +48,44 @@ def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
     Raises ExpressionError: A name is unknown, a divisor is zero, or a value exceeds 63 bits.
     """
     return _Parser(str(text), names, shapes).whole()
+
+
+def solve(equations: Collection[tuple[str, int]], names: Mapping[str, int]) -> dict[str, int]:
+    """Find the values of names from expressions whose values are known.
+
+    A name is found if one value fits all expressions that hold only it besides `names`, and if
+    these grow with it.
+    """
+    found: dict[str, int] = {}
+    ranges: dict[str, tuple[int, int]] = {}
+    for text, value in equations:
+        unknown = names_in(text) - names.keys()
+        if len(unknown) == 1:
+            (name,) = unknown
+            least = _least(text, value, name, names)
+            most = _least(text, value + 1, name, names) - 1
+            low, high = ranges.get(name, (least, most))
+            ranges[name] = max(low, least), min(high, most)
+    for name, (low, high) in ranges.items():
+        if low == high:
+            found[name] = low
+    return found | (solve(equations, {**names, **found}) if found else {})
+
+
+def _least(text: str, value: int, name: str, names: Mapping[str, int]) -> int:
+    """Return the least size for which an expression that grows with it reaches a value."""
+    low, high = 0, 1 << 40
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            is_reached = compute(text, {**names, name: middle}, {}) >= value
+        except ExpressionError:
+            is_reached = middle > 0
+        if is_reached:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def is_made_of(text: str, names: Collection[str]) -> bool:
@@ -133,20 +171,20 @@ class _Parser:
         if word.isdigit():
             return self._bounded(int(word))
         if word in _FUNCTIONS and self._peek() == "(":
-            return self._of_two(word, depth)
+            return self._of_numbers(word, depth)
         if word in ("size", "dim") and self._peek() == "(":
             return self._of_tensor(word, depth)
         return self._dim(word)
 
-    def _of_two(self, word: str, depth: int) -> int:
+    def _of_numbers(self, word: str, depth: int) -> int:
         self._take()
-        first = self._sum(depth + 1)
-        self._expect(",")
-        second = self._sum(depth + 1)
+        count, function = _FUNCTIONS[word]
+        given = [self._sum(depth + 1)]
+        for _ in range(count - 1):
+            self._expect(",")
+            given.append(self._sum(depth + 1))
         self._expect(")")
-        if self._names is None:
-            return 1
-        return self._bounded(_FUNCTIONS[word](first, second))
+        return 1 if self._names is None else self._bounded(function(*given))
 
     def _dim(self, name: str) -> int:
         if not name or not (name[0].isalpha() or name[0] == "_"):
@@ -188,4 +226,13 @@ def _ceiling(a: int, b: int) -> int:
     return -(-a // b)
 
 
-_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"min": min, "max": max, "cdiv": _ceiling}
+def _logarithm(a: int) -> int:
+    if a < 1:
+        raise ExpressionError(f"log2 of {a}")
+    return a.bit_length() - 1
+
+
+_FUNCTIONS: dict[str, tuple[int, Callable[..., int]]] = {
+    "min": (2, min), "max": (2, max), "cdiv": (2, _ceiling), "log2": (1, _logarithm),
+}  # fmt: skip
+"""Functions of numbers: how many they take."""

@@ -71,6 +71,7 @@ def lint_files(
     pairs = _pairs(paths)
     policy = KernelPolicy() if workspace is None else kernel_policy(workspace.config.policies, None)
     results: list[KernelResult] = []
+    empty: list[tuple[_Pair, Linted]] = []
     problems: dict[Problem, None] = {}
     known: set[str] = set()
     tools = ("ptxas", "nvdisasm") if listing else ("ptxas",)
@@ -84,7 +85,15 @@ def lint_files(
             if names and here and here.isdisjoint(names):
                 continue
             linted = _lint(found, names, policy)
+            if [problem.slug for problem in linted.problems] == ["artifact-no-kernels"]:
+                empty.append((pair, linted))
+                continue
             problems.update(dict.fromkeys(linted.problems))
+            results.append(_result(pair, linted))
+    for pair, linted in empty:
+        # One of the files of a glob, such as one with device functions alone, is passed over.
+        problems.update((replace(p, warning=bool(results)), None) for p in linted.problems)
+        if not known:
             results.append(_result(pair, linted))
     unknown = [name for name in names if name not in known]
     if unknown and known:

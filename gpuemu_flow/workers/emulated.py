@@ -13,19 +13,28 @@ import numpy as np
 from msgspec.structs import replace
 
 from gpuemu_flow.emulator.cases import launch_cases
-from gpuemu_flow.emulator.described import BufferText, DescribedLaunches, ScalarText, read_described
+from gpuemu_flow.emulator.described import (
+    BufferText,
+    DescribedLaunches,
+    LaunchText,
+    ScalarText,
+    read_described,
+)
 from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.launch import (
     Argument,
     BufferArgument,
     Kernel,
+    PointerArgument,
     ScalarArgument,
+    StructArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.lint.ptx.source import PlainPtx, plain_ptx
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.expressions import ExpressionError, compute
+from gpuemu_flow.model.expressions import ExpressionError, compute, solve
 from gpuemu_flow.model.kernel_findings import CodePlace
 from gpuemu_flow.model.types import Failure, FailureKind
 from gpuemu_flow.numerics.contract_views import variant_name
@@ -257,7 +266,8 @@ class EmulatedRunner:
             return False
         if 0 in grid:
             return True
-        lists = [self._arguments(launch, names, shapes, buffers) for buffers in all_buffers]
+        made = [self._arguments(launch, names, shapes, buffers) for buffers in all_buffers]
+        lists, taken = [arguments for arguments, _ in made], made[0][1]
         found = launch_cases(
             kernel, grid, block, lists, shared=compute(launch.shared, names, shapes),
             checks=self._described.checks,
@@ -265,7 +275,7 @@ class EmulatedRunner:
         if found is None:
             return False
         for buffers, after in zip(all_buffers, found, strict=True):
-            _take(launch, after, buffers)
+            _take(taken, after, buffers)
         return True
 
     def _outputs(self, buffers: Mapping[str, BufferArgument]) -> dict[str, np.ndarray]:
@@ -294,11 +304,14 @@ class EmulatedRunner:
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Return the sizes of the schema's dims, found from the shapes of the inputs."""
         names: dict[str, int] = {}
+        texts: list[tuple[str, int]] = []
         for tensor, dims in self._dims.items():
             for dim, extent in zip(dims, shapes.get(tensor, ()), strict=False):
-                if isinstance(dim, str):
+                if isinstance(dim, str) and dim.isidentifier():
                     names.setdefault(dim, extent)
-        return names
+                elif isinstance(dim, str):
+                    texts.append((dim, extent))
+        return names | solve(texts, names)
 
     def _launch(
         self, kernel: Kernel, launch: Any, names: Mapping[str, int],
@@ -309,7 +322,7 @@ class EmulatedRunner:
         block = [compute(t, names, shapes) for t in launch.block]
         if 0 in grid:  # nothing to do, as for a launch over an empty tensor in host code
             return
-        arguments = self._arguments(launch, names, shapes, buffers)
+        arguments, taken = self._arguments(launch, names, shapes, buffers)
         result = kernel.launch(
             grid, block, arguments, shared=compute(launch.shared, names, shapes),
             checks=checks, backend=self._described.backend,
@@ -320,21 +333,48 @@ class EmulatedRunner:
             program, ptx = self._program, plain_ptx(self._data)
             own = program.path if program.kind == "ptx" else ""
             self._found += [failure_of(f, program.root, ptx, own) for f in result.findings]
-        _take(launch, result.buffers, buffers)
+        _take(taken, result.buffers, buffers)
 
     def _arguments(
-        self, launch: Any, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]],
-        buffers: Mapping[str, BufferArgument],
-    ) -> list[Argument]:  # fmt: skip
+        self, launch: LaunchText, names: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]], buffers: Mapping[str, BufferArgument],
+    ) -> tuple[list[Argument], list[str]]:  # fmt: skip
+        """Return a launch's arguments, and for each the name of its buffer, or an empty string."""
+
+        def buffer(name: str) -> BufferArgument:
+            if name not in buffers:
+                what = "args and symbols name"
+                raise ExpressionError(f"{what} {name!r}, which is no input, output or scratch")
+            return buffers[name]
+
         arguments: list[Argument] = []
-        for text in launch.arguments:
+        taken = [text if isinstance(text, str) else "" for text in launch.arguments]
+        beside: list[Argument] = []
+        for number, text in enumerate(launch.arguments):
             if isinstance(text, ScalarText):
                 arguments.append(_scalar(text, names, shapes))
-            elif text in buffers:
-                arguments.append(buffers[text])
+            elif isinstance(text, str):
+                first = taken.index(text)
+                is_again = first < number
+                arguments.append(PointerArgument(first, 0) if is_again else buffer(text))
             else:
-                raise ExpressionError(f"args name {text!r}, which is no input, output or scratch")
-        return arguments
+                data, offsets = lay_out_members([
+                    bytes(8) if isinstance(m, str) else _scalar(m, names, shapes).data
+                    for m in text.members
+                ])  # fmt: skip
+                pointers = []
+                for member, offset in zip(text.members, offsets, strict=True):
+                    if not isinstance(member, str):
+                        continue
+                    if member not in taken:
+                        taken.append(member)
+                        beside.append(replace(buffer(member), beside=True))
+                    pointers.append((offset, taken.index(member)))
+                arguments.append(StructArgument(data, tuple(pointers)))
+        for symbol, name in launch.symbols:
+            taken.append(name)
+            beside.append(replace(buffer(name), beside=True, symbol=symbol))
+        return [*arguments, *beside], taken
 
     def _write_back(self, name: str, array: np.ndarray, after: np.ndarray) -> None:
         if array.flags.writeable:
@@ -345,12 +385,12 @@ class EmulatedRunner:
 
 
 def _take(
-    launch: Any, after: Sequence[np.ndarray | None], buffers: dict[str, BufferArgument]
+    taken: Sequence[str], after: Sequence[np.ndarray | None], buffers: dict[str, BufferArgument]
 ) -> None:
     """Replace the content of the buffers by the result of a launch."""
-    for text, data in zip(launch.arguments, after, strict=True):
-        if isinstance(text, str) and data is not None:
-            buffers[text] = BufferArgument(data, name=text)
+    for name, data in zip(taken, after, strict=True):
+        if name and data is not None:
+            buffers[name] = BufferArgument(data, name=name)
 
 
 def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:

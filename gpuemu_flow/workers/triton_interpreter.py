@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import inspect
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -68,6 +69,67 @@ def _dot_sizes() -> Callable[..., Any] | None:
     return sizes
 
 
+class Tuning:
+    """The launches by which an autotuner compares configurations, before the launch that counts.
+
+    A kernel that adds to what it finds, in place or by atomics, then does so once for each of them,
+    unless the autotuner's ``reset_to_zero`` or ``restore_value`` names the buffer.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._repeatable: set[Any] = set()
+        self._tuned: list[Any] = []
+
+    def begin(self) -> None:
+        """Let autotuners tune again, as they do at the first call in a process."""
+        for tuner in self._tuned:
+            tuner.cache.clear()
+        self._tuned.clear()
+
+    def try_out(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> str:
+        """Launch twice, as Triton does many times; undo it if the second launch changes nothing.
+
+        Else return a sentence for the user.
+        """
+        if tuner in self._repeatable:
+            return ""
+        given = {**meta, **config.all_kwargs()}
+        named = {**tuner.nargs, **given}
+        before = self._contents(named)
+        after: list[dict[str, tuple[Any, bytes]]] = []
+        for _ in range(2):
+            if config.pre_hook:
+                config.pre_hook(named)
+            tuner.pre_hook(named)
+            tuner.fn.run(*args, **given)
+            tuner.post_hook(named, exception=None)
+            after.append(self._contents(named))
+        changed = [name for name in before if after[0][name][1] != after[1][name][1]]
+        if changed:
+            self._tuned.append(tuner)
+            return (
+                f"the autotuner launched {tuner.base_fn.__name__} twice before, and each launch "
+                f"changes {' and '.join(changed)}: name it in reset_to_zero or restore_value\n"
+            )
+        self._repeatable.add(tuner)
+        for memory, content in before.values():
+            memory[...] = np.frombuffer(content, np.uint8)
+        return ""
+
+    def _contents(self, named: Mapping[str, Any]) -> dict[str, tuple[Any, bytes]]:
+        found: dict[str, tuple[Any, bytes]] = {}
+        with self._torch._C.DisableTorchFunction():
+            for name, value in named.items():
+                base = getattr(value, "base", value)
+                if isinstance(base, self._torch.Tensor) and base.untyped_storage().nbytes():
+                    storage = base.untyped_storage()
+                    start, size = storage.data_ptr(), storage.nbytes()
+                    memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
+                    found[name] = memory, memory.tobytes()
+        return found
+
+
 class Interpreter:
     """Runs host functions of Triton kernels on the CPU.
 
@@ -86,6 +148,7 @@ class Interpreter:
         self._interpreter = package("triton.runtime.interpreter")
         self._compiled = package("triton.runtime.jit").JITFunction
         self.memory = Memory()
+        self._tuning, self.printed = Tuning(self.torch), ""
         self.device = CpuDevice(self.torch, self._share)
         if self.provenance is not None:
             self.memory.on_store = self.provenance.stored
@@ -115,6 +178,8 @@ class Interpreter:
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
         """Inside the context, make host code and its imports see a GPU, and interpret kernels."""
         self.memory.forget()
+        self._tuning.begin()
+        self.printed = ""
         self._alive.clear()
         self.device.made_uninitialised, self.device.run = False, run
         self._seed, self._serial = seed, itertools.count()
@@ -196,6 +261,8 @@ class Interpreter:
 
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
             wanted = int(os.environ.get(CONFIGURATION, "0")) % len(tuner.configs)
+            if config is tuner.configs[wanted]:
+                self.printed += self._tuning.try_out(tuner, args, config, meta)
             # Triton takes the fastest: the wanted configuration, or if that was pruned, the first.
             return [float(config is not tuner.configs[wanted])] * 3
 

@@ -38,6 +38,7 @@ from gpuemu_flow.workers.triton_interpreter import (
     SWITCH,
     Compiled,
     Interpreter,
+    Tuning,
     package,
 )
 from gpuemu_flow.workers.triton_memory import fill_word
@@ -112,11 +113,13 @@ class CompiledTriton:
         self._internal = False
         self._tuned: Mapping[str, Any] | None = None
         self._fits = False
+        self._tuning, self._counts = Tuning(self.torch), True
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
         """Inside the context, make host code and its imports see a GPU, and emulate launches."""
         self._found, self._addressed, self.printed = [], False, ""
+        self._tuning.begin()
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         config = importlib.import_module("triton.runtime.driver").driver
@@ -154,7 +157,14 @@ class CompiledTriton:
             return form
 
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
-            return [0.0 if self._chosen(tuner, args, config, meta) else math.inf] * 3
+            if not self._chosen(tuner, args, config, meta):
+                return [math.inf] * 3
+            self._counts = False
+            try:
+                self.printed += self._tuning.try_out(tuner, args, config, meta)
+            finally:
+                self._counts = True
+            return [0.0] * 3
 
         patches: list[Patch] = [(self._jit, "run", run), (autotuner, "_bench", bench)]
         try:
@@ -250,10 +260,12 @@ class CompiledTriton:
         self._exchange.launched(compiled.asm["ptx"].encode())
         result = emulated.launch(
             blocks, [int(metadata.num_warps) * 32], arguments[: len(emulated.parameters)],
-            shared=int(metadata.shared), checks=self._checks,
+            shared=int(metadata.shared), checks=self._checks if self._counts else (),
             cluster=cluster if cluster[0] > 1 else (),
         )  # fmt: skip
         memory.take_back(result.buffers)
+        if not self._counts:
+            return
         self._found += [failure_of(finding, self._root) for finding in result.findings]
         self.printed = (self.printed + result.printed)[:MOST_PRINTED]
 

@@ -37,7 +37,8 @@ def kernel(strength: str) -> Kernel:
     for k, kind in enumerate(STORES):
         value = f"%r{10 * k + 3}"
         written = {"v2.u32": f"{{0, {value}}}", "u8": f"%h{k}"}.get(kind, value)
-        lines.append(f"@%p{k} st{strength}.global.{kind} [%rd{k + 10}], {written};")
+        # On one line: a place is known by its line.
+        lines.append(f"bar.sync 0; @%p{k} st{strength}.global.{kind} [%rd{k + 10}], {written};")
     return load_kernel("\n".join([*lines, "ret;", "}"]).encode(), "meetings.ptx")
 
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from gpuemu_flow.emulator.block_races import EveryLoadCountsError
+from gpuemu_flow.emulator.block_races import MoreWrittenError
 from gpuemu_flow.emulator.clusters import size_of
 from gpuemu_flow.emulator.decode import decode_program, is_cuda_header
 from gpuemu_flow.emulator.dimensions import check_dimensions
@@ -395,14 +395,16 @@ class Session:
         return launch, "numpy", chosen.note
 
     def _by_numpy(self, kernel: Kernel, fresh: Any, ids: Any) -> KernelLaunch:
-        launch: KernelLaunch = fresh()
-        try:
-            kernel.run(launch, ids)
-        except EveryLoadCountsError:
-            self._arena.journal.restore()
-            launch = fresh()
-            kernel.run(launch, ids, every_load=True)
-        return launch
+        written: frozenset[int] = frozenset()
+        while True:
+            launch: KernelLaunch = fresh()
+            try:
+                kernel.run(launch, ids, written=written)
+            except MoreWrittenError as more:
+                self._arena.journal.restore()
+                written = more.written
+            else:
+                return launch
 
     def _take_findings(
         self, launch: KernelLaunch, sites: tuple[int, ...], grid: Any, block: Any

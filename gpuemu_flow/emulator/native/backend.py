@@ -82,8 +82,8 @@ class NativeKernel(Struct):
         try:
             return run_blocks(library, launch, ids, lenient=lenient)
         except BudgetError:
-            if launch.blocks > 1 and any(map(_depends_on_order, self.program.steps)):
-                return False  # a block may have waited for one that had not begun
+            if any(map(_depends_on_order, self.program.steps)):
+                return False  # a thread may have waited for one that had not begun
             raise
 
     def _load(self, races: bool) -> None:
@@ -184,7 +184,9 @@ class _Args(ctypes.Structure):
         ("across", ctypes.c_uint32),
         ("owners", ctypes.c_void_p),
         ("marks", ctypes.c_void_p),
+        ("inner", ctypes.c_void_p),
         ("mark", ctypes.c_uint32),
+        ("age", ctypes.c_uint32),
         *((name, ctypes.c_void_p) for name in ("pages", "journal", "touched", "journaled")),
         ("failed", ctypes.c_int64),
         ("lenient", ctypes.c_uint32),
@@ -245,6 +247,7 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
     marks = len(arena.data) // smallest_access(program) + 64
     if races:
         arrays["marks"] = np.zeros(marks, np.uint32)
+        arrays["inner"] = np.zeros(marks, np.uint64)
     if across:
         arrays["owners"] = np.zeros(marks, np.uint32)
     values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}

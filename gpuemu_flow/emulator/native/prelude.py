@@ -48,8 +48,8 @@ typedef struct {
   int64_t spent, executed, budget;
   uint32_t nt[3], nc[3];
   uint32_t threads, dyn, total, unwritten, sync, across;
-  uint32_t *owners, *marks;
-  uint32_t mark;
+  uint32_t *owners, *marks; uint64_t *inner;
+  uint32_t mark, age;
   uint8_t *pages, *journal; uint32_t *touched; uint64_t *journaled;
   int64_t failed; uint32_t lenient;
 } Args;
@@ -148,6 +148,7 @@ U void touch(St *s, uint64_t o) {
 }
 U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+  if (RACES) inner(s, t, o, n, s->strong ? STRONG : READ);
   if (RACES && s->a->across) {
     if (s->strong) global_update(s, o, n); else global_read(s, o, n);
   }
@@ -158,6 +159,8 @@ U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   uint64_t o = at_store(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   if (RARE(o == BAD)) return;
   uint8_t *p = s->a->g + o;
+  if (RACES && !RARE(s->err))
+    inner(s, t, o, n, s->strong ? STRONG : differs(p, b, n) ? WROTE : KEPT);
   if (RACES && s->a->across && !RARE(s->err)) {
     if (s->strong) global_update(s, o, n);
     else if (differs(p, b, n)) global_write(s, o, n);
@@ -171,6 +174,7 @@ U uint8_t *up_global(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
   o = at_store(s, s->a->gs, s->a->gcap, o, n);
   if (RARE(o == BAD)) return s->scrap;
+  if (RACES && !RARE(s->err)) inner(s, t, o, n, STRONG);
   if (RACES && s->a->across && !RARE(s->err)) global_update(s, o, n);
   return s->a->g + o;
 }

@@ -306,6 +306,30 @@ V void next_mark(St *s) {
   memset(s->marks, 0, ((s->a->scap >> GRAIN) + 16) * sizeof *s->marks);
   s->a->mark = 1 << 11;
 }
+/* The last access to each cell of global memory: kind, thread from 1, and its warp's clock, or
+   the block's if several threads made it. A thread's read keeps its own store. */
+#define KEPT 0u
+#define READ 1u
+#define WROTE 2u
+#define STRONG 3u
+#define SOME 2047u
+V void inner_other(St *s, uint32_t t, uint64_t *x, uint64_t now, unsigned kind) {
+  uint32_t was = *x & 3, who = *x >> 2 & 2047, when = (uint32_t)(*x >> 32);
+  int late = who == SOME ? when == s->epoch : unordered(s, t, who - 1, when);
+  if (!late) *x = now;
+  else if (was == READ && kind < WROTE) *x = (uint64_t)s->epoch << 32 | SOME << 2 | READ;
+  else if (was == STRONG && kind == STRONG) *x = (uint64_t)s->epoch << 32 | SOME << 2 | STRONG;
+  else if (kind != KEPT) s->err |= 1;
+}
+U void inner(St *s, uint32_t t, uint64_t o, unsigned n, unsigned kind) {
+  uint64_t now = (uint64_t)s->clock[t >> 5][t >> 5] << 32 | (t + 1) << 2 | (kind ? kind : READ);
+  for (unsigned k = 0; k < CELLS(n); k++) {
+    uint64_t *x = s->a->inner + (o >> GRAIN) + k;
+    if (!*x) *x = now;
+    else if ((*x >> 2 & 2047) != t + 1) inner_other(s, t, x, now, kind);
+    else if (kind > READ || *x >> 32 != now >> 32) *x = now;
+  }
+}
 V void global_first(St *s, uint32_t *x) {
   if (!*x) *x = (s->linear + 1) << 1;
   else if (*x == ATOMICS || *x & 1) s->err |= 1;

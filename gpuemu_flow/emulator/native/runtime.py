@@ -182,6 +182,8 @@ int run(Args *a, int64_t first, int64_t last) {
   s->a = a; s->f = f; s->copies = copies; s->cells = cells; s->quiet = quiet; s->later = later;
   s->marks = marks; s->threads = a->threads; s->width = width;
   s->shared_end = a->scap - 64; s->stamps = UINT32_MAX - 4096;
+  s->epoch = a->age;
+  for (uint32_t w = 0; w < 33 * 33; w++) s->clock[w / 33][w % 33] = a->age;
   for (uint32_t t = 0; t < width; t++) {
     s->tx[t] = t % a->nt[0]; s->ty[t] = t / a->nt[0] % a->nt[1];
     s->tz[t] = t / (a->nt[0] * a->nt[1]) % a->nt[2];
@@ -210,6 +212,9 @@ int run(Args *a, int64_t first, int64_t last) {
     status = block(s) ? 2 : s->err ? 1 : 0;
     if (s->err) a->failed = (int64_t)id;
   }
+  a->age = s->epoch;
+  for (uint32_t w = 0; w < 33; w++) if (s->clock[w][w] > a->age) a->age = s->clock[w][w];
+  a->age++;
 out:
   free(later); free(cells); free(quiet); free(marks); free(copies);
   free(f); free(s);

@@ -14,6 +14,7 @@ from gpuemu_flow.lint.rules import (
     legacy_warp_operations,
     local_memory,
     missing_tensor_cores,
+    narrow_offset,
     no_full_block,
     portability,
     real_spills,
@@ -24,6 +25,7 @@ from gpuemu_flow.lint.rules import (
     static_shared_memory,
     unfused_multiply_add,
     unmet_launch_bounds,
+    unset_constant,
     unused_shared_memory,
 )
 from gpuemu_flow.lint.rules.base import Rule
@@ -34,6 +36,7 @@ _IN_ORDER = (
     divergent_barrier, integer_division, generic_address, atomics_in_loop, scalar_accesses,
     unfused_multiply_add, exact_division, unused_shared_memory, legacy_warp_operations,
     forbidden_instruction, required_instruction, shared_memory_limit, instruction_limit,
+    unset_constant, narrow_offset,
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = tuple(module.RULE for module in _IN_ORDER)
