@@ -296,6 +296,7 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
 
 def _preload(package: str, gpu: str, control: socket.socket) -> None:
     """Import a package; if that fails, restart the server, and leave the import to each worker."""
+    environ = dict(os.environ)
     try:
         if gpu:
             imports.prepare_gpu(torch=gpu == "torch")
@@ -306,7 +307,7 @@ def _preload(package: str, gpu: str, control: socket.socket) -> None:
         sys.stderr.flush()
         control.set_inheritable(True)
         words = ["-m", "gpuemu_flow.workers.forkserver", str(control.fileno())]
-        os.execv(sys.executable, [sys.executable, *words])  # noqa: S606
+        os.execve(sys.executable, [sys.executable, *words], environ)  # noqa: S606
 
 
 def record_imports() -> None:

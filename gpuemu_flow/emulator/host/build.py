@@ -115,7 +115,9 @@ def _top_of(nvcc: str) -> list[str]:
     return [found[1].strip()] if found else []
 
 
+@cache
 def cxx_compiler() -> str:
+    """Find the C++ compiler once: later, CXX may name our own, which stands for it."""
     for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         path = shutil.which(name) if name else None
         if path:

@@ -181,7 +181,7 @@ def _as_list(sources: str | Sequence[str]) -> list[str]:
 
 def _caller() -> str:
     for frame in inspect.stack(0)[2:]:
-        if "/torch/" not in frame.filename and not frame.filename.startswith("<"):
+        if "/torch/" not in frame.filename and not frame.filename.startswith(("<", __file__)):
             return frame.filename
     return ""
 
@@ -234,4 +234,5 @@ def _headers(folder: str) -> list[str]:
     done = subprocess.run(
         ["ninja", "-t", "deps"], capture_output=True, text=True, cwd=folder, check=False
     )
-    return [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    found = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    return [header for header in found if not header.startswith(f"{folder}/")]
