@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -15,6 +17,8 @@ from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.model.value_rules import SCALAR
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import artifact_path
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import CodeParams, params_of
@@ -66,7 +70,16 @@ class ProgramCompiler:
         if fenced:
             own = self._forbidden.own(op, ref)
             sandbox = self._fence.around(off_limits, path, emulated=emulated, own=own)
-        if emulated:
+        gpu = self._gpu_folder(ref)
+        if sandbox is not None and any(map(self._gpu_folder, (ref, op.reference, *op.compares))):
+            mine = (gpu,) if gpu else ()
+            sandbox = replace(
+                sandbox,
+                hidden=(*sandbox.hidden, self._builds),
+                shown=(*sandbox.shown, *mine),
+                writable=(*sandbox.writable, *mine),
+            )
+        if emulated or ref.kind == "cuda-host":
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         program = Program(
             ref.kind,
@@ -109,6 +122,7 @@ class ProgramCompiler:
             require_kernel=fenced and op.require_kernel,
             forbid=op.forbid if fenced else (),
             framework=self._framework(ref),
+            gpu_folder=gpu,
             sandbox=sandbox,
         )
         settings: dict[str, Json] = msgspec.to_builtins(program)
@@ -130,6 +144,23 @@ class ProgramCompiler:
             for label, ref in op.generators.items()
         }
         return {"generators": made}
+
+    @cached_property
+    def _builds(self) -> str:
+        return str(user_cache_folder(os.environ) / "cuda" / "ops")
+
+    def _gpu_folder(self, ref: ProgramRef) -> str:
+        """Return the folder for what a program with CUDA host code builds; empty for others."""
+        if ref.kind != "cuda-host":
+            if ref.kind not in ("torch", "callable"):
+                return ""
+            starts = [*ref.files]
+            found = self._sources.module_file(ref.module) if ref.module else None
+            starts += [found] if found is not None else []
+            if not any(map(self._sources.uses_cuda, starts)):
+                return ""
+        place = f"{self._config.root}\0{ref.path or ref.module}"
+        return f"{self._builds}/{digest_bytes(place.encode())[:32]}"
 
     def _framework(self, ref: ProgramRef) -> str:
         """Return the name of a framework that the program or its modules import; empty if none.

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
 
 from msgspec import Struct, field
 
+from gpuemu_flow.emulator.host.places import needed_libraries
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 
 _LONGEST_FIRST_LINE = 512
 _MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__", re.MULTILINE)
 _STDLIB = sys.stdlib_module_names
+CPP_EXTENSION = "torch.utils.cpp_extension"
+NO_EXTENSIONS = ("torch", "numpy", "triton", "jax", "scipy", "ml_dtypes", "torchvision")
+"""Packages that are known not to be built by `CUDAExtension`; there are too many files to look."""
+_CUDA_LIBRARIES = ("libcudart.so", "libc10_cuda.so", "libtorch_cuda.so", "libgpuemu_torch.so")
 
 
 class Closure(Struct, frozen=True):
@@ -62,6 +68,17 @@ class SourceIndex(Struct):
         )
         self._closures[script, without] = closure
         return closure
+
+    def uses_cuda(self, script: Path) -> bool:
+        """Tell whether a program builds an extension with CUDA, or imports one that is built."""
+        closure = self.closure(script)
+        names = {name for file in closure.files for _, name in self._imports(self.root / file)}
+        if any(name.startswith(CPP_EXTENSION) for name in names):
+            return True
+        folders = (str(script.parent), str(self.root), *sys.path)
+        return "torch" in closure.packages and any(
+            is_cuda_package(name, folders) for name in closure.packages if name not in NO_EXTENSIONS
+        )
 
     def can_follow(self, path: Path) -> bool:
         """Tell whether a program is a file of Python source, so that its imports can be read."""
@@ -181,6 +198,17 @@ def _is_python(path: Path, source: bytes) -> bool:
     """Tell whether a file is Python source, by its name or by the interpreter that it asks for."""
     first = source[:_LONGEST_FIRST_LINE].partition(b"\n")[0]
     return path.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
+
+
+@functools.cache
+def is_cuda_package(name: str, folders: tuple[str, ...]) -> bool:
+    """Tell whether a module, or a library of a package, is linked with CUDA's runtime."""
+    for folder in folders:
+        found = [*Path(folder).glob(f"{name}.*.so"), *Path(folder, name).glob("*.so")]
+        for library in (*found, *Path(folder, name).glob("*/*.so")):
+            if any(n.startswith(_CUDA_LIBRARIES) for n in needed_libraries(library) or ()):
+                return True
+    return False
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:

@@ -29,6 +29,7 @@ PACKAGES = {
 _KINDS = {"pytorch": "torch", "jax": "jax", "numpy": "numpy", "triton": "triton"}
 """Kinds of functions by framework. TensorFlow has none, since its functions take numpy arrays."""
 _JAX = "jax"
+_EXTENSION = "torch.utils.cpp_extension"
 _LARGEST = 4 << 20
 Table = Mapping[str, Json]
 
@@ -47,13 +48,18 @@ class FrameworkKinds(Struct):
     consulted: set[Path]
     _imports: dict[Path, frozenset[str]] = {}
 
-    def apply(self, table: Table, ref: ProgramRef | None, written: Json) -> ProgramRef | None:
+    def apply(
+        self, table: Table, ref: ProgramRef | None, written: Json, op: ProgramRef | None = None
+    ) -> ProgramRef | None:
         """Return `ref`, with the kind of a framework if the program is written without a kind.
 
-        The framework is the first one that the configuration names and the program's file imports.
-        If there is none, `ref` is returned unchanged.
+        The framework is the first one that the configuration names and the program's file imports;
+        PyTorch if the file, or that of the reference's `op`, builds an extension of PyTorch. If
+        there is none, `ref` is returned unchanged.
         """
         named = self._named(table)
+        if not named and any(_EXTENSION in self._imported(r) for r in (ref, op) if r is not None):
+            named = ["pytorch"]
         if ref is None or ref.kind != "callable" or not isinstance(written, str):
             return ref
         for framework in named or ([self.project] if self.project else []):
@@ -122,7 +128,10 @@ class FrameworkKinds(Struct):
 
 
 def imported_packages(path: Path) -> frozenset[str]:
-    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed."""
+    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed.
+
+    The module of PyTorch that builds extensions is named, too.
+    """
     try:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)
@@ -132,10 +141,15 @@ def imported_packages(path: Path) -> frozenset[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names.update(alias.name.partition(".")[0] for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module.partition(".")[0])
-    return frozenset(names)
+            names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    tops = {name.partition(".")[0] for name in names}
+    return frozenset(tops | ({_EXTENSION} if any(map(_is_extension, names)) else set()))
+
+
+def _is_extension(name: str) -> bool:
+    return f"{name}.".startswith(f"{_EXTENSION}.")
 
 
 # Refuse an op that is its own reference, or that has to be able to read its reference's file.

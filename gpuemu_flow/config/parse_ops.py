@@ -216,7 +216,7 @@ class OpParser(Struct, dict=True):
         kinds = self.frameworks
         written = next((table[key] for key in ("op", "op_script", "module") if key in table), None)
         op = kinds.apply(table, op, written)
-        reference = kinds.apply(table, reference, table["reference"]) or reference
+        reference = kinds.apply(table, reference, table["reference"], op) or reference
         kinds.check(table, where, op, reference)
         return kinds.xla(table, where, op), reference
 

@@ -19,7 +19,13 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.emulator.described import DEFAULT_CHECKS, canonical_text, read_described
+from gpuemu_flow.emulator.described import (
+    DEFAULT_CHECKS,
+    LAUNCH_KEYS,
+    canonical_text,
+    read_described,
+    read_host_call,
+)
 from gpuemu_flow.model.errors import AddKey, Hint
 from gpuemu_flow.model.types import FRAMEWORK_KINDS, Json
 
@@ -469,6 +475,35 @@ def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) ->
     return replace(ref, kind="cuda", kernel=kernel, arch=arch, flags=tuple(table.get("flags", ())))
 
 
+def _host_function(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath
+) -> ProgramRef | None:
+    """Parse a C function of a ``.cu`` file, which itself allocates, copies and launches."""
+    source = "path" if "path" in table else "file"
+    for name in ("kernel", *LAUNCH_KEYS, "launches", "checks", "backend"):
+        if name in table and name != "args":
+            text = f"{dotted(where)} has both function and {name}"
+            hint = "a host function launches its kernels itself"
+            programs.out.add("config-conflict", (*where, name), text, hint)
+            return None
+    if not _needs(programs, table, where, (source,)):
+        return None
+
+    def fault(below: tuple[str, ...], text: str, hint: str) -> None:
+        place = (*where, *below)
+        programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
+
+    path = programs.workspace.existing_file(table[source], (*where, source), programs.out)
+    described = read_host_call(table, fault)
+    if described is None or path is None:
+        return None
+    kept = ("args", "outputs", "scratch", "flags")
+    argv = ("", json.dumps({key: table[key] for key in kept if key in table}, sort_keys=True))
+    text = f"{table[source]}:{table['function']}"
+    ref = programs.ref("cuda-host", where, text, path, function=str(table["function"]))
+    return replace(ref, argv=argv, portable_argv=argv)
+
+
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
@@ -517,7 +552,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "torch": (*_FUNCTION, "module_class", "init", "seed"),
     "triton": (*_FILE, "function", "mode", "loads", "skip_if"),
     "ptx": _LAUNCHED,
-    "cuda": (*_LAUNCHED, "kernel", "arch", "flags"),
+    "cuda": (*_LAUNCHED, "function", "kernel", "arch", "flags"),
 }
 """Keys that each kind of program uses, besides ``kind``."""
 
@@ -529,5 +564,5 @@ KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | 
     **dict.fromkeys(FRAMEWORK_KINDS, _framework_kind),
     "triton": _triton_kind,
     "ptx": _ptx_kind,
-    "cuda": _cuda_kind,
+    "cuda": lambda *given: (_host_function if "function" in given[1] else _cuda_kind)(*given),
 }

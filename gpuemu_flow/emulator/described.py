@@ -114,6 +114,15 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches
     )  # fmt: skip
 
 
+def read_host_call(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
+    """Read how a host function is called: `args`, `outputs` and `scratch`, which may be absent."""
+    reader = _Reader(fault)
+    arguments = reader.arguments(("args",), table["args"]) if "args" in table else ()
+    launches = (LaunchText("", (), (), arguments),) if "args" in table else ()
+    outputs, scratch = reader.buffers(table, "outputs"), reader.buffers(table, "scratch")
+    return None if reader.failed else DescribedLaunches(launches, outputs, scratch, ())
+
+
 class _Reader:
     def __init__(self, fault: Fault) -> None:
         self._fault = fault

@@ -96,6 +96,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True):
     groups: Mapping[str, Mapping[str, Json]] = {}
     # An installed package that the fork server may import before it forks workers.
     framework: str = ""
+    # Where what it builds is kept, of a program with CUDA host code: it gets the emulated GPU.
+    gpu_folder: str = ""
     gradients: Gradients | None = None
     sandbox: Sandbox | None = None
 

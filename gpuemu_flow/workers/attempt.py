@@ -36,6 +36,7 @@ from gpuemu_flow.workers.api import (
 from gpuemu_flow.workers.channel import ChannelJunkError
 from gpuemu_flow.workers.diagnose import INTERFERED, SPAWNED, explain_exit, spawns
 from gpuemu_flow.workers.process import (
+    BUILD_SECONDS,
     DeadlineError,
     WorkerEndedError,
     WorkerProcess,
@@ -102,6 +103,7 @@ class WorkerClient:
         self._arena_sent = False
         self._program = program
         self._load_seconds = max(LOAD_SECONDS, program.timeout)
+        self._load_seconds += BUILD_SECONDS if program.gpu_folder else 0.0
         self._cancel = cancel
         self._loading = loading
         self._loaded = False

@@ -105,27 +105,36 @@ def failure_of(
     finding: CheckFinding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
 ) -> Failure:
     """Convert a check's finding to a failure."""
-    prefix = root + "/"
     code_line = int if ptx is None else ptx.number
 
-    def near(place: CodePlace) -> CodePlace:
-        file, line = place.file, place.line
-        if file.startswith("/"):
-            file = os.path.normpath(file)  # nvcc leaves .. in it
-        if ptx_file and ptx is not None and not line:
-            file, line = ptx_file, ptx.line(place.code)
-        elif ptx_file and not file.startswith(prefix):
-            beside = Path(ptx_file).parent / file.rpartition("/")[2]
-            file = str(beside) if beside.is_file() else file
-        return replace(place, file=file.removeprefix(prefix), line=line)
+    def moved(place: CodePlace) -> CodePlace:
+        if ptx_file and ptx is not None and not place.line:
+            place = replace(place, file=ptx_file, line=ptx.line(place.code))
+        return near(place, root, ptx_file)
 
-    kind = _KINDS.get(finding.check)
+    kind = failure_kind(finding.check, finding.rule, finding.message)
+    return Failure.of_kernel(kind, finding.typed(code_line).moved(moved))
+
+
+def near(place: CodePlace, root: str, beside: str = "") -> CodePlace:
+    """Return a place whose file is relative to the workspace if it lies inside, or `beside`."""
+    prefix = root + "/"
+    file = os.path.normpath(place.file) if place.file.startswith("/") else place.file  # nvcc's ..
+    if beside and not file.startswith(prefix):
+        other = Path(beside).parent / file.rpartition("/")[2]
+        file = str(other) if other.is_file() else file
+    return replace(place, file=file.removeprefix(prefix))
+
+
+def failure_kind(check: str, rule: str, message: str) -> FailureKind:
+    """Return the kind of failure that a finding is."""
+    kind = _KINDS.get(check)
     if kind is None:
-        writes = " writes " in f" {finding.message}"
+        writes = " writes " in f" {message}"
         kind = FailureKind.OUT_OF_BOUNDS if writes else FailureKind.OUT_OF_BOUNDS_READ
-        if finding.rule == "misaligned":
+        if rule == "misaligned":
             kind = FailureKind.MISALIGNED
-    return Failure.of_kernel(kind, finding.typed(code_line).moved(near))
+    return kind
 
 
 class EmulatedRunner:

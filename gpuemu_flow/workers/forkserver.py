@@ -1,7 +1,8 @@
 """The fork server: a single-threaded process with numpy loaded, which forks for each session.
 
-``python -m gpuemu_flow.workers.forkserver FD [PACKAGE]``: FD is a Unix socket on which the
-coordinator asks for sessions; an installed PACKAGE is imported first, see `imports.preload`. Each
+``python -m gpuemu_flow.workers.forkserver FD [PACKAGE [GPU]]``: FD is a Unix socket on which the
+coordinator asks for sessions; an installed PACKAGE is imported first, see `imports.preload`, with
+the emulated GPU if GPU is given. Each
 request carries the session's socket, a lifeline, the status page and the standard error file. Over
 the lifeline (a socket) the server reports the session's process id and later its exit status. When
 the coordinator closes the lifeline or dies, the server kills the session's whole process group. No
@@ -281,16 +282,20 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
         os._exit(1)
 
 
-def _preload(package: str, control: socket.socket) -> None:
+def _preload(package: str, gpu: str, control: socket.socket) -> None:
     """Import a package; if that fails, restart the server, and leave the import to each worker."""
+    environ = dict(os.environ)
     try:
-        imports.preload(package)
+        if gpu:
+            imports.prepare_gpu(torch=gpu == "torch")
+        if package:
+            imports.preload(package, gpu=bool(gpu))
     except imports.PreloadError as refused:
         sys.stderr.write(f"not imported before: {refused}\n")
         sys.stderr.flush()
         control.set_inheritable(True)
         words = ["-m", "gpuemu_flow.workers.forkserver", str(control.fileno())]
-        os.execv(sys.executable, [sys.executable, *words])  # noqa: S606
+        os.execve(sys.executable, [sys.executable, *words], environ)  # noqa: S606
 
 
 def record_imports() -> None:
@@ -310,7 +315,7 @@ def main() -> NoReturn:
     limits.adopt_orphans()
     np.random.seed(0)  # loads numpy.random, which is lazy, before forking
     if len(sys.argv) > 2:
-        _preload(sys.argv[2], control)
+        _preload(sys.argv[2], "".join(sys.argv[3:]), control)
         gc.collect()  # a framework may leave much more garbage than our own modules
     enter.prepare()
     record_imports()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -15,7 +16,7 @@ from importlib import machinery, util
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuemu_flow.model.errors import did_you_mean
+from gpuemu_flow.model.errors import FlowError, did_you_mean
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.workers.api import OpError, Program, RunError
 
@@ -355,7 +356,17 @@ class _NotFound:
         self.names.add(name)
 
 
-def preload(framework: str) -> None:
+def prepare_gpu(*, torch: bool) -> None:
+    """Import the emulated GPU, and build what it consists of: workers could not write it.
+
+    If that is impossible, each worker says why.
+    """
+    gpu = importlib.import_module("gpuemu_flow.workers.gpu")
+    with contextlib.suppress(FlowError):
+        gpu.build(torch=torch)
+
+
+def preload(framework: str, *, gpu: bool = False) -> None:
     """Import an installed package in this process, which is going to fork workers.
 
     Raises PreloadError: The package is not installed, or its import failed, loaded other code or
@@ -371,7 +382,11 @@ def preload(framework: str) -> None:
         if not isinstance(origin, str) or not is_installed(origin):
             raise PreloadError(f"{framework} is not installed as a package")
         sys.meta_path.append(missing)
-        importlib.import_module(framework)
+        if gpu:
+            device = importlib.import_module("gpuemu_flow.emulator.host.torch_device")
+            device.import_torch()
+        else:
+            importlib.import_module(framework)
     except PreloadError:
         raise
     except BaseException as error:  # a broken package may raise anything

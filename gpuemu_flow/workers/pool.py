@@ -105,7 +105,7 @@ class Pool:
             return server
 
     def _new_server(self, start: ServerStart) -> ServerHandle:
-        return ServerHandle({**self._env, **dict(start.env)}, start.framework)
+        return ServerHandle({**self._env, **dict(start.env)}, start.framework, start.gpu)
 
     def _discard(self, start: ServerStart, server: ServerHandle) -> None:
         """Drop a server that does not answer."""
@@ -171,6 +171,8 @@ class Pool:
         calls_only: bool = False,
     ) -> Supervisor:
         program = _equipped(program)
+        if program.gpu_folder:
+            sightings.leave_out(str(Path(program.gpu_folder).parents[1]))
 
         def open_shared() -> WorkerClient:
             return talk(self._open(program, load_request(program), calls_only=calls_only))
@@ -311,6 +313,8 @@ class Pool:
         with self._slot(cancel):
             worker_client = WorkerClient(self._open(program), program, cancel)
             sightings = Sightings()
+            if program.gpu_folder:
+                sightings.leave_out(str(Path(program.gpu_folder).parents[1]))
             worker_client.worker.follow_with(sightings)
             try:
                 return worker_client.run_job(target, payload, seconds)

@@ -29,6 +29,8 @@ from gpuemu_flow.workers.sightings import Sightings
 
 START_SECONDS = 60.0
 PRELOAD_SECONDS = 120.0
+BUILD_SECONDS = 900.0
+"""How long a compiler may take to build the emulated GPU, or an extension of PyTorch."""
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
@@ -262,11 +264,13 @@ class ServerStart(Struct, frozen=True):
     env: tuple[tuple[str, str], ...] = ()
     framework: str = ""
     identity: str = ""
+    gpu: str = ""  # "torch" or "host" with the emulated GPU, for extensions or C functions
 
     @classmethod
     def plain(cls, program: Program) -> ServerStart:
         """Return the settings for a program without a framework."""
-        return cls(tuple(startup_environment(program.env).items()))
+        gpu = "" if not program.gpu_folder else "host" if program.kind == "cuda-host" else "torch"
+        return cls(tuple(startup_environment(program.env).items()), gpu=gpu)
 
     @classmethod
     def of(cls, program: Program) -> ServerStart:
@@ -297,12 +301,13 @@ def _server_environment(more: Mapping[str, str]) -> dict[str, str]:
 class ServerHandle:
     """Starts one fork server and requests workers from it. Thread-safe."""
 
-    def __init__(self, env: Mapping[str, str], framework: str = "") -> None:
+    def __init__(self, env: Mapping[str, str], framework: str = "", gpu: str = "") -> None:
         self._patience = START_SECONDS + (PRELOAD_SECONDS if framework else 0.0)
+        self._patience += BUILD_SECONDS if gpu else 0.0
         self._lock = threading.Lock()
         self._control, peer = socket.socketpair()
         self._stderr = channel.create("forkserver-stderr")
-        preload = [framework] if framework else []
+        preload = [framework, *([gpu] if gpu else [])] if framework or gpu else []
         with peer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _SERVER_MODULE, str(peer.fileno()), *preload],

@@ -177,6 +177,10 @@ class Sightings:
             shared = os.path.basename(around).startswith(SCRATCH)  # noqa: PTH119
             self._scratch.add(around if shared else scratch)
 
+    def leave_out(self, folder: str) -> None:
+        """Ignore what workers use in a folder: its content follows from other things they use."""
+        self._scratch.add(os.path.realpath(folder))
+
     def leave(self, fd: int) -> None:
         """Read the remaining records of a worker; its descriptor may be closed afterwards."""
         if fd in self._followed:

@@ -98,7 +98,7 @@ class TorchGradients:
         shape = tuple(value.shape)
         steps = cotangent(name, shape, self._wanted.masks.get(name), self._inputs)
         values = steps * (1.0 - 0.5j) if value.is_complex() else steps.copy()
-        tensor = self._torch.from_numpy(values).to(value.dtype)
+        tensor = self._torch.from_numpy(values).to(value.device, value.dtype)
         # The reference is differentiated by PyTorch, which does without another layout.
         layout = layout_of_case(self._inputs.values()) if self._wanted.plain else "contiguous"
         return LaidCotangent.of(self._torch, name, tensor, layout)
@@ -135,7 +135,8 @@ class LaidCotangent(Struct, frozen=True):
         """Make a cotangent that holds `values` in a layout."""
         shape = tuple(values.shape)
         where = place(layout, shape, 1)
-        memory = torch.full((where.nbytes,), float("nan"), dtype=values.dtype)
+        nan, device = float("nan"), values.device
+        memory = torch.full((where.nbytes,), nan, dtype=values.dtype, device=device)
         tensor = memory.as_strided(shape, describe(layout, shape), where.offset)
         tensor.copy_(values)
         return cls(name, tensor, memory, memory.clone())

@@ -166,7 +166,9 @@ class TorchRunner(GradientRunner):
 
     def _load(self, program: Program) -> Callable[..., Any]:
         if program.argv:
-            self._module = module_caller(self._host.torch, load_function(program), program.argv[0])
+            device = "cuda" if program.gpu_folder else "cpu"
+            made_by = load_function(program)
+            self._module = module_caller(self._host.torch, made_by, program.argv[0], device)
             return self._module
         return load_function(program)
 
@@ -185,7 +187,7 @@ class TorchRunner(GradientRunner):
 
     def _on_torch(self, host: Callable[..., Any]) -> Callable[..., Any]:
         torch = self._host.torch
-        convert = functools.partial(as_torch, torch)
+        convert = getattr(self._host, "tensor", None) or functools.partial(as_torch, torch)
 
         def plain(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> Any:
             torch.default_generator.manual_seed(seed)
@@ -256,7 +258,11 @@ class TorchRunner(GradientRunner):
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         try:
-            return host(*given, **named)
+            result = host(*given, **named)
+            returned = getattr(self._host, "returned", None)
+            if returned is not None:
+                returned(result)
+            return result
         except TypeError as error:
             if "ndarray" in str(error):  # raised by torch.from_numpy for a tensor
                 self.hint = _NO_ARRAYS
@@ -335,15 +341,16 @@ class ModuleCall(Protocol):
         """Call the module; the arguments are those of its ``forward``."""
 
 
-def module_caller(torch: Any, made_by: Callable[..., Any], described: str) -> ModuleCall:
+def module_caller(
+    torch: Any, made_by: Callable[..., Any], described: str, device: str = "cpu"
+) -> ModuleCall:
     """Return the function that calls a module with the inputs of its ``forward``.
 
     Raises OpError: ``op-signature``: the class does not make a module.
     """
     told = json.loads(described)
-    caller = _Caller(
-        torch, made_by, told["init"], int(told["seed"] or 0), shared=bool(told["shared"])
-    )
+    seed, shared = int(told["seed"] or 0), bool(told["shared"])
+    caller = _Caller(torch, made_by, told["init"], seed, shared=shared, device=device)
     forward = caller.module(torch.float32).forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -368,9 +375,11 @@ class _Caller:
     """Makes modules of one `torch.nn.Module` class: one for each dtype of the calls."""
 
     def __init__(
-        self, torch: Any, made_by: Callable[..., Any], init: Any, seed: int, *, shared: bool
-    ) -> None:
+        self, torch: Any, made_by: Callable[..., Any], init: Any, seed: int, *, shared: bool,
+        device: str,
+    ) -> None:  # fmt: skip
         self._torch = torch
+        self._device = device
         self._made_by = made_by
         self._init = init
         self._seed = seed
@@ -387,7 +396,7 @@ class _Caller:
             self._frozen = frozenset(
                 name for name, weight in module.named_parameters() if not weight.requires_grad
             )
-            module = module.to(dtype).eval()
+            module = module.to(dtype).to(self._device).eval()
             state = {name: value.clone() for name, value in module.state_dict().items()}
             self._known[dtype] = module, state
         module, state = self._known[dtype]
@@ -435,8 +444,8 @@ class _Caller:
                 second = again.get(name)
                 if second is None or not weight.is_floating_point() or not weight.numel():
                     continue
-                mine = weight.detach().double().numpy()
-                if not np.array_equal(mine, second.detach().double().numpy(), equal_nan=True):
+                mine = weight.detach().double().cpu().numpy()
+                if not np.array_equal(mine, second.detach().double().cpu().numpy(), equal_nan=True):
                     drawn = _spread(weight.shape) * self._units(name, weight)
                 elif float(mine.min()) == float(mine.max()):
                     drawn = _varied(float(mine.min()), self._units(name, weight))

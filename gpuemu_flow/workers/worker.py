@@ -52,7 +52,9 @@ _OWN_RUNNERS = {
     "jax": ("jax_runner", "JaxRunner"),
     "triton": ("triton_runner", "TritonRunner"),
     **dict.fromkeys(EMULATED, ("emulated", "EmulatedRunner")),
+    "cuda-host": ("gpu", "HostFunctionRunner"),
 }
+_WITH_GPU = {"torch": ("gpu", "ExtensionRunner"), "callable": ("gpu", "HostCallable")}
 """Module and class of each runner that only some programs need, by kind of program."""
 _SHIM = Path(__file__).with_name("shim.py")
 
@@ -75,8 +77,9 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
     """Return the runner for a program's kind; raise OpError or the program's own exception."""
     if program.kind == "command":
         return CommandRunner(program, streams, [program.path, *program.argv])
-    if program.kind in _OWN_RUNNERS:
-        module, name = _OWN_RUNNERS[program.kind]
+    own_runners = {**_OWN_RUNNERS, **(_WITH_GPU if program.gpu_folder else {})}
+    if program.kind in own_runners:
+        module, name = own_runners[program.kind]
         own = getattr(importlib.import_module(f"gpuemu_flow.workers.{module}"), name)
         made: Runner = own(program)
         return made
@@ -184,8 +187,10 @@ class Worker:
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
         program = self._program = convert(message["program"], Program)
         try:
-            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             enter_workspace(program)
+            if program.gpu_folder:  # its memory is large, but empty
+                importlib.import_module("gpuemu_flow.workers.gpu").start_gpu(program)
+            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             if program.shadow:
                 set_source_transform(jobs.shadow_bytes)
             extra = program.memory_limit

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -114,7 +115,9 @@ def _top_of(nvcc: str) -> list[str]:
     return [found[1].strip()] if found else []
 
 
+@cache
 def cxx_compiler() -> str:
+    """Find the C++ compiler once: later, CXX may name our own, which stands for it."""
     for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         path = shutil.which(name) if name else None
         if path:
@@ -129,6 +132,34 @@ def cache_folder() -> Path:
     folder = user_cache_folder(os.environ) / "cuda"
     _make_private(folder)
     return folder
+
+
+BUILD_FOLDER = "GPUEMU_BUILD"
+"""Variable with the folder for what a sandboxed program builds, in place of `cache_folder`."""
+
+
+def compilers(toolkit: Toolkit) -> list[str]:
+    """Name the compilers, each with its present size and time; open each, which a listener sees."""
+    found = []
+    cicc = toolkit.include.parent / "nvvm" / "bin" / "cicc"
+    for tool in (toolkit.nvcc, str(cicc), cxx_compiler()):
+        try:
+            with Path(os.path.realpath(tool)).open("rb") as file:
+                state = os.fstat(file.fileno())
+        except OSError:
+            continue
+        found.append(f"{tool} {state.st_size} {state.st_mtime_ns}")
+    return found
+
+
+def runtime_library(folder: Path) -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    """Load our libcudart and its core from the runtime's folder, for all libraries to come."""
+    name = next(path.name for path in folder.glob("libcudart.so.*"))
+    runtime = ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+    core = ctypes.CDLL(str(folder / "libgpuemu.so"))
+    core.gpuemu_report.restype = ctypes.c_void_p
+    core.gpuemu_unwritten.restype = ctypes.c_size_t
+    return runtime, core
 
 
 def keep_newest(folder: Path, prefix: str, most: int) -> None:
@@ -248,6 +279,43 @@ class _Built(msgspec.Struct):
     inputs: dict[str, str]
 
 
+class Kept:
+    """What was built from some inputs; a digest names those that are known before the build."""
+
+    def __init__(self, kind: str, key: str) -> None:
+        given = os.environ.get(BUILD_FOLDER)
+        self.folder = (Path(given) if given else cache_folder()) / kind / key
+        self._note = self.folder / "inputs.json"
+
+    def is_current(self) -> bool:
+        """Tell whether it is there, and was built from the files as they are now."""
+        try:
+            built = msgspec.json.decode(self._note.read_bytes(), type=known(_Built))
+        except (OSError, msgspec.DecodeError):
+            return False
+        os.utime(self.folder)
+        return all(_file_digest(path) == before for path, before in built.inputs.items())
+
+    def own(self, headers: Iterable[str]) -> list[str]:
+        """Leave out the headers of compilers, CUDA and PyTorch, whose versions are in the key."""
+        given = (str(find_toolkit().include), "/usr/", str(cache_folder()), str(NATIVE.parent))
+        return [h for h in headers if not h.startswith(given) and "/site-packages/torch/" not in h]
+
+    def keep(self, made: Path, inputs: Iterable[str]) -> None:
+        """Move a file that was built here, with the digests of what went into it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_newest(self.folder.parent, "", MOST_PROGRAMS)
+        self._note.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            moved = Path(shutil.move(made, name))
+            moved.replace(self.folder / made.name)
+            note = Path(name) / "note"
+            note.write_bytes(
+                msgspec.json.encode(_Built({path: _file_digest(path) for path in self.own(inputs)}))
+            )
+            note.replace(self._note)
+
+
 def nvcc_flags(arch: int) -> list[str]:
     """Return the flags with which nvcc makes what `exec` can run: PTX with line numbers."""
     return [
@@ -275,30 +343,21 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         *nvcc_flags(arch),
         *flags,
     ]
-    version = _version(toolkit.nvcc)
-    folder = cache_folder() / "programs" / digest(version, *options, "\0", *places)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    program, note = folder / "program", folder / "inputs.json"
-    os.utime(folder)
-    if program.is_file() and _is_current(note):
+    kept = Kept("programs", digest(*compilers(toolkit), *options, "\0", *places))
+    program = kept.folder / "program"
+    if kept.is_current():
         return program
-    keep_newest(folder.parent, "", MOST_PROGRAMS)
-    with tempfile.TemporaryDirectory(dir=folder) as name:
+    with tempfile.TemporaryDirectory() as name:
         made, depends = Path(name) / "program", Path(name) / "depends"
         command = [toolkit.nvcc, *options, *_libraries(toolkit, places), *places, "-o", str(made)]
         if len(places) == 1:
             command += ["-MD", "-MF", str(depends)]
         run_tool(command, f"nvcc {' '.join(str(s) for s in sources)}")
-        named = [str(Path(flag).resolve()) for flag in flags if Path(flag).is_file()]
-        inputs = {place: _file_digest(place) for place in (*places, *named)}
+        inputs = [*places, *(str(Path(flag).resolve()) for flag in flags if Path(flag).is_file())]
         if depends.is_file():
             text = depends.read_text(errors="replace").replace("\\\n", " ").partition(":")[2]
-            for path in re.findall(r"(?:[^\s\\]|\\.)+", text):
-                if not path.startswith((str(toolkit.include), "/usr/")):
-                    inputs[path] = _file_digest(path)
-        note.unlink(missing_ok=True)
-        made.replace(program)
-        note.write_bytes(msgspec.json.encode(_Built(inputs)))
+            inputs += re.findall(r"(?:[^\s\\]|\\.)+", text)
+        kept.keep(made, inputs)
     return program
 
 
@@ -315,28 +374,8 @@ def _libraries(toolkit: Toolkit, sources: Sequence[str]) -> list[str]:
     return flags
 
 
-def _is_current(note: Path) -> bool:
-    try:
-        built = msgspec.json.decode(note.read_bytes(), type=known(_Built))
-    except (OSError, msgspec.DecodeError):
-        return False
-    return all(_file_digest(path) == before for path, before in built.inputs.items())
-
-
 def _file_digest(path: str) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-@cache
-def _version(tool: str) -> str:
-    try:
-        done = subprocess.run(
-            [tool, "--version"], capture_output=True, text=True, timeout=60, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError) as error:
-        raise problem("exec-no-nvcc", f"{tool} cannot be started: {error}") from None
-    return done.stdout

@@ -47,7 +47,8 @@ def slim_flags(sources: list[str]) -> list[str] | None:
     )
     body = "#pragma once\n#include <ATen/TensorOperators.h>\n"
     body += "".join(f"#include <ATen/ops/{name}.h>\n" for name in named)
-    folder = f"{HOME}/ops/{hashlib.sha256(body.encode()).hexdigest()[:16]}"
+    digest = hashlib.sha256(body.encode()).hexdigest()[:16]
+    folder = f"{os.environ.get('GPUEMU_BUILD', HOME)}/ops/{digest}"
     os.makedirs(folder, exist_ok=True)
     target = f"{folder}/gpuemu_ops.h"
     if not os.path.exists(target):  # a new date would make ninja compile again

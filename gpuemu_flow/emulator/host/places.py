@@ -57,6 +57,15 @@ class Places:
         self._pid = pid
         self._maps: list[_Mapping] = []
         self._known: dict[int, tuple[CodePlace, ...]] = {}
+        self.sources: dict[str, CodePlace] = {}
+        """Where texts begin that are compiled under the name of a file, such as Python strings."""
+
+    def in_source(self, place: CodePlace) -> CodePlace:
+        """Return a place in the file that holds the text, for one in the compiled text."""
+        begin = self.sources.get(place.file.rpartition("/")[2])
+        if begin is None or not place.line:
+            return place
+        return CodePlace(begin.file, begin.line + place.line - 1, place.code)
 
     def of(self, addresses: tuple[int, ...]) -> CodePlace:
         """Return the first place that is the program's own, not a header's of CUDA."""
@@ -117,7 +126,8 @@ class Places:
             digits = number.split(" ")[0]
             if at < len(wanted) and digits.isdigit() and file not in ("", "??"):
                 address = wanted[at][0]
-                self._known[address] = (*self._known[address], CodePlace(file, int(digits)))
+                place = self.in_source(CodePlace(file, int(digits)))
+                self._known[address] = (*self._known[address], place)
 
     def _mapping(self, address: int) -> _Mapping | None:
         for again in (False, True):

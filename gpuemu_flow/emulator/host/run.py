@@ -84,16 +84,7 @@ class Device:
         """Serve a process that wants to use the device, in a new process."""
         self._fork_server(self._socket.accept()[0])
 
-    def connect(self) -> socket.socket:
-        """Return a connection for one process that must not open any, such as a sandboxed worker.
-
-        The process inherits it, and finds its number in ``GPUEMU_FD``.
-        """
-        theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._fork_server(ours, theirs)
-        return theirs
-
-    def _fork_server(self, connection: socket.socket, *others: socket.socket) -> None:
+    def _fork_server(self, connection: socket.socket) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -104,26 +95,17 @@ class Device:
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            for other in (self._socket, *others):
-                other.close()
-            self._serve(connection)
+            self._socket.close()
+            report = serve(connection, self.options)
+            if report is not None:
+                data = msgspec.msgpack.encode(report)
+                (self._folder / f"{os.getpid()}.report").write_bytes(data)
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
-
-    def _serve(self, connection: socket.socket) -> None:
-        hello, fds, _, _ = socket.recv_fds(connection, 256, 1)
-        if not hello:  # the process ended without a use of the device
-            return
-        _, pid, size = hello.decode().split()
-        session = Session(connection, fds[0], int(pid), int(size), self.options)
-        connection.sendall(b"!")
-        report = session.serve()
-        data = msgspec.msgpack.encode(report)
-        (self._folder / f"{os.getpid()}.report").write_bytes(data)
 
     def finish(self) -> HostReport:
         """Wait for all servers, and return what they found."""
@@ -143,6 +125,17 @@ class Device:
         """Remove the socket."""
         self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def serve(connection: socket.socket, options: Options) -> HostReport | None:
+    """Run the kernels of the process at the other end until it ends; None if it launched none."""
+    hello, fds, _, _ = socket.recv_fds(connection, 256, 1)
+    if not hello:
+        return None
+    _, pid, size = hello.decode().split()
+    session = Session(connection, fds[0], int(pid), int(size), options)
+    connection.sendall(b"!")
+    return session.serve()
 
 
 def prepare(program: str, flags: Sequence[str], arch: int) -> str:

@@ -148,11 +148,13 @@ class Session:
         answers = {
             "module": self._on_module, "bind": self._on_bind, "entry": self._on_entry,
             "launch": self._on_launch, "bye": self._on_bye, "sync": lambda *_: b"ok",
+            "report": self._on_report,
         }  # fmt: skip
         notes = {
             "allocate": self._on_allocate, "free": self._on_free, "name": self._on_name,
             "share": self._on_share, "finding": self._on_finding,
-            "unsupported": self._on_unsupported,
+            "unsupported": self._on_unsupported, "source": self._on_source,
+            "problem": self._on_problem,
         }  # fmt: skip
         for message in self._messages():
             head, _, rest = message.partition(b"\n")
@@ -197,6 +199,13 @@ class Session:
         block = self._arena.at(int(words[0]))
         if block is not None:
             block.given, block.given_item = " ".join(words[2:]), int(words[1])
+
+    def _on_problem(self, _words: list[str], rest: bytes) -> None:
+        self._complain(rest.decode(errors="replace"))
+
+    def _on_source(self, words: list[str], rest: bytes) -> None:
+        file, _, line = rest.decode(errors="replace").rpartition(":")
+        self._places.sources[words[0]] = CodePlace(file, int(line))
 
     def _on_finding(self, words: list[str], rest: bytes) -> None:
         if words[0] not in self._checks:
@@ -425,6 +434,14 @@ class Session:
         return code
 
     # ---------------------------------------------------------------- the end
+    def _on_report(self, _words: list[str], _rest: bytes) -> bytes:
+        """Give what was found to a host that asks between its calls, and forget it."""
+        self.report.findings = list(self._found.values())
+        data = msgspec.msgpack.encode(self.report)
+        self.report = HostReport()
+        self._found.clear()
+        return data
+
     def _on_bye(self, _words: list[str], _rest: bytes) -> bytes:
         if self._options.leaks:
             for block in self._arena.buffers:
@@ -438,6 +455,7 @@ class Session:
         return b"ok"
 
     def _add(self, finding: KernelFinding, launched: str = "") -> None:
+        finding = finding.moved(self._places.in_source)
         place = finding.place
         at = (finding.kernel, finding.instruction, place.file, place.line or place.code)
         key = (finding.check, finding.rule, *at)

@@ -16,6 +16,7 @@ from gpuemu_flow.emulator.host.build import (
     NATIVE,
     Toolkit,
     cache_folder,
+    compilers,
     cxx_compiler,
     digest,
     find_toolkit,
@@ -38,9 +39,13 @@ class Home(msgspec.Struct, frozen=True):
     runtime: Path
     device: Path
     extensions: Path
-    cudart: str
+    toolkit: Toolkit
     cuda: str
     arch: str
+
+    def tools(self) -> list[str]:
+        """Name the compilers' present state; a sandboxed build is seen to depend on them."""
+        return compilers(self.toolkit)
 
 
 def make_home(torch: Path) -> Home:
@@ -59,7 +64,7 @@ def make_home(torch: Path) -> Home:
     version = (torch / "version.py").read_text(errors="replace")
     sources = sorted([*HEADERS.rglob("*.h"), *_SLIM.rglob("*.h"), _WRAPPER, Path(__file__)])
     key = digest(
-        (NATIVE / "torch.cpp").read_bytes(), runtime.name, str(torch), version, cxx_compiler(),
+        (NATIVE / "torch.cpp").read_bytes(), runtime.name, str(torch), version, toolkit.nvcc,
         sys.executable, *(path.read_bytes() for path in sources),
     )  # fmt: skip
     root = cache_folder() / f"torch-{key}"
@@ -79,7 +84,7 @@ def make_home(torch: Path) -> Home:
     arch = int(os.environ.get("GPUEMU_ARCH", "80"))
     return Home(
         root / "home", runtime, root / "libgpuemu_torch.so", root / f"extensions-{arch}",
-        f"libcudart.so.{toolkit.major}", f"{toolkit.major}.{toolkit.version % 1000 // 10}",
+        toolkit, f"{toolkit.major}.{toolkit.version % 1000 // 10}",
         f"{arch // 10}.{arch % 10}",
     )  # fmt: skip
 

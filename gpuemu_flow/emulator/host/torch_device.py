@@ -6,44 +6,60 @@ It must be there before the first ``import torch``, because torch asks only once
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import inspect
 import os
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.emulator.host.build import BUILD_FOLDER, Kept, digest, runtime_library
 from gpuemu_flow.emulator.host.torch_build import Home, make_home
 from gpuemu_flow.emulator.host.torch_cuda import cuda_patches
-from gpuemu_flow.model.errors import FlowError
 
-_loaded: list[tuple[Home, ctypes.CDLL]] = []
+_loaded: list[tuple[Home, ctypes.CDLL, ctypes.CDLL]] = []
+_NOT_IN_KEY = ("build_directory", "verbose", "with_sycl", "extra_sycl_cflags")
 
 
-def load(torch_folder: str) -> bool:
-    """Load the device for the PyTorch in a folder; say why not, and return False, if that fails."""
-    try:
-        home = make_home(Path(torch_folder))
-        runtime = ctypes.CDLL(str(home.runtime / home.cudart), ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(f"{torch_folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(home.device), ctypes.RTLD_GLOBAL)
-    except (FlowError, OSError) as error:
-        print(f"gpuemu-flow: PyTorch runs without the emulated device: {error}", file=sys.stderr)
-        return False
-    _loaded.append((home, runtime))
+def load(torch_folder: str) -> None:
+    """Load the device for the PyTorch in a folder, before its import.
+
+    Raises FlowError or OSError: why that is impossible.
+    """
+    home = make_home(Path(torch_folder))
+    runtime, core = runtime_library(home.runtime)
+    ctypes.CDLL(f"{torch_folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(home.device), ctypes.RTLD_GLOBAL)
+    _loaded.append((home, runtime, core))
     os.environ["CUDA_HOME"] = str(home.folder)
     os.environ["CXX"] = str(home.folder / "bin" / "c++")
     os.environ["TORCH_CUDA_ARCH_LIST"] = home.arch
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(home.extensions))
-    return True
+
+
+def import_torch() -> None:
+    """Import torch with the device, unless this process has done so.
+
+    Raises FlowError or OSError: the device cannot be loaded. Raises ImportError.
+    """
+    if _loaded:
+        return
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ImportError("no module named torch")
+    load(str(Path(spec.origin).parent))
+    patch(importlib.import_module("torch"))
 
 
 def patch(torch: Any) -> None:
     """Make ``torch.cuda`` answer as with a GPU, and extensions build with our CUDA_HOME."""
 
-    home, runtime = _loaded[0]
+    home, runtime, _ = _loaded[0]
     major, _, minor = home.arch.partition(".")
     for owner, name, value in cuda_patches(torch, (int(major), int(minor))):
         if name != "autocast":  # the dispatch key CUDA has its own
@@ -91,8 +107,10 @@ class _ExtensionFinder:
 def _patch_extensions(extension: Any) -> None:
     from torch.utils.file_baton import FileBaton  # noqa: PLC0415
 
-    extension.CUDA_HOME = str(_loaded[0][0].folder)
-    inline = extension.load_inline
+    home = _loaded[0][0]
+    extension.CUDA_HOME = str(home.folder)
+    inline, build = extension.load_inline, extension._write_ninja_file_and_build_library
+    texts: dict[str, str] = {}
 
     def load_inline(
         name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **kwargs: Any
@@ -100,11 +118,43 @@ def _patch_extensions(extension: Any) -> None:
         """Build an extension, whose findings and compile errors name the lines of the caller."""
         file = _caller()
         if cuda_sources is not None:
-            cuda_sources = [_with_lines(s, file) for s in _as_list(cuda_sources)]
-        cpp_sources = [_with_lines(s, file) for s in _as_list(cpp_sources)]
-        return inline(name, cpp_sources, cuda_sources, *args, **kwargs)
+            cuda_sources = [_with_lines(s, file, texts) for s in _as_list(cuda_sources)]
+        cpp_sources = [_with_lines(s, file, texts) for s in _as_list(cpp_sources)]
+        try:
+            return inline(name, cpp_sources, cuda_sources, *args, **kwargs)
+        except RuntimeError as error:
+            raise RuntimeError(_with_places(str(error), texts)) from None
+
+    def build_once(name: str, build_directory: str, **options: Any) -> None:
+        """Build a library, or take it from the cache if all that went into it is unchanged."""
+        options = {**options, "name": name, "build_directory": build_directory}
+        if options["is_standalone"]:
+            build(**options)
+            return
+        sources = [Path(source) for source in options["sources"]]
+        shown = {k: v for k, v in options.items() if k not in ("sources", *_NOT_IN_KEY)}
+        flags = [os.environ.get(n, "") for n in ("TORCH_CUDA_ARCH_LIST", "NVCC_APPEND_FLAGS")]
+        kept = Kept("extensions", digest(
+            str(home.folder), *flags, *home.tools(), repr(sorted(shown.items())),
+            *(source.name for source in sources), *(source.read_bytes() for source in sources),
+        ))  # fmt: skip
+        made = Path(build_directory) / f"{name}.so"
+        if not kept.is_current():
+            if kept.own(_headers(build_directory)):
+                for object_file in Path(build_directory).glob("*.o"):
+                    object_file.unlink()  # ninja compares times, which a header may have kept
+            made.unlink(missing_ok=True)
+            build(**options)
+            kept.keep(made, _headers(build_directory))
+        made.unlink(missing_ok=True)
+        made.symlink_to(kept.folder / made.name)
 
     extension.load_inline = load_inline
+    extension._write_ninja_file_and_build_library = build_once
+    if BUILD_FOLDER in os.environ:  # in a sandbox, where a program's own folder is not writable
+        extension._get_build_directory = _scratch_folder
+        for name in ("load", "load_inline"):
+            setattr(extension, name, _without_folder(getattr(extension, name)))
     acquire = FileBaton.try_acquire
 
     def try_acquire(baton: Any) -> bool:
@@ -131,19 +181,58 @@ def _as_list(sources: str | Sequence[str]) -> list[str]:
 
 def _caller() -> str:
     for frame in inspect.stack(0)[2:]:
-        if "/torch/" not in frame.filename and not frame.filename.startswith("<"):
+        if "/torch/" not in frame.filename and not frame.filename.startswith(("<", __file__)):
             return frame.filename
     return ""
 
 
-def _with_lines(source: str, file: str) -> str:
-    """Return a source whose lines are those of the Python file that holds it as a text."""
+def _with_lines(source: str, file: str, texts: dict[str, str]) -> str:
+    """Return a source with a name, and tell where in the Python file it is held as a text.
+
+    The name depends on the text alone: an edit elsewhere in the file leaves what was built.
+    """
     try:
         whole = Path(file).read_text(errors="replace")
     except OSError:
         return source
     at = whole.find(source) if source.strip() else -1
-    if at < 0 or re.search(r'["\n\\]', file):
+    if at < 0:
         return source
-    line = whole.count("\n", 0, at) + 1
-    return f'#line {line} "{Path(file).absolute()}"\n{source}\n'
+    name = f"gpuemu-{digest(source)[:16]}.cu"
+    texts[name] = f"{Path(file).absolute()}:{whole.count(chr(10), 0, at) + 1}"
+    _loaded[0][2].gpuemu_source(name.encode(), texts[name].encode())
+    return f'#line 1 "{name}"\n{source}\n'
+
+
+def _with_places(said: str, texts: dict[str, str]) -> str:
+    """Return the messages of compilers with the lines of the file that holds the text."""
+
+    def place(found: re.Match[str]) -> str:
+        file, _, line = texts.get(found[1], "").rpartition(":")
+        return f"{file}:{int(line) + int(found[2]) - 1}" if file else found[0]
+
+    return re.sub(r"(gpuemu-[0-9a-f]{16}\.cu)[:(](\d+)\)?", place, said)
+
+
+def _scratch_folder(name: str, _verbose: bool) -> str:
+    folder = Path(tempfile.gettempdir()) / "torch_extensions" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
+
+
+def _without_folder(function: Any) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **{**kwargs, "build_directory": None})
+
+    return called
+
+
+def _headers(folder: str) -> list[str]:
+    """List the headers that were compiled in a build folder, as ninja knows them."""
+    if not Path(folder, "build.ninja").exists():
+        return []
+    done = subprocess.run(
+        ["ninja", "-t", "deps"], capture_output=True, text=True, cwd=folder, check=False
+    )
+    found = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    return [header for header in found if not header.startswith(f"{folder}/")]

@@ -173,6 +173,8 @@ std::multimap<uint64_t, uint64_t>& gaps_ = *new std::multimap<uint64_t, uint64_t
 std::deque<std::pair<uint64_t, uint64_t>>& late_ = *new std::deque<std::pair<uint64_t, uint64_t>>;  // freed lately, and not yet used again: an access to it shows
 uint64_t late_room_ = 0;
 constexpr uint64_t kLate = 256ull << 20;
+std::set<std::string>& said_ = *new std::set<std::string>;  // functions that are missing, and were called
+int sticky_ = 0;
 uint64_t top_ = 1 << 16, used_ = 0;
 
 // Memory of the device costs this machine twice its size, data and shadow.
@@ -402,8 +404,23 @@ void gpuemu_finding_at(const char* check, const char* rule, const char* place, c
 }
 void gpuemu_unsupported(const char* name) {
   GUARD;
-  static std::set<std::string>& said = *new std::set<std::string>;
-  if (said.insert(name).second && open_device()) note(std::string("unsupported ") + name + sites() + "\n");
+  if (said_.insert(name).second && open_device()) note(std::string("unsupported ") + name + sites() + "\n");
+}
+void gpuemu_source(const char* name, const char* place) {
+  GUARD;
+  if (open_device()) note(std::string("source ") + name + "\n" + place);
+}
+void gpuemu_problem(const char* text) { GUARD; note(std::string("problem\n") + text); }
+const char* gpuemu_report(size_t* size) {
+  GUARD;
+  static std::string& reply = *new std::string;
+  show();
+  fflush(stdout);
+  said_.clear();
+  sticky_ = 0;
+  reply = open_device() ? ask("report\n") : "";
+  *size = reply.size();
+  return reply.data();
 }
 int gpuemu_handle(void* handle, int action) {
   GUARD;
@@ -424,7 +441,7 @@ struct GpuModule {
   std::map<std::string, GpuKernel*> kernels;
 };
 namespace {
-int modules_ = 0, sticky_ = 0;
+int modules_ = 0;
 
 // The reply to `module` and `entry` lists variables that have no memory yet; bind tells where they are.
 void bind(GpuModule* m, std::istringstream& lines) {
@@ -504,7 +521,7 @@ int gpuemu_launch(GpuKernel* k, const uint32_t grid[3], const uint32_t block[3],
                   int cooperative, const void* parameters) {
   GUARD;
   if (sticky_) return sticky_;
-  if (k->problem) return kNotSupported;
+  if (k->problem) { gpuemu_problem(k->problem); return kNotSupported; }
   uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
   if (!threads || threads > 1024 || threads > k->threads || block[0] > 1024 || block[1] > 1024 || block[2] > 64 || !grid[0] ||
       !grid[1] || !grid[2] || grid[0] > 0x7fffffffu || grid[1] > 65535 || grid[2] > 65535) {

@@ -61,6 +61,10 @@ int gpuemu_handle(void* handle, int action);                 // of streams and e
 void gpuemu_finding(const char* check, const char* rule, const char* words);
 void gpuemu_finding_at(const char* check, const char* rule, const char* place, const char* words);  // place: FILE:LINE
 void gpuemu_unsupported(const char* name);                   // says once that a function is missing
+void gpuemu_problem(const char* text);                       // why something could not be run
+// What was found since the last time, as session.py writes it; the device is healthy again.
+const char* gpuemu_report(size_t* size);
+void gpuemu_source(const char* name, const char* place);     // FILE:LINE of the text that is compiled under a name
 int gpuemu_architecture(void);                               // 80 for sm_80
 void gpuemu_rename(void* address, uint32_t item, const char* name);
 }

@@ -74,6 +74,7 @@ Error launch(const void* host, dim3 g, dim3 b, void** arguments, size_t shared, 
   GpuKernel* k = kernel(host);
   if (!k) {
     auto it = entries_.find(host);
+    if (it != entries_.end()) gpuemu_problem((it->second.name + " could not be loaded, and was launched").c_str());
     return fail(it != entries_.end() && !it->second.binary->module ? cudaErrorNoKernelImageForDevice : cudaErrorInvalidDeviceFunction);
   }
   std::vector<char> block(k->bytes + 1);

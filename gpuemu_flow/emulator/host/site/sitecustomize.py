@@ -32,7 +32,11 @@ class _TorchFinder:
             sys.path.append(package)
         from gpuemu_flow.emulator.host import torch_device  # noqa: PLC0415 - after the path
 
-        if torch_device.load(os.path.dirname(spec.origin)):
+        try:
+            torch_device.load(os.path.dirname(spec.origin))
+        except Exception as error:
+            print(f"gpuemu-flow: torch runs without the emulated GPU: {error}", file=sys.stderr)
+        else:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
