@@ -13,6 +13,7 @@ from gpuemu_flow.fuzz.code_state import fixed_ids
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.failures import find_failure, find_failures, inputs_dropped, list_failures
 from gpuemu_flow.report import failure_text, json_writer, text
+from gpuemu_flow.report.minimal import minimal_of
 
 
 @click.group(invoke_without_command=True, short_help="List, show and export failures.")
@@ -67,13 +68,15 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
 @format_option("text", "json")
 def show(failure: str, output_format: str) -> None:
     """Show one failure."""
-    records = find_failures(Workspace(), failure)
+    workspace = Workspace()
+    records = find_failures(workspace, failure)
     if output_format == "json":
         found = [{**r.to_public_json(), "result": r.result} for r in records]
         say(json_writer.dumps({"schema_version": 1, "failures": found}))
     else:
         style = text.Style(wants_color())
-        say("\n\n".join(failure_text.render_failure(r, style) for r in records))
+        shown = (failure_text.render_failure(r, minimal_of(workspace, r), style) for r in records)
+        say("\n\n".join(shown))
 
 
 @failures.command()

@@ -20,7 +20,10 @@ from gpuemu_flow.model.types import Case, Shape
 
 
 class CaseSource:
-    """Takes cases from the streams in rotation, numbers them, and hands them out to threads."""
+    """Takes cases from the streams in rotation, numbers them, and hands them out to threads.
+
+    The time limit counts from the beginning, but for `start_up` seconds in which nothing is judged.
+    """
 
     def __init__(
         self,
@@ -28,11 +31,13 @@ class CaseSource:
         *,
         iterations: int | None,
         time_limit: float | None,
+        start_up: float = 0.0,
     ) -> None:
         self._lock = threading.Lock()
         numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
         self._cases = numbered if iterations is None else islice(numbered, iterations)
-        self._deadline = None if time_limit is None else time.monotonic() + time_limit
+        self._limit = time_limit
+        self._deadline = None if time_limit is None else time.monotonic() + time_limit + start_up
         self._stopped = False
 
     def next(self) -> tuple[int, int, Case] | None:
@@ -42,6 +47,13 @@ class CaseSource:
             if self._stopped or late:
                 return None
             return next(self._cases, None)
+
+    def started(self) -> None:
+        """Count the time limit from now on, if it did not count yet: a case has been judged."""
+        with self._lock:
+            if self._limit is not None and self._deadline is not None:
+                self._deadline = min(self._deadline, time.monotonic() + self._limit)
+                self._limit = None
 
     @property
     def stopped(self) -> bool:

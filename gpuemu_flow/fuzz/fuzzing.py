@@ -38,6 +38,7 @@ class FuzzOptions(Struct, frozen=True):
     shapes: tuple[tuple[int, ...], ...] = ()
     fail_fast: bool = False
     time_limit: float | None = None
+    start_up: float = 0.0  # seconds before the first verdict that the time limit does not count
     jobs: int = 1
     force: bool = False
     confirm: bool = True
@@ -170,7 +171,12 @@ class Fuzzer:
             )
             for subject in self.subjects
         ]
-        return CaseSource(streams, iterations=options.iterations, time_limit=options.time_limit)
+        return CaseSource(
+            streams,
+            iterations=options.iterations,
+            time_limit=options.time_limit,
+            start_up=options.start_up,
+        )
 
     def _work(self, pool: Pool, source: CaseSource, outcome: OpFuzzOutcome) -> None:
         """Judge one thread's share of the cases."""
@@ -203,6 +209,7 @@ class Fuzzer:
         with self._lock:
             outcome.add(judged)
             self._on_case(judged)
+        source.started()
         if outcome.timed_out_again or (self._options.fail_fast and judged.result.verdict in BAD):
             source.stop()
 
