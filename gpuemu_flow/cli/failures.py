@@ -71,7 +71,14 @@ def show(failure: str, output_format: str) -> None:
     workspace = Workspace()
     records = find_failures(workspace, failure)
     if output_format == "json":
-        found = [{**r.to_public_json(), "result": r.result} for r in records]
+        found = [
+            {
+                **r.to_public_json(),
+                "result": r.result,
+                "minimal": json_writer.minimal(minimal_of(workspace, r)),
+            }
+            for r in records
+        ]
         say(json_writer.dumps({"schema_version": 1, "failures": found}))
     else:
         style = text.Style(wants_color())

@@ -49,6 +49,7 @@ COMMANDS = {
     "lint": "Check kernels against the lint rules.",
     "list": "List tasks, groups and targets.",
     "lsp": "Serve an editor over standard input and output.",
+    "mcp": "Serve an agent over standard input and output.",
     "minimize": "Shrink a recorded failure.",
     "mutate": "Count the planted bugs that the check finds.",
     "report": "Report what is known, as a file.",
