@@ -40,7 +40,7 @@ program's own and change without notice. [daemon.md](daemon.md), [frameworks.md]
 [pytest.md](pytest.md) show these at work. `gpuemu_flow` itself has the names most used:
 {names}.
 
-```python
+```text
 print(gpuemu_flow.check(my_softmax, torch.softmax, dim=-1))  # functions of files
 ```
 """

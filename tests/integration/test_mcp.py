@@ -27,7 +27,7 @@ OP = """
 
 
 def talk(folder: Path, environ: dict[str, str], *calls: tuple[str, dict[str, Any]]) -> list[Any]:
-    """Start the server as an agent does, and call tools; return all their names, and the answers."""
+    """Start the server as an agent does, and call tools; return their names and the answers."""
 
     async def session() -> list[Any]:
         server = mcp.StdioServerParameters(
