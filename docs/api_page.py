@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 MODULES = (
+    "gpuemu_flow.services.check",
     "gpuemu_flow.client",
     "gpuemu_flow.validate",
     "gpuemu_flow.validation",
@@ -24,7 +25,10 @@ MODULES = (
     "gpuemu_flow.frameworks.triton",
 )
 """What other people's code may import; a name is described where it first stands."""
-ONLY = {"gpuemu_flow.frameworks.base": ["CheckOutcome", "FrameworkAdapter"]}
+ONLY = {
+    "gpuemu_flow.services.check": ["check", "Check"],
+    "gpuemu_flow.frameworks.base": ["CheckOutcome", "FrameworkAdapter"],
+}
 """Names of modules that hold what is meant for the program itself, too."""
 
 INTRODUCTION = """\
@@ -35,6 +39,10 @@ What may be imported. Names with a leading underscore, and modules that are not 
 program's own and change without notice. [daemon.md](daemon.md), [frameworks.md](frameworks.md) and
 [pytest.md](pytest.md) show these at work. `gpuemu_flow` itself has the names most used:
 {names}.
+
+```text
+print(gpuemu_flow.check(my_softmax, torch.softmax, dim=-1))  # functions of files
+```
 """
 
 _SECTION = re.compile(r"^(\w[\w ]+)\n-{3,}$", re.MULTILINE)

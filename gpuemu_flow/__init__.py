@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         derive_seed,
         generate_seed,
     )
+    from gpuemu_flow.services.check import check
     from gpuemu_flow.tolerances import (
         ToleranceConfig,
         ToleranceProfile,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
+    "services.check": ("check",),
     "client": (
         "AsyncClient", "Client", "ClientError", "ConnectionError", "FuzzResults", "GpuemuClient",
         "MinimizeResult", "ReproduceResult", "ReproductionInfo", "ValidationError",
@@ -90,6 +92,7 @@ __all__ = [
     "ValidationResult",
     "__version__",
     "calibrate_tolerance",
+    "check",
     "derive_seed",
     "fuzz_dtypes",
     "fuzz_dtypes_seeded",

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from gpuemu_flow.judge.results import (
     CaseVerdict,
     KernelResult,
+    Minimal,
+    MinimalInput,
     OpResult,
     Regression,
     RunReport,
@@ -186,14 +188,17 @@ def sample() -> Report:
     skipped = OpResult("matmul", "bfloat16", Verdict.SKIPPED, reason="no program for this machine")
     problem = Problem("cache-damaged", "a blob was damaged", "nothing", "x.bin", 0, warning=True)
     run = replace(
-        report.run, results=(*report.run.results, skipped), kernels=(KERNEL,), problems=(problem,)
-    )
+        report.run, results=(*report.run.results, skipped), kernels=(KERNEL,), problems=(problem,),
+        minima={("softmax", 12, "float32"): Minimal(
+            {"x": MinimalInput("float32", (1, 2), "[[1. 2.]]")}, FailureKind.TOLERANCE.value,
+            says="expected 1  got 2",
+        )},
+    )  # fmt: skip
     minimized = recorded("min1", message="1 of 1")
     picture = Picture(
         output="output", shape=(2, 3), rows=("016", "230"), fold="2 downward, 3 to the right",
         scatter=((0, -14, 4, 0), (1, -2, 2, 2), (-80, -80, 1, 0), (80, 80, 1, 1)),
         histogram=(2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 2), elements=6, failing=2,
-        inputs={"x": "[[1. 2.]]"},
     )  # fmt: skip
     history = tuple(
         HistoryPoint(1000.0 + n, "softmax", "float32", "passed" if n else "failed", 10.0**-n, 0.1)
@@ -273,7 +278,7 @@ def hostile() -> Report:
         run=run,
         places={HOSTILE: FileLine(HOSTILE, 3)},
         fail_on_regression=True,
-        pictures={(HOSTILE, 1, "float32"): Picture(note=HOSTILE, inputs={HOSTILE: HOSTILE})},
+        pictures={(HOSTILE, 1, "float32"): Picture(note=HOSTILE)},
         tasks=(TaskState(HOSTILE, "op", HOSTILE, HOSTILE, "ran"),),
         recorded=(
             recorded(

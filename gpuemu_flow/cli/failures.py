@@ -18,6 +18,7 @@ from gpuemu_flow.fuzz.failures import (
     list_failures,
 )
 from gpuemu_flow.report import failure_text, json_writer, text
+from gpuemu_flow.report.minimal import minimal_of
 
 
 @click.group(invoke_without_command=True, short_help="List, show and export failures.")
@@ -72,13 +73,22 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
 @format_option("text", "json")
 def show(failure: str, output_format: str) -> None:
     """Show one failure."""
-    records = find_failures(Workspace(), failure)
+    workspace = Workspace()
+    records = find_failures(workspace, failure)
     if output_format == "json":
-        found = [{**r.to_public_json(), "result": r.result} for r in records]
+        found = [
+            {
+                **r.to_public_json(),
+                "result": r.result,
+                "minimal": json_writer.minimal(minimal_of(workspace, r)),
+            }
+            for r in records
+        ]
         say(json_writer.dumps({"schema_version": 1, "failures": found}))
     else:
         style = text.Style(wants_color())
-        say("\n\n".join(failure_text.render_failure(r, style) for r in records))
+        shown = (failure_text.render_failure(r, minimal_of(workspace, r), style) for r in records)
+        say("\n\n".join(shown))
 
 
 @failures.command()

@@ -141,6 +141,10 @@ def fuzz(
             cancel=cancel,
             cluster=cluster,
         )
+    if any(report.groups for report in reports):
+        from gpuemu_flow.report.minimal import with_shown  # noqa: PLC0415 - for failures
+
+        reports = [with_shown(workspace, report) for report in reports]
     if output_format == "json":
         objects = [json_writer.fuzz_report(report) for report in reports]
         say(

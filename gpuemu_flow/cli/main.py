@@ -29,6 +29,7 @@ COMMANDS = {
     "baseline": "Store, list and move baselines.",
     "cache": "Look after the caches; push and pull results.",
     "calibrate": "Suggest tolerances from a trusted op.",
+    "check": "Judge one op by one reference, without a workspace.",
     "ci": "Check everything, for a CI service.",
     "clean": "Forget results, or the whole cache.",
     "completion": "Print a shell's completion script.",
@@ -48,6 +49,7 @@ COMMANDS = {
     "lint": "Check kernels against the lint rules.",
     "list": "List tasks, groups and targets.",
     "lsp": "Serve an editor over standard input and output.",
+    "mcp": "Serve an agent over standard input and output.",
     "minimize": "Shrink a recorded failure.",
     "mutate": "Count the planted bugs that the check finds.",
     "report": "Report what is known, as a file.",
@@ -65,8 +67,8 @@ _PLACES = {"import": "import_:import_problems", "list": "list:list_tasks"}
 """Where a command is, if not in the module and under the name that are its own."""
 
 RUN_CODE = frozenset({
-    "run", "ci", "test", "fuzz", "reproduce", "minimize", "mutate", "calibrate", "lint", "watch",
-    "debug", "score",
+    "run", "check", "ci", "test", "fuzz", "reproduce", "minimize", "mutate", "calibrate", "lint",
+    "watch", "debug", "score",
 })  # fmt: skip
 """Commands that run code of the workspace."""
 

@@ -11,6 +11,7 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.fuzz.failures import find_failure
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.report import failure_text, json_writer, text
+from gpuemu_flow.report.minimal import minimal_of
 
 
 @click.command(short_help="Shrink a recorded failure.")
@@ -54,5 +55,7 @@ def minimize(
     if output_format == "json":
         say(json_writer.dumps(json_writer.minimization(found)))
     else:
-        say(failure_text.render_minimization(found, text.Style(wants_color())))
+        smaller = found.minimized
+        minimal = None if smaller is None else minimal_of(workspace, smaller)
+        say(failure_text.render_minimization(found, minimal, text.Style(wants_color())))
     raise SystemExit(0 if found.minimized is not None else 1)

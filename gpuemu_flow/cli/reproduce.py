@@ -11,6 +11,7 @@ from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.fuzz import failures
 from gpuemu_flow.report import failure_text, json_writer, text
+from gpuemu_flow.report.minimal import minimal_of
 
 
 @click.command(short_help="Run a recorded failure again.")
@@ -56,7 +57,11 @@ def reproduce(
         )
     else:
         style = text.Style(wants_color())
-        shown = (failure_text.render_reproduction(r, style, verbose=verbose) for r in found)
+        minima = (minimal_of(workspace, r.record) for r in found)
+        shown = (
+            failure_text.render_reproduction(r, minimal, style, verbose=verbose)
+            for r, minimal in zip(found, minima, strict=True)
+        )
         say("\n\n".join(shown))
     codes = {r.exit_code for r in found}
     raise SystemExit(next((code for code in (1, 4) if code in codes), 0))

@@ -190,12 +190,18 @@ def _validate(
     ):
         options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
-        if report.failures:
+        search = False
+        if report.failures:  # only then: what they need brings numpy
             from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
 
             budget = cause_budget(workspace, confirm=confirm)
+            search = budget > 0
             report = with_causes(workspace, report, budget=budget, announce=say_looking)
     _conclude(workspace, outcome, report)
+    if report.failures:
+        from gpuemu_flow.report.minimal import with_minima  # noqa: PLC0415
+
+        report = with_minima(workspace, report, search=search)
     _show_report(workspace, report, output_format)
     return report.exit_code
 

@@ -570,7 +570,11 @@ def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str
     """
     passed: dict[tuple[str, str], set[_CaseKey]] = {}
     found = set()
-    for record in records:
+    store, records = FailureStore(workspace.cache), list(records)
+    known = {record.id for record in records}
+    wanted = {one.minimized_from for one in records if one.minimized_from} - known
+    originals = [one for one in store if one.id in wanted] if wanted else []
+    for record in (*records, *originals):
         if record.mended:
             found.add(record.id)
         elif record.source in GENERATED:
@@ -580,7 +584,7 @@ def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str
             key = _key(Case.from_json(record.case))
             if key in passed[where] and code_changed(workspace, record):
                 found.add(record.id)
-    return found
+    return found | {record.id for record in records if record.minimized_from in found}
 
 
 def _passed(workspace: Workspace, op: str, dtype: str) -> set[_CaseKey]:

@@ -54,6 +54,7 @@ class FuzzOptions(Struct, frozen=True):
     shapes: tuple[tuple[int, ...], ...] = ()
     fail_fast: bool = False
     time_limit: float | None = None
+    start_up: float = 0.0  # seconds before the first verdict that the time limit does not count
     jobs: int = 1
     force: bool = False
     confirm: bool = True
@@ -80,6 +81,7 @@ class Fuzzer:
         self._options = options
         self._on_case = on_case
         self._on_failure = on_failure
+        self._end = math.inf
         self._cancel = cancel or threading.Event()
         self._cluster = cluster
         self.subjects = [
@@ -150,6 +152,8 @@ class Fuzzer:
         loop = _CaseLoop(farm, cases, self._verdicts, lookup, self._cancel, alone=fail_fast)
         for which, judged, evaluated in loop.judged():
             self._refuse_unordered(which)
+            if not outcome.cases and self._options.time_limit is not None:
+                self._end = min(self._end, time.monotonic() + self._options.time_limit)
             if evaluated is not None and outcome.wants(judged):
                 self._on_failure(self.subjects[which], evaluated)
             outcome.add(judged)
@@ -169,7 +173,9 @@ class Fuzzer:
             )
             for subject in self.subjects
         ]
-        return numbered_cases(streams, iterations=options.iterations, time_limit=options.time_limit)
+        limit = options.time_limit
+        self._end = math.inf if limit is None else time.monotonic() + options.start_up + limit
+        return numbered_cases(streams, options.iterations, lambda: time.monotonic() < self._end)
 
     def _refuse_unordered(self, which: int) -> None:
         """Raise an error if a program used the output of a rule that it does not wait for.
@@ -191,12 +197,11 @@ NumberedCase = tuple[int, int, Case]
 
 
 def numbered_cases(
-    streams: Sequence[Iterator[Case]], *, iterations: int | None, time_limit: float | None
+    streams: Sequence[Iterator[Case]], iterations: int | None, in_time: Callable[[], bool]
 ) -> Iterator[NumberedCase]:
     """Take cases from the streams in rotation, until there are enough or the time is over."""
-    deadline = math.inf if time_limit is None else time.monotonic() + time_limit
     numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
-    until = takewhile(lambda _: time.monotonic() < deadline, numbered)
+    until = takewhile(lambda _: in_time(), numbered)
     return until if iterations is None else islice(until, iterations)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+import math
+import time
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 
@@ -13,6 +15,7 @@ from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.minimize import (
     Candidate,
     Minimized,
+    StopMinimising,
     failing_position,
     minimise,
     minimised_case,
@@ -48,9 +51,12 @@ def minimise_failure(
     *,
     strategy: str,
     budget: int,
+    seconds: float = math.inf,
     cancel: Event | None = None,
 ) -> Minimization:
     """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
+
+    After `seconds`, the search ends with the smallest case found so far.
 
     Raises StoreError: ``failure-inputs-lost``. Raises RunnerError: ``not-minimizable``: an input
     could not be made, or the failure is a timeout and every smaller case ends in time. ``needs-
@@ -73,7 +79,7 @@ def minimise_failure(
         "strategy": strategy,
     }
     with Pool(2 * SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
-        shrinker = _Shrinker(workspace, pool, subject, record, cancel)
+        shrinker = _Shrinker(workspace, pool, subject, record, cancel, time.monotonic() + seconds)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:
             return Minimization(record, None, 0, found.calls, one_minimal=False)
@@ -132,9 +138,11 @@ class _Shrinker:
         subject: Subject,
         record: FailureRecord,
         cancel: Event | None,
+        end: float,
     ) -> None:
         self._workspace = workspace
         self._pool = pool
+        self._end = end
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
             quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
@@ -154,13 +162,13 @@ class _Shrinker:
         for setting in FailureSetting:
             self._setting = setting
             with self._evaluator() as evaluator:
-                found = minimise(inputs, still_fails=partial(self._fails, evaluator), **ask)
+                found = minimise(inputs, still_fails=self._in_time(evaluator), **ask)
             if found.reproduced and not self.fails_alone(
                 Candidate(found.inputs, found.layouts, found.dims)
             ):
                 # The failure came from the state of earlier candidates, so use a process for each.
-                found = minimise(inputs, still_fails=self.fails_alone, **ask)
-            if found.reproduced:
+                found = minimise(inputs, still_fails=self._in_time(None), **ask)
+            if found.reproduced or time.monotonic() >= self._end:
                 break
         return found
 
@@ -173,6 +181,21 @@ class _Shrinker:
 
     def _fails(self, evaluator: CaseEvaluator, candidate: Candidate) -> bool:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
+
+    def _in_time(self, evaluator: CaseEvaluator | None) -> Callable[[Candidate], bool]:
+        """Return a predicate that ends the search once its time is over.
+
+        Each candidate runs in `evaluator` or, without one, in a process of its own.
+        """
+
+        def fails(candidate: Candidate) -> bool:
+            if time.monotonic() >= self._end:
+                raise StopMinimising
+            return (
+                self.fails_alone(candidate) if not evaluator else self._fails(evaluator, candidate)
+            )
+
+        return fails
 
     def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
         """Evaluate one case in a separate process, with the op's full time limit."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event
@@ -39,6 +41,7 @@ def fuzz_ops(
     options: FuzzOptions,
     *,
     minimize: bool = False,
+    minimize_seconds: float = math.inf,
     on_start: Callable[[str, int | None], None] = lambda *_: None,
     on_case: Callable[[Judged], None] = lambda _: None,
     cancel: Event | None = None,
@@ -65,6 +68,7 @@ def fuzz_ops(
                     op,
                     wanted,
                     minimize=minimize,
+                    minimize_seconds=minimize_seconds,
                     on_case=on_case,
                     cancel=cancel,
                     cluster=cluster,
@@ -81,6 +85,7 @@ def _fuzz_op(
     options: FuzzOptions,
     *,
     minimize: bool,
+    minimize_seconds: float,
     on_case: Callable[[Judged], None],
     cancel: Event,
     cluster: Cluster | None,
@@ -123,7 +128,9 @@ def _fuzz_op(
     causes = _causes(workspace, op, outcome, options, cancel)
     groups = _groups(log, op, outcome, causes)
     if minimize:
-        groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
+        end = time.monotonic() + minimize_seconds
+        shrunk = [_minimized(workspace, log, cause, end, cancel) for cause in groups]
+        groups = _merged(shrunk)
     add_fuzz_coverage(workspace, outcome.coverage)
     verdict, why = outcome.tally.verdict()
     return FuzzReport(
@@ -257,15 +264,40 @@ def _notes(result: CheckResult) -> tuple[str, ...]:
     return tuple(line for note in result.all_notes for line in note.splitlines()[-12:])
 
 
+def _merged(groups: Iterable[CauseGroup]) -> list[CauseGroup]:
+    """Join groups whose shrunk cases have the same inputs and fail in the same way."""
+    found: dict[object, CauseGroup] = {}
+    for number, group in enumerate(groups):
+        least = group.minimized
+        key = number if least is None else (group.kind, least.inputs)
+        known = found.get(key)
+        found[key] = (
+            group
+            if known is None
+            else replace(
+                known,
+                failures=(*known.failures, *group.failures),
+                notes=tuple(dict.fromkeys((*known.notes, *group.notes))),
+                shape_classes={},
+            )
+        )
+    return list(found.values())
+
+
 def _minimized(
-    workspace: Workspace, log: FailureLog, cause: CauseGroup, cancel: Event
+    workspace: Workspace, log: FailureLog, cause: CauseGroup, end: float, cancel: Event
 ) -> CauseGroup:
-    if cancel.is_set():
+    if cancel.is_set() or time.monotonic() >= end:
         return cause
     smallest = log.store.get(cause.failures[0].id)
     try:
         found = minimise_failure(
-            workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
+            workspace,
+            smallest,
+            strategy="all",
+            budget=MINIMIZE_BUDGET,
+            seconds=end - time.monotonic(),
+            cancel=cancel,
         )
     except CancelledRunError:
         return cause

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from gpuemu_flow.cases.cause import Cause
+from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.model.types import BAD, CheckResult, Json, Verdict
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
 from gpuemu_flow.store.failure_record import FailureRecord
@@ -32,6 +33,7 @@ class CauseGroup(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     shape_classes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cause: Cause | None = None
+    shown: Minimal = Minimal()  # what is shown first; filled in by `report.minimal`
 
 
 class FuzzReport(Struct, frozen=True):

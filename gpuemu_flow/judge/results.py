@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,36 @@ def _finite(value: Json) -> Json:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return number_to_json(value) if isinstance(value, float) else value
+
+
+class MinimalInput(Struct, frozen=True):
+    """One input of a failing case: its values in a line and, if they are few, as plain JSON."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    text: str
+    values: Json = None
+
+
+class Minimal(Struct, frozen=True):
+    """What is shown of a failure first: its smallest inputs, both values, place and command."""
+
+    inputs: Mapping[str, MinimalInput] = {}
+    kind: str = ""
+    output: str = ""
+    index: tuple[int, ...] | None = None
+    expected: float | None = None
+    actual: float | None = None
+    says: str = ""  # both values, or what happened in their place
+    place: str = ""  # ``file:line`` of the line that raised, else of the op
+    command: str = ""
+    id: str = ""
+
+    @property
+    def shows(self) -> tuple[object, ...]:
+        """Return what two failures have in common that are one."""
+        inputs = tuple((name, one.shape, one.text) for name, one in self.inputs.items())
+        return inputs, self.kind, self.output, self.index, self.says
 
 
 class CaseVerdict(Struct, frozen=True):
@@ -233,11 +263,23 @@ class RunReport(Struct, frozen=True):
     drawn_seed: int | None = None
     build_only: bool = False
     nothing_due: bool = False
+    minima: Mapping[tuple[str, int, str], Minimal] = {}  # by op, seed and dtype
 
     @property
     def failures(self) -> list[CaseVerdict]:
         """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
+
+    def minimal_of(self, failure: CaseVerdict) -> Minimal | None:
+        """Return what is shown of a failing case first.
+
+        It may be a smaller case of the same op that fails in the same way.
+        """
+        case = failure.case
+        own = self.minima.get((failure.op, case.seed, case.dtype))
+        kinds = {one.kind.value for one in failure.result.failures}
+        alike = (m for (op, *_), m in self.minima.items() if op == failure.op and m.kind in kinds)
+        return own or next(alike, None)
 
     @property
     def had_nothing_to_do(self) -> bool:

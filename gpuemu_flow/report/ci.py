@@ -99,10 +99,14 @@ def check(
         status, timed_out = outcome.ordered_status(), outcome.timed_out
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
+    budget = cause_budget(workspace, confirm=request.confirm)
     if not timed_out:
-        budget = cause_budget(workspace, confirm=request.confirm)
         run = with_causes(workspace, run, budget=budget, announce=announce)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
+    if run.failures:
+        from gpuemu_flow.report.minimal import with_minima  # noqa: PLC0415 - brings numpy
+
+        run = with_minima(workspace, run, search=not timed_out and budget > 0)
     if outcome is not None:
         conclude(workspace, outcome, run)
     if not history.ends_with(workspace.cache, run):

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.judge.results import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
 from gpuemu_flow.judge.verdicts import reason
-from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.store.failure_record import FailureRecord
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ class Picture(Struct, frozen=True):
     histogram: tuple[int, ...] = ()  # elements by the share of the tolerance they use; see `SHARES`
     elements: int = 0
     failing: int = 0
-    inputs: Mapping[str, str] = field(default_factory=dict)  # smallest inputs that fail, as text
     note: str = ""  # the reason why there is no picture
 
 
@@ -131,6 +130,7 @@ class Report(Struct, frozen=True, dict=True):
     places: Mapping[str, FileLine] = field(default_factory=dict)
     kernel_places: Mapping[str, FileLine] = field(default_factory=dict)
     prefix: str = ""  # path of the workspace in the repository
+    commit: str = ""  # that is checked out, with its branch
     # Recorded failures by op, seed and dtype; `pictures` has the same keys
     known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
     baseline: BaselineDiff | None = None
@@ -147,11 +147,11 @@ class Report(Struct, frozen=True, dict=True):
     shard: ShardPart | None = None
 
     def place_of(self, failure: CaseVerdict) -> FileLine | None:
-        """Return the location of a failure: the line that a kernel check found, or else the op's.
+        """Return the location of a failure: the line that raised or that a kernel check found.
 
-        Return None if both are unknown.
+        Without one, it is the op's line; None if that is unknown, too.
         """
-        found = failure.source
+        found = failure.source or raising_line(failure)
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
         return FileLine(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
@@ -264,6 +264,15 @@ class Report(Struct, frozen=True, dict=True):
         return list(found.values())
 
 
+def raising_line(failure: CaseVerdict) -> FileLine | None:
+    """Return the line on which the op raised; None if it did not, or if this is not known."""
+    for one in failure.result.failures:
+        file, _, line = one.place.rpartition(":")
+        if one.kind is FailureKind.EXECUTION and file and line.isdecimal():
+            return FileLine(file, int(line))
+    return None
+
+
 def kind_of(failure: CaseVerdict) -> str:
     """Return the kind of a failing case's first failure; if there is none, the case's verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
@@ -366,13 +375,19 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
     of_case = {member: cause for cause in reversed(known) for member in cause.members}
     groups: dict[object, list[CaseVerdict]] = {}
     found: dict[object, Cause] = {}
-    for failure in sorted(failures, key=lambda f: (f.case.numel, f.case.index)):
+    for failure in sorted(failures, key=lambda f: (_is_special(f), f.case.numel, f.case.index)):
         cause = of_case.get(case_id(failure.case))
         key = _kind(failure) if cause is None else ("cause", cause.text)
         groups.setdefault(key, []).append(failure)
         if cause is not None:
             found[key] = cause
     return [Explained(members, found.get(key)) for key, members in groups.items()]
+
+
+def _is_special(failure: CaseVerdict) -> bool:
+    """Tell whether each of a case's failures has an expected value that is not finite."""
+    expected = [one.expected for one in failure.result.failures]
+    return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 
 
 def _kind(failure: CaseVerdict) -> object:

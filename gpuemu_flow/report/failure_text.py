@@ -6,28 +6,39 @@ import re
 from collections.abc import Collection, Sequence
 
 from gpuemu_flow.judge.fuzz_results import Minimization, Reproduction
+from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.model.plain_text import clipped
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
-from gpuemu_flow.report.text import Style, described, note_lines, number, plural, printable, table
+from gpuemu_flow.report.text import (
+    Style,
+    described,
+    minimal_lines,
+    note_lines,
+    number,
+    plural,
+    printable,
+    table,
+)
 from gpuemu_flow.store.failures import FailureRecord
 
 _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
+_HEADINGS = ("id", "op", "dtype", "shape", "kind", "max abs")
 _WIDTHS = (16, 29, 13, 22, 21, 9)
 """Maximum number of characters of each cell; with two blanks between cells, 120 in total."""
 
 
-def failure_lines(failure: FailureRecord) -> list[str]:
-    """Describe a recorded failure: its case, its kind, and the command to reproduce it."""
+def failure_lines(failure: FailureRecord, minimal: Minimal) -> list[str]:
+    """Describe a recorded failure: what is shown first, then its case and its cause."""
     case = Case.from_json(failure.case)
     target = f" of {failure.target}" if failure.target else ""
     lines = [
+        *minimal_lines(minimal, failure.reproduce),
         f"{failure.id}  {failure.dtype}  {printable(described(case))}  layout {failure.layout}  "
         f"strategy {failure.strategy}{target}  seed {failure.seed}",
         *printable(failure.message).splitlines(),
     ]
     if failure.cause:
         lines.append(f"cause: {printable(failure.cause)}")
-    lines.append(f"reproduce: {printable(failure.reproduce)}")
     return lines
 
 
@@ -64,8 +75,7 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
     """Return a line for each failure, beginning with its id, with the columns aligned."""
-    rows = [_cells(failure) for failure in failures]
-    return table(rows[0], rows[1:], range(5))
+    return table(_HEADINGS, [_cells(failure) for failure in failures], range(5))
 
 
 def published_row(failure: FailureRecord) -> str:
@@ -86,15 +96,12 @@ def published_row(failure: FailureRecord) -> str:
     return " ".join(printable(row).splitlines())
 
 
-def render_failure(record: FailureRecord, style: Style) -> str:
+def render_failure(record: FailureRecord, minimal: Minimal, style: Style) -> str:
     """Return one recorded failure in full."""
     verdict = style.verdict(Verdict(record.verdict))
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
-    lines += [f"  {line}" for line in failure_lines(record)]
-    if record.index is not None and record.actual is not None:  # otherwise no value is wrong
-        place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
-        lines.append(f"  worst element {place}")
+    lines += [f"  {line}" for line in failure_lines(record, minimal)]
     if record.verdict != Verdict.ERROR.value:  # otherwise nothing was measured
         lines.append(
             f"  max abs {number(record.max_abs)}, max rel {number(record.max_rel)}, "
@@ -127,12 +134,14 @@ def outcome_of(found: Reproduction) -> tuple[Verdict, str]:
     return verdict, "no longer fails" if found.known else "passes; no failure of it is recorded"
 
 
-def render_reproduction(found: Reproduction, style: Style, *, verbose: bool) -> str:
+def render_reproduction(
+    found: Reproduction, minimal: Minimal, style: Style, *, verbose: bool
+) -> str:
     """Describe whether a failure still occurs; with `verbose` show its tensors."""
     record, result = found.record, found.result
     verdict, word = outcome_of(found)
     lines = [f"{style.verdict(verdict)} {printable(record.op)}: {record.id} {word}"]
-    lines += [f"  {line}" for line in failure_lines(record)]
+    lines += [f"  {line}" for line in failure_lines(record, minimal)]
     lines += [
         f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
     ]
@@ -149,13 +158,15 @@ def render_reproduction(found: Reproduction, style: Style, *, verbose: bool) -> 
     return "\n".join(lines)
 
 
-def render_minimization(found: Minimization, style: Style) -> str:
-    """Return a failure and the smallest case found."""
-    lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
-    if found.minimized is None:
-        return "\n".join([*lines, "it did not fail again, so there is nothing to minimise"])
+def render_minimization(found: Minimization, minimal: Minimal | None, style: Style) -> str:
+    """Return the smallest case found, then the failure and the steps that led to it."""
+    original = found.original
+    case = printable(described(Case.from_json(original.case)))
+    whence = f"original: {original.id}  {original.dtype}  {case}  layout {original.layout}"
+    if found.minimized is None or minimal is None:
+        return f"{whence}\nit did not fail again, so there is nothing to minimise"
+    lines = ["minimized:", render_failure(found.minimized, minimal, style), whence]
     lines += [f"  {line}" for line in found.log]
     rest = "" if found.one_minimal else "; the budget ended before nothing could be made smaller"
     lines.append(f"{plural(found.steps, 'step')}, {plural(found.calls, 'run')} of the op{rest}")
-    lines.append("minimized:")
-    return "\n".join([*lines, render_failure(found.minimized, style)])
+    return "\n".join(lines)

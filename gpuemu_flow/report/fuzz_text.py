@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.cases.coverage import table
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport, Mutation
-from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.model.verdicts import MOST_WITHOUT_VERDICT
 from gpuemu_flow.report.failure_text import failure_lines
-from gpuemu_flow.report.text import Style, duration, percent, plural, printable
+from gpuemu_flow.report.text import Style, described, duration, percent, plural, printable
 
 if TYPE_CHECKING:
     from gpuemu_flow.numerics.output_mutants import MutationScore
@@ -103,12 +103,12 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
     verdict = style.verdict(Verdict(smallest.verdict))
     feature = f": {group.feature}" if group.feature else ""
     lines = [f"{verdict} {group.kind} in {plural(len(group.failures), 'case')}{feature}"]
-    lines += [f"  {line}" for line in failure_lines(smallest)]
+    lines += [f"  {line}" for line in failure_lines(smallest, group.shown)]
     lines += [f"  {printable(note)}" for note in group.notes]
     lines += [f"  {line}" for line in _shape_classes(group)]
     if group.minimized is not None:
-        lines.append("  minimized:")
-        lines += [f"    {line}" for line in failure_lines(group.minimized)]
+        case = Case.from_json(group.minimized.case)
+        lines.append(f"  minimized: {group.minimized.id}  {printable(described(case))}")
     return lines
 
 

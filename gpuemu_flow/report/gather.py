@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -57,6 +58,7 @@ def gather(
         places=op_places(workspace, run, report.regressions, base),
         kernel_places=kernel_places(workspace, base),
         prefix="" if prefix == "." else prefix,
+        commit=_commit(base),
         known=known_failures(workspace, run),
         tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
         edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
@@ -123,6 +125,20 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
     return root
 
 
+def _commit(repository: Path) -> str:
+    """Return the commit that is checked out, with its branch; empty if that is not known."""
+    if not (repository / ".git").exists():
+        return ""
+    asked = ["git", "-C", str(repository), "log", "-1", "--format=%h %D"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    commit, _, names = told.stdout.strip().partition(" ")
+    branch = names.partition(",")[0].removeprefix("HEAD -> ").removeprefix("HEAD")
+    return f"{commit} on {branch}" if branch else commit
+
+
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
@@ -135,7 +151,7 @@ def op_places(
     wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}
     return {
-        op.name: _op_place(op, workspace.config_path, base)
+        op.name: FileLine(*place_of_op(op, workspace.config_path, base))
         for op in workspace.config.ops
         if op.name in wanted
     }
@@ -147,18 +163,19 @@ def kernel_places(workspace: Workspace, base: Path) -> dict[str, FileLine]:
     for kernel in workspace.config.kernels:
         source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
         if source is not None:
-            found[kernel.name] = FileLine(_relative(source, base))
+            found[kernel.name] = FileLine(relative(source, base))
     return found
 
 
-def _op_place(op: OpConfig, config: Path, base: Path) -> FileLine:
+def place_of_op(op: OpConfig, config: Path, base: Path) -> tuple[str, int]:
+    """Return file and line of an op's source or, if that is unknown, of its table."""
     program = op.op
     if program is not None and program.path is not None:
         line = _definition(program.path, program.function) if program.function else 1
         if line:
-            return FileLine(_relative(program.path, base), line)
+            return relative(program.path, base), line
     file = config.parent / op.file if op.file else config
-    return FileLine(_relative(file, base), max(op.line, 1))
+    return relative(file, base), max(op.line, 1)
 
 
 def _definition(path: Path, function: str) -> int:
@@ -181,7 +198,8 @@ def _lines_of(tree: ast.Module, function: str) -> Iterator[int]:
             yield node.lineno
 
 
-def _relative(path: Path, base: Path) -> str:
+def relative(path: Path, base: Path) -> str:
+    """Return a path relative to `base`, if it is inside."""
     resolved = path if path.is_absolute() else base / path
     try:
         return resolved.relative_to(base).as_posix()

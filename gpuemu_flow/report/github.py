@@ -9,6 +9,7 @@ from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import report_text
 from gpuemu_flow.report.document import FileLine, Report
 from gpuemu_flow.report.report_text import headline
+from gpuemu_flow.report.text import minimal_lines
 
 MAX_ANNOTATIONS = 10
 """Maximum number of annotations; GitHub shows no more per step."""
@@ -58,7 +59,9 @@ def _all(report: Report) -> Iterator[str]:
         lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
         what = report_text.describe_failure(report, failure, counts[report_text.kind_key(failure)])
         lines += [what] if what not in ("", report_text.one_line(text)) else []
-        message = "\n".join([*lines, failure.reproduce])
+        minimal = report.run.minimal_of(failure)
+        block = [] if minimal is None else minimal_lines(minimal, failure.reproduce)
+        message = "\n".join([*block, *lines] if block else [*lines, failure.reproduce])
         yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:
         broken = result.verdict is Verdict.ERROR and not result.cases

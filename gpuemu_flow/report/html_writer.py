@@ -24,6 +24,7 @@ from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.report.report_text import headline
 from gpuemu_flow.report.text import (
     duration,
+    minimal_lines,
     note_lines,
     number,
     percent,
@@ -295,6 +296,7 @@ class FailureCard(Struct, frozen=True):
     """
 
     anchor: str
+    first: str
     lead: str
     failure: CaseVerdict
     kind: str
@@ -348,12 +350,14 @@ def _card(
     place = report.place_of(failure)
     picture = report.pictures.get(key)
     if picture is not None and picture.rows and not has_picture:
-        picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)
-    drawn = picture is not None and bool(picture.rows)
+        picture = Picture(note=NOT_DRAWN)
+    drawn = picture is not None and bool(picture.rows) and picture.elements > 1
+    minimal = report.run.minimal_of(failure)
     notes = "\n".join(note_lines(failure.result))
     cause = report.causes.get(key, "")
     return FailureCard(
         anchor=anchor,
+        first="" if minimal is None else "\n".join(minimal_lines(minimal, failure.reproduce)[:-1]),
         lead=report_text.describe_failure(report, failure, counts),
         failure=failure,
         kind=kind_of(failure),

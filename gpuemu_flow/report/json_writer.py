@@ -13,6 +13,7 @@ from gpuemu_flow.judge.results import (
     SCHEMA_VERSION,
     CaseVerdict,
     KernelResult,
+    Minimal,
     OpResult,
     RunReport,
     plain,
@@ -80,7 +81,7 @@ def run_report(report: RunReport) -> dict[str, Json]:
         "tasks": report.tasks,
         "executed": report.executed,
         "results": [_result(result) for result in report.results],
-        "failures": [failed_case(failure) for failure in report.failures],
+        "failures": [_with_minimal(report, failure) for failure in report.failures],
         "changes": report.changes,
         "problems": report.problems,
         "duration_s": round(report.duration_s, 6),
@@ -131,6 +132,17 @@ def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
     ]
 
 
+def minimal(shown: Minimal) -> dict[str, Json]:
+    """Return what is shown of a failure first: inputs, both values, place, command."""
+    found: dict[str, Json] = to_builtins(shown)
+    return found
+
+
+def _with_minimal(report: RunReport, failure: CaseVerdict) -> dict[str, Json]:
+    shown = report.minima.get((failure.op, failure.case.seed, failure.case.dtype))
+    return {**failed_case(failure), **({} if shown is None else {"minimal": minimal(shown)})}
+
+
 def failed_case(failure: CaseVerdict) -> dict[str, Json]:
     """Return one failing case in the form that ``run.schema.json`` defines."""
     case, result = failure.case, failure.result
@@ -168,7 +180,7 @@ def _failure(report: Report, failure: CaseVerdict) -> dict[str, Json]:
     known = report.known.get(report.key(failure))
     place = report.place_of(failure)
     return {
-        **failed_case(failure),
+        **_with_minimal(report.run, failure),
         "name": failure.name,
         "id": None if known is None else known.id,
         "cause": report.causes.get(report.key(failure), ""),

@@ -15,7 +15,7 @@ from gpuemu_flow.model.plain_text import inert_markup, with_newlines
 from gpuemu_flow.model.types import FailureKind, Verdict
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.formats import ReaderOptions
-from gpuemu_flow.report.text import note_lines, number, percent, share
+from gpuemu_flow.report.text import minimal_lines, note_lines, number, percent, share
 from gpuemu_flow.workers.sandbox.spec import shown_level
 
 MAX_MESSAGE = 400
@@ -174,8 +174,12 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     """
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked
+    minimal = report.run.minimal_of(failure)
+    if minimal is not None:
+        yield from minimal_lines(minimal, failure.reproduce)
     yield message
-    yield f"Reproduce: {failure.reproduce}"
+    if minimal is None:
+        yield f"Reproduce: {failure.reproduce}"
     yield f"Op: {checked.op}  Seed: {case.seed}"
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     yield f"DType: {case.dtype}  Shape: {shapes}"

@@ -18,6 +18,7 @@ from gpuemu_flow.report.report_text import counts, headline
 from gpuemu_flow.report.text import (
     condition_lines,
     duration,
+    minimal_lines,
     note_lines,
     number,
     percent,
@@ -217,7 +218,9 @@ def _details(report: Report, failure: CaseVerdict) -> str:
     """Return one failure as a folded section, with its text in a code block."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
-    lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]
+    minimal = report.run.minimal_of(failure)
+    lines = [] if minimal is None else minimal_lines(minimal, failure.reproduce)
+    lines += [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]
     lines.append(f"{case.dtype}  {shapes}  layout {case.layout}  strategy {case.strategy}")
     known = report.known.get(report.key(failure))
     if cause := report.causes.get(report.key(failure)):
@@ -227,9 +230,10 @@ def _details(report: Report, failure: CaseVerdict) -> str:
         lines.append(f"minimized: {smallest}  id {known.minimized.id}")
     lines += note_lines(result)
     place = report.place_of(failure)
-    if place is not None:
+    if place is not None and minimal is None:
         lines.append(f"at {place.file}:{place.line}")
-    lines.append(failure.reproduce)
+    if minimal is None:
+        lines.append(failure.reproduce)
     text = printable("\n".join(lines))[:2000]
     fence = "`" * max(3, 1 + max((len(run) for run in _RUNS.findall(text)), default=0))
     title = html.escape(" ".join(printable(f"{failure.op} {case.dtype}").split())[:MAX_CELL])

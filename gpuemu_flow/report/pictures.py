@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.signals import on_signals
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.fuzz.failures import stored_inputs
-from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judge.judge import Criteria
@@ -31,8 +28,6 @@ from gpuemu_flow.numerics.compare import tolerance_of
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
 from gpuemu_flow.report.document import LEVELS, SHARES, Picture, Report
-from gpuemu_flow.report.gather import known_failures
-from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.pool import Pool
 
@@ -41,8 +36,6 @@ if TYPE_CHECKING:
 
 
 MAX_PICTURES = 20
-MAX_MINIMIZED = 8
-MINIMIZE_RUNS = 300
 SECONDS = 60.0
 """Time limit in seconds for all drawings together; a missing drawing has a note."""
 
@@ -65,15 +58,12 @@ def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS
         return report
     deadline = time.monotonic() + seconds
     with _cancel_at(seconds) as cancel, _interrupting(cancel) as interrupted:
-        # Drawing is much faster than minimising, and more useful.
         pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
-        minimise_some(workspace, report, chosen, cancel)
-        known = known_failures(workspace, report.run)
     for failure in chosen:
         store_picture(workspace.cache, failure, pictures[report.key(failure)])
     if interrupted.is_set():
         report = replace(report, run=replace(report.run, interrupted=True))
-    return _complete(workspace, replace(report, known=known), chosen, pictures)
+    return replace(report, pictures=pictures)
 
 
 def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
@@ -83,20 +73,7 @@ def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
         report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_STORED)
         for failure in chosen
     }
-    return _complete(workspace, report, chosen, pictures)
-
-
-def _complete(
-    workspace: Workspace,
-    report: Report,
-    chosen: Iterable[CaseVerdict],
-    pictures: Mapping[Key, Picture],
-) -> Report:
-    smallest = _smallest_inputs(workspace, report, chosen)
-    shown = {
-        key: replace(picture, inputs=smallest.get(key, {})) for key, picture in pictures.items()
-    }
-    return replace(report, pictures=shown)
+    return replace(report, pictures=pictures)
 
 
 @contextmanager
@@ -122,32 +99,6 @@ def _interrupting(cancel: threading.Event) -> Iterator[threading.Event]:
 
     with on_signals(stop):
         yield interrupted
-
-
-def minimise_some(
-    workspace: Workspace, report: Report, chosen: Iterable[CaseVerdict], cancel: threading.Event
-) -> None:
-    """Minimise the first few failures in `chosen`, and record the results, until `cancel` is set.
-
-    Failures without a record, failures that have been minimised already, and cases with the verdict
-    ``error`` are left out.
-    """
-    records = {r.id: r for r in FailureStore(workspace.cache)}
-    count = 0
-    for failure in chosen:
-        known = report.known.get(report.key(failure))
-        record = records.get(known.id) if known is not None else None
-        if record is None or record.minimized or failure.result.verdict is not Verdict.FAILED:
-            continue
-        if cancel.is_set() or count == MAX_MINIMIZED:
-            return
-        count += 1
-        try:
-            minimise_failure(workspace, record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel)
-        except FlowError:
-            continue
-        except CancelledRunError:
-            return
 
 
 def _draw_all(
@@ -195,26 +146,6 @@ def _picture(evaluator: CaseEvaluator, failure: CaseVerdict) -> Picture:
     return draw(name, actual, expected, inputs, criteria)
 
 
-def _smallest_inputs(
-    workspace: Workspace, report: Report, chosen: Iterable[CaseVerdict]
-) -> dict[Key, dict[str, str]]:
-    """Return, as text, the inputs of each failure's minimised case, or else of the failing case."""
-    store = FailureStore(workspace.cache)
-    found = {}
-    for failure in chosen:
-        key = report.key(failure)
-        known = report.known.get(key)
-        try:
-            if known is not None and known.minimized is not None:
-                inputs = stored_inputs(store, store.get(known.minimized.id))
-            else:
-                inputs = dict(materialise(failure.case))
-        except FlowError:
-            continue
-        found[key] = {name: values_text(array) for name, array in inputs.items()}
-    return found
-
-
 # Store the drawings of failures that `ci` makes, so that `report` need not run cases.
 
 VERSION = 2
@@ -255,7 +186,7 @@ def checked_picture(data: Json) -> Picture:
     if any(len(row) != width or not set(row) <= set(LEVELS) for row in rows):
         raise ValueError("no rows of levels")
     small = len(rows) * width <= _MOST_CELLS and len(picture.scatter) <= _MOST_CELLS
-    if not small or len(picture.histogram) != len(SHARES) + 1 or picture.inputs or picture.note:
+    if not small or len(picture.histogram) != len(SHARES) + 1 or picture.note:
         raise ValueError("no figures of a drawing")
     return picture
 
@@ -268,8 +199,6 @@ MAX_ROWS, MAX_COLUMNS = 32, 64
 MAX_ELEMENTS = 1 << 24
 _LEVEL_ENDS = (0.0, 0.1, 0.5, 1.0, 10.0, 1000.0)
 _LOWEST, _HIGHEST = -40, 40  # decades; values beyond are drawn at the edge
-SHOWN_VALUES = 64
-FEW_VALUES = 8
 
 
 def draw(
@@ -398,27 +327,3 @@ def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
     """Count elements by the share of the tolerance that they use, in the intervals of `SHARES`."""
     bars = np.searchsorted(np.array(SHARES), share, side="left")
     return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
-
-
-def values_text(array: NDArray[Any]) -> str:
-    """Format the values of a tensor.
-
-    If the tensor is large, and all values but a few are equal, only these few are listed. Of other
-    large tensors, the first and last values of each dim are shown.
-    """
-    values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
-    with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
-        return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)
-
-
-def _few_that_differ(values: NDArray[Any]) -> str:
-    """Describe a tensor in which all elements but a few are equal; empty if it is no such tensor.
-
-    Minimised inputs are of this kind.
-    """
-    for rest in dict.fromkeys((values.dtype.type(0).item(), values.flat[-1].item())):
-        places = np.argwhere(values != rest)
-        if len(places) <= FEW_VALUES:
-            few = [f"{list(map(int, at))} = {values[tuple(at)].item()!r}" for at in places]
-            return f"{rest!r} everywhere" + (f" but {', '.join(few)}" if few else "")
-    return ""

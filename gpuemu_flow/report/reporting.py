@@ -54,6 +54,10 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
         shown_stages, run = [stages.COMPARE], replace(run, kernels=())
     run = _with_gaps(workspace, run, outdated, shown_stages)
     run = with_causes(workspace, run, budget=cause_budget(workspace), known_only=True)
+    if run.failures:
+        from gpuemu_flow.report.minimal import with_minima  # noqa: PLC0415 - brings numpy
+
+        run = with_minima(workspace, run, search=False)
     if query.since_hours is not None:
         run = _recent(workspace, run, query.since_hours)
     worse, shown = against(workspace, baseline, run, partial=True)

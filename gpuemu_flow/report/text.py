@@ -15,6 +15,7 @@ from gpuemu_flow.judge.results import (
     NONFINITE_SLUG,
     CaseVerdict,
     KernelResult,
+    Minimal,
     OpResult,
     ResultChange,
     RunReport,
@@ -22,7 +23,7 @@ from gpuemu_flow.judge.results import (
 from gpuemu_flow.model import plain_text
 from gpuemu_flow.model.shown_values import shown_values
 from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
-from gpuemu_flow.report.document import causes
+from gpuemu_flow.report.document import Explained, causes
 from gpuemu_flow.tasks.stages import OTHER_CASES
 from gpuemu_flow.workers.sandbox.spec import shown_level
 
@@ -44,6 +45,9 @@ MOST_UNTRIED = 3
 """Maximum number of ops that are named, or listed on separate lines, for a common reason."""
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
+LONGEST_FIRST = 100
+"""Largest number of characters of a failure's first line; longer ones are broken after inputs."""
+NO_MINIMA: Mapping[tuple[str, int, str], Minimal] = {}
 _NO_DISTANCE = float((1 << 64) - 1)  # the result of `numerics.dtypes` for NaN and Inf
 
 
@@ -279,30 +283,64 @@ def _kernel_row(result: KernelResult) -> list[str]:
     return [printable(cell) for cell in (result.kernel, arch, result.verdict.value, *cells, note)]
 
 
-def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Format failing cases grouped by cause, each represented by its smallest case."""
+def minimal_lines(minimal: Minimal, command: str = "") -> list[str]:
+    """Return the block that begins every failure: inputs and values, place, command.
+
+    `command` replaces the command that runs the shrunk case.
+    """
+    inputs = [f"{name} = {value.text}" for name, value in minimal.inputs.items()]
+    first = "  ".join([*inputs, minimal.says])
+    lines = [first] if len(first) <= LONGEST_FIRST else [*inputs, minimal.says]
+    where = (
+        [f"{minimal.output or 'output'}{list(minimal.index)}"] if minimal.index is not None else []
+    )
+    where += [minimal.place] if minimal.place else []
+    lines += [f"  at {', '.join(where)}"] if where else []
+    lines += [f"  reproduce: {command or minimal.command}"] if command or minimal.command else []
+    return [printable(line) for line in lines if line]
+
+
+def render_failures(
+    results: Sequence[OpResult],
+    style: Style,
+    minima: Mapping[tuple[str, int, str], Minimal] = NO_MINIMA,
+) -> list[str]:
+    """Format failing cases grouped by cause, each represented by its smallest case.
+
+    Groups whose shrunk cases are equal are one.
+    """
     by_op: dict[str, list[OpResult]] = {}
     for result in results:
         if result.failures:
             by_op.setdefault(result.op, []).append(result)
     lines = []
     for op, same in by_op.items():
+        groups: dict[object, list[Explained]] = {}
         for found in causes(same):
-            members = found.members
+            smallest = found.members[0]
+            shown = minima.get((op, smallest.case.seed, smallest.case.dtype))
+            groups.setdefault(id(found) if shown is None else shown.shows, []).append(found)
+        for alike in groups.values():
+            found = alike[0]
+            members = [member for group in alike for member in group.members]
             smallest = members[0]
+            shown = minima.get((op, smallest.case.seed, smallest.case.dtype))
             first = smallest.result.failures[0] if smallest.result.failures else None
             kind = first.kind.value if first is not None else "no verdict"
             verdict = style.verdict(smallest.result.verdict)
             dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
             name = f"{verdict} {printable(op)}"
             lines.append(f"{name}: {kind} in {plural(len(members), 'case')} ({dtypes})")
-            lines += [f"  cause: {printable(found.text)}"] if found.text else []
-            lines += [f"  {line}" for line in _case_lines(smallest)]
+            block = minimal_lines(shown, smallest.reproduce) if shown is not None else []
+            lines += [f"  {line}" for line in block]
+            lines += [f"  cause: {printable(group.text)}" for group in alike if group.text]
+            lines += [f"  {line}" for line in _case_lines(smallest, first=not block)]
             lines.append("")
     return lines
 
 
-def _case_lines(failure: CaseVerdict) -> list[str]:
+def _case_lines(failure: CaseVerdict, *, first: bool) -> list[str]:
+    """Describe a failing case; `first` is false if what is shown first stands above."""
     case, result = failure.case, failure.result
     target = f" of {case.target}" if case.target else ""
     lines = [
@@ -311,10 +349,10 @@ def _case_lines(failure: CaseVerdict) -> list[str]:
     ]
     for reason in result.failures[:3]:
         lines += printable(reason.message).splitlines()
-        if values := shown_values(reason):
+        if "worst at" not in reason.message and (values := shown_values(reason)):
             lines.append(f"  {values}")
     lines += [f"  {line}" for line in note_lines(result)]
-    lines.append(f"reproduce: {printable(failure.reproduce)}")
+    lines += [f"reproduce: {printable(failure.reproduce)}"] if first else []
     return lines
 
 
@@ -410,7 +448,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     lines += condition_lines(report)
     lines += _untried_lines(report)
     lines.append("")
-    lines += render_failures(report.results, style)
+    lines += render_failures(report.results, style, report.minima)
     lines += _problem_lines(report)
     if report.interrupted:
         lines.append("interrupted: what was finished is kept; run again to go on")

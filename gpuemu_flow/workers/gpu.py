@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpuemu_flow.emulator.described import DescribedLaunches, ScalarText, read_host_call
+from gpuemu_flow.emulator.described import DescribedLaunches, ScalarText, StructText, read_host_call
 from gpuemu_flow.emulator.host import torch_device
 from gpuemu_flow.emulator.host.build import (
     BUILD_FOLDER,

@@ -14,7 +14,8 @@ def test_ids_come_first_and_serve_as_arguments(mini: Mini) -> None:
     mini.without_causes()
     mini.edit("scripts/total.py", "acc +=", "acc =")
     mini.run("total", "--dtype", "float32", code=1)
-    lines = mini.command("failures").stdout.splitlines()
+    heading, *lines = mini.command("failures").stdout.splitlines()
+    assert heading.split() == ["id", "op", "dtype", "shape", "kind", "max", "abs"]
     listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
     assert [line.split()[0] for line in lines] == [one["id"] for one in listed]
     assert all(len(line) <= 80 for line in lines)
@@ -72,5 +73,6 @@ def test_scalars_and_indices_show_their_values(tmp_path: Path) -> None:
     text = mini.command("run", code=1).stdout
     shown = r"x\[4\] at\[3\]=\[\d, \d, \d\] k=3 causal=True mode='max'  layout"
     assert re.search(f"smallest: float32  {shown}", text), text
-    failure = mini.command("failures").stdout.split()[0]
+    listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
+    failure = next(one["id"] for one in listed if not one["minimized_from"])
     assert re.search(shown, mini.command("reproduce", failure, code=1).stdout)

@@ -42,6 +42,7 @@ _BLOCK = re.compile(
 )
 SNIPPETS = {"bash", "sh", "console", "python", "toml", "yaml", "lua", "dockerfile"}
 NOT_RUN = {
+    "agents.md": 1,
     "caching.md": 2,
     "cluster.md": 5,
     "editor.md": 4,

@@ -16,7 +16,7 @@ from report_samples import KERNEL, failed, passed, recorded, report_of
 
 import gpuemu_flow
 from gpuemu_flow.cli.report import FORMATS, render
-from gpuemu_flow.judge.results import KernelResult, OpResult, Regression
+from gpuemu_flow.judge.results import KernelResult, Minimal, MinimalInput, OpResult, Regression
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.plain_text import inert, inert_markup, printable
 from gpuemu_flow.model.types import Verdict
@@ -117,7 +117,15 @@ OTHERS: dict[str, Callable[[Report], str]] = {
     "lint": lambda report: lint_text.render_lint(report.run, Style()),
     "artifacts": lambda report: lint_text.render_artifacts(report.run, Style()),
     "row": lambda report: failure_text.failure_row(report.recorded[0]),
-    "failure": lambda report: failure_text.render_failure(report.recorded[0], Style()),
+    "failure": lambda report: failure_text.render_failure(
+        report.recorded[0],
+        Minimal(
+            {"x": MinimalInput("float32", (1,), report.recorded[0].message)},
+            says=report.recorded[0].message,
+            place=report.recorded[0].message,
+        ),
+        Style(),
+    ),
 }
 
 

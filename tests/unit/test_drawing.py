@@ -12,7 +12,8 @@ from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.numerics.contracts import CaseContracts
 from gpuemu_flow.report import pictures
 from gpuemu_flow.report.document import SHARES
-from gpuemu_flow.report.pictures import draw, heat_map, histogram, scatter, values_text
+from gpuemu_flow.report.minimal import one_line
+from gpuemu_flow.report.pictures import draw, heat_map, histogram, scatter
 
 CASE = Case(0, 0, "float32", "contiguous", "normal", ())
 TERMS = Criteria(
@@ -91,15 +92,17 @@ def test_what_cannot_be_drawn_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_input_that_is_nearly_all_one_value_names_the_others() -> None:
     """Zeros around the one element that matters would hide it between dots."""
     x = np.zeros((1, 1, 129), np.float32)
-    assert values_text(x) == "0.0 everywhere"
+    assert one_line(x) == "float32[1, 1, 129]: 0.0 everywhere"
     x[0, 0, 128], x[0, 0, 64] = 1.5, np.nan
-    assert values_text(x) == "0.0 everywhere but [0, 0, 64] = nan, [0, 0, 128] = 1.5"
+    named = "float32[1, 1, 129]: 0.0 everywhere but [0, 0, 64] = nan, [0, 0, 128] = 1.5"
+    assert one_line(x) == named
     ones = np.ones(100, ml_dtypes.bfloat16)
     ones[7] = 2
-    assert values_text(ones) == "1.0 everywhere but [7] = 2.0"
+    assert one_line(ones) == "bfloat16[100]: 1.0 everywhere but [7] = 2.0"
     labels = np.full(100, -1, np.int32)
     labels[3] = 5
-    assert values_text(labels) == "-1 everywhere but [3] = 5"
-    assert values_text(np.full(100, True)) == "True everywhere"
-    for other in (np.arange(100.0), np.full(100, np.nan), np.arange(5) * 0):
-        assert values_text(other) == str(other) or "..." in values_text(other)
+    assert one_line(labels) == "int32[100]: -1 everywhere but [3] = 5"
+    assert one_line(np.full(100, True)) == "bool[100]: True everywhere"
+    assert one_line(np.arange(100.0)) == "float64[100]"
+    assert one_line(np.zeros((0, 3), np.float32)) == "[]"
+    assert one_line(np.array([[1.0, 0.5]], np.float32)) == "[[1. , 0.5]]"

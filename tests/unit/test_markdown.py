@@ -110,9 +110,10 @@ def test_annotations_stand_at_the_line_of_the_op() -> None:
     found = [parse_command(line) for line in workflow_commands(sample())]
     properties, message = found[0]
     assert (properties["file"], properties["line"]) == ("scripts/softmax.py", "7")
-    assert message.startswith("softmax: ToleranceExceeded in 2 cases")
-    assert "\nwrong in the last column\n" in message
-    assert message.splitlines()[-1].startswith("gpuemu-flow reproduce 12 --op softmax --case ")
+    assert message.startswith("x = [[1. 2.]]  expected 1  got 2\n"), "inputs and values first"
+    assert "softmax: ToleranceExceeded in 2 cases" in message
+    assert message.endswith("\nwrong in the last column")
+    assert message.splitlines()[1].startswith("  reproduce: gpuemu-flow reproduce 12 --op softmax")
     assert [p["title"] for p, _ in found] == [
         "gpuemu-flow: softmax: ToleranceExceeded", "gpuemu-flow: silu: ExecutionError",
         "gpuemu-flow: register-limit", "gpuemu-flow: regression",

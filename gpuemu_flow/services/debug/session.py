@@ -22,6 +22,7 @@ from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.report import failure_text
 from gpuemu_flow.report.failure_text import outcome_of
+from gpuemu_flow.report.minimal import minimal_of
 from gpuemu_flow.report.text import Style, note_lines, number, plural, printable, share
 from gpuemu_flow.services.debug.tensors import (
     Index,
@@ -270,12 +271,15 @@ class DebugSession(Struct):
         yield f"{plural(len(records), 'failure')}{of}{more}"
 
     def _show(self, rest: str) -> Iterator[str]:
-        yield failure_text.render_failure(self._select(rest), self.style)
+        record = self._select(rest)
+        yield failure_text.render_failure(record, minimal_of(Workspace(), record), self.style)
 
     def _reproduce(self, rest: str) -> Iterator[str]:
         self._select(rest)
         self._forget()
-        yield failure_text.render_reproduction(self.reproduction(), self.style, verbose=False)
+        found = self.reproduction()
+        minimal = minimal_of(Workspace(), found.record)
+        yield failure_text.render_reproduction(found, minimal, self.style, verbose=False)
 
     def _step(self, rest: str) -> Iterator[str]:
         self._select("")
@@ -353,11 +357,14 @@ class DebugSession(Struct):
 
     def _minimize(self, rest: str) -> Iterator[str]:
         record = self._select(rest)
+        workspace = Workspace()
         with _cancellable() as cancel:
             found = minimise_failure(
-                Workspace(), record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel
+                workspace, record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel
             )
-        yield failure_text.render_minimization(found, self.style)
+        smaller = found.minimized
+        minimal = None if smaller is None else minimal_of(workspace, smaller)
+        yield failure_text.render_minimization(found, minimal, self.style)
         if found.minimized is not None:
             self._forget()
             self.selected = found.minimized

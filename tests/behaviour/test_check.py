@@ -1,0 +1,235 @@
+"""`check` as a new user meets it: two functions, no workspace, a verdict that can be acted on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from mini_workspace import Mini
+
+import gpuemu_flow
+from gpuemu_flow.model.errors import UsageError
+
+FILES = {
+    "op.py": """
+        import numpy as np
+
+        def softmax(x):
+            e = np.exp(x - x.max(axis=-1, keepdims=True))
+            return e / e.sum(axis=-1, keepdims=True)
+
+        def hot(x):
+            return softmax(x * 1.01)
+
+        def narrow(x):
+            if x.shape[-1] > 64:
+                raise ValueError("too wide")
+            return softmax(x)
+
+        def product(p, q):
+            return p @ q
+
+        def norm(x, weight, eps: float = 1e-6):
+            return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+        def times(x, factor: float):
+            return x * factor
+
+        def cheat(x):
+            import ref
+            return ref.softmax(x)
+
+        def vector(v):
+            (n,) = v.shape
+            return v * 2
+        """,
+    "ref.py": """
+        import numpy as np
+
+        def softmax(x):
+            e = np.exp(x - x.max(axis=-1, keepdims=True))
+            return e / e.sum(axis=-1, keepdims=True)
+
+        def product(a: "Float[Array, 'M K']", b: "Float[Array, 'K N']"):
+            return a @ b
+
+        def norm(x, weight, eps: float = 1e-6):
+            return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+        def times(x, factor: float):
+            return x * factor
+
+        def vector(v):
+            return v + v
+        """,
+    "scale.cu": """
+        extern "C" __global__ void scale(const float* __restrict__ x, float* y, int n) {
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i < n) y[i] = x[i] * 2.0f;
+        }
+        extern "C" __global__ void beyond(const float* x, float* y, int n) {
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i <= n) y[i] = x[i] * 2.0f;
+        }
+        """,
+    "twice.py": """
+        def twice(x):
+            return x + x
+        """,
+}
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Mini:
+    """A folder with sources and no workspace."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(dedent(text))
+    return Mini(tmp_path)
+
+
+def checked(sources: Mini, *words: str, code: int = 0) -> dict[str, Any]:
+    """Return the object that the command prints, after looking that it left nothing behind."""
+    done = sources.command("check", *words, "--format", "json", code=code)
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert {path.name for path in sources.root.iterdir()} - {"__pycache__", "home"} == set(FILES)
+    assert found["exit_code"] == code
+    return found
+
+
+def test_a_right_op_passes(sources: Mini) -> None:
+    said = sources.command("check", "op.py:softmax", "ref.py:softmax").stdout.splitlines()
+    assert said[0].startswith("passed  op.py:softmax against ref.py:softmax: 24 of 24 cases")
+    assert said[-1] == "  inputs: x=float32[M,N]; --input says others"
+
+
+def test_a_wrong_op_shows_inputs_and_values_then_place_then_command(
+    sources: Mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sources.root)
+    found = gpuemu_flow.check("op.py:hot", "ref.py:softmax")
+    first, at, command = str(found).splitlines()[2:5]
+    assert first == "x = [[0., 1.]]  expected 0.268941421  got 0.266979843"
+    assert at == "  at result[0, 0], op.py:8"
+    assert command == "  reproduce: gpuemu-flow check op.py:hot ref.py:softmax"
+    shown = found.to_json()["failures"][0]["minimal"]
+    assert shown["inputs"]["x"]["values"] == [[0.0, 1.0]]
+    assert (shown["output"], shown["index"]) == ("result", [0, 0])
+    assert shown["expected"] == pytest.approx(0.268941421)
+    assert shown["actual"] == pytest.approx(0.266979843)
+    assert shown["place"] == "op.py:8"
+    assert shown["command"] == "gpuemu-flow check op.py:hot ref.py:softmax"
+
+
+def test_an_exception_names_its_line(sources: Mini) -> None:
+    (failure,) = checked(sources, "op.py:narrow", "ref.py:softmax", code=3)["failures"]
+    assert failure["minimal"]["says"] == "the op raises ValueError: too wide"
+    assert failure["minimal"]["place"] == "op.py:13"
+    assert failure["minimal"]["inputs"]["x"]["shape"] == [1, 65]
+
+
+def test_an_op_that_calls_its_reference_does_not_pass(sources: Mini) -> None:
+    (failure,) = checked(sources, "op.py:cheat", "ref.py:softmax", code=3)["failures"]
+    assert "hidden from it, ref.py" in failure["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "inputs"),
+    [
+        (("op.py:product", "ref.py:product"), ["a=float32[M,K]", "b=float32[K,N]"]),
+        (("op.py:norm", "ref.py:norm"), ["x=float32[M,N]", "weight=float32[N]"]),
+        (
+            ("op.py:times", "ref.py:times", "--input", "factor=2.5", "--dtype", "float16"),
+            ["x=float16[M,N]", "factor=2.5"],
+        ),
+        (("op.py:vector", "ref.py:vector"), ["v=float32[N]"]),
+        (
+            ("op.py:softmax", "ref.py:softmax", "--input", "x=float64[M,2,N]"),
+            ["x=float64[M,2,N]"],
+        ),
+    ],
+)
+def test_inputs_come_from_signatures_or_are_said(
+    sources: Mini, words: tuple[str, ...], inputs: list[str]
+) -> None:
+    """Also where the op's parameters have other names, or it takes tensors of one rank only."""
+    assert checked(sources, *words)["inputs"] == inputs
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("op.py", "ref.py:softmax"), "which function of op.py? It defines softmax, hot, "),
+        (("nope.py", "ref.py"), "check-no-file: there is no nope.py\n"),
+        (("opp.py", "ref.py"), "there is no opp.py; did you mean 'op.py'?"),
+        (("op.py:softmaxx", "ref.py"), "defines no 'softmaxx'; did you mean 'softmax'?"),
+        (("op.py:times", "ref.py:times"), "what is factor, of type float?; add --input factor="),
+        (("op.py:norm", "ref.py:norm", "--input", "y=[3]"), "parameter 'y'"),
+        (("op.py:norm", "ref.py:norm", "--input", "x=[M,N]"), "add --input weight="),
+        (("op.py:norm", "ref.py:norm", "--input", "x"), "describes no input"),
+        (("op.py:norm", "ref.py:norm", "--input", "x=float31[M]"), "no dtype 'float31'"),
+        (("op.py:softmax", "op.py:softmax"), "both the op and the reference"),
+        (("op.py:softmax", "ref.py:softmax", "--input", "x=[M,%]"), "%"),
+    ],
+)
+def test_what_is_not_clear_is_asked_in_one_line(
+    sources: Mini, words: tuple[str, ...], said: str
+) -> None:
+    done = sources.command("check", *words, code=2)
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "gpuemu.toml" not in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.ci
+def test_a_kernel_needs_no_description(sources: Mini) -> None:
+    assert checked(sources, "scale.cu:scale", "twice.py")["verdict"] == "passed"
+    (failure,) = checked(sources, "scale.cu:beyond", "twice.py", code=1)["failures"]
+    assert failure["kind"] in ("OutOfBoundsRead", "OutOfBoundsWrite")
+    assert failure["minimal"]["place"] == "scale.cu:8"
+    assert failure["minimal"]["inputs"]["x"]["values"] == [0.0]
+    done = sources.command("check", "scale.cu", "twice.py", code=2)
+    assert "which kernel of scale.cu? It has scale, beyond" in done.stderr
+
+
+SCRIPT = """
+    import numpy as np
+    import gpuemu_flow
+
+    def clamp(x):
+        return np.maximum(x, 0.1).astype(x.dtype)
+
+    def relu(x):
+        return np.maximum(x, 0)
+
+    {guard}
+        found = gpuemu_flow.check(clamp, relu)
+        print(bool(found), found.failures[0].minimal.actual)
+        print(gpuemu_flow.check(relu, "ref.py:softmax", inputs={{"x": "[3]"}}).inputs)
+    """
+
+
+def test_functions_of_a_script_are_checked_from_python(sources: Mini) -> None:
+    def run(guard: str) -> subprocess.CompletedProcess[str]:
+        (sources.root / "mine.py").write_text(dedent(SCRIPT.format(guard=guard)))
+        return subprocess.run(
+            [sys.executable, "mine.py"],
+            cwd=sources.root,
+            env=sources.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run('if __name__ == "__main__":')
+    assert done.stdout.splitlines() == ["False 0.10000000149011612", "('x=float32[3]',)"]
+
+
+def test_a_function_that_no_process_finds_is_refused(sources: Mini) -> None:
+    with pytest.raises(UsageError, match=r"top level of a .py file"):
+        gpuemu_flow.check(lambda x: x, f"{sources.root}/ref.py:softmax")

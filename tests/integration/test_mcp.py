@@ -1,0 +1,88 @@
+"""The server of agents, through the client of the protocol's own SDK, over standard streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from mini_workspace import make_mini
+
+mcp = pytest.importorskip("mcp")
+stdio = pytest.importorskip("mcp.client.stdio")
+
+OP = """
+    import numpy as np
+
+    def scale(x):
+        return (x * 3).astype(x.dtype)
+
+    def off(x):
+        return (x * 3 + (x == 2)).astype(x.dtype)
+    """
+
+
+def talk(folder: Path, environ: dict[str, str], *calls: tuple[str, dict[str, Any]]) -> list[Any]:
+    """Start the server as an agent does, and call tools; return their names and the answers."""
+
+    async def session() -> list[Any]:
+        server = mcp.StdioServerParameters(
+            command=sys.executable, args=["-m", "gpuemu_flow", "mcp"], cwd=folder, env=environ
+        )
+        async with (
+            stdio.stdio_client(server) as (read, write),
+            mcp.ClientSession(read, write) as client,
+        ):
+            await client.initialize()
+            found: list[Any] = [[tool.name for tool in (await client.list_tools()).tools]]
+            for name, arguments in calls:
+                answer = await client.call_tool(name, arguments)
+                found.append(json.loads(answer.content[0].text))
+            return found
+
+    return asyncio.run(asyncio.wait_for(session(), 300))
+
+
+@pytest.mark.ci
+def test_an_agent_repairs_a_kernel(tmp_path: Path) -> None:
+    mini = make_mini(tmp_path / "workspace")
+    mini.keep_only("scale")
+    (mini.root / "op.py").write_text(dedent(OP))
+    mini.edit("scripts/scale.py", "* 3", "* 3.5")
+    ptx = Path(__file__).parents[1] / "data/docs/emulator/softmax.ptx"
+    tools, wrong, right, unclear, run = talk(
+        mini.root,
+        mini.environment(),
+        ("check", {"op": "op.py:off", "reference": "scripts/scale_ref.py"}),
+        ("check", {"op": "op.py:scale", "reference": "scripts/scale_ref.py", "folder": "."}),
+        ("check", {"op": "op.py", "reference": "scripts/scale_ref.py"}),
+        ("run", {}),
+    )
+    assert tools == ["check", "run", "explain_failure", "emulate", "lint"]
+    shown = wrong["failures"][0]["minimal"]
+    assert wrong["verdict"] == "failed" and shown["inputs"]["x"]["values"] == [[2.0]]
+    assert (shown["expected"], shown["actual"], shown["place"]) == (6.0, 7.0, "op.py:7")
+    assert right["verdict"] == "passed" and right["exit_code"] == 0
+    assert unclear["exit_code"] == 2 and "write op.py:scale" in unclear["error"]
+    assert run["results"][0]["verdict"] == "failed"
+    failure = run["failures"][0]
+    assert failure["minimal"]["id"]
+    _, explained, emulated, linted = talk(
+        mini.root,
+        mini.environment(),
+        ("explain_failure", {"failure": failure["minimal"]["id"]}),
+        (
+            "emulate",
+            {
+                "file": str(ptx), "grid": "2", "block": "256",
+                "arguments": ["x=f32[2,64]", "out=f32[2,64]", "n=64"],
+            },
+        ),
+        ("lint", {"files": [str(ptx)]}),
+    )  # fmt: skip
+    assert explained["failures"][0]["minimal"]["expected"] is not None
+    assert emulated["exit_code"] == 0 and linted["kernels"]
