@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Run a compiled kernel (PTX) on the CPU.")
-@click.argument("file", metavar="FILE.ptx", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "files", metavar="FILE.ptx...", nargs=-1, required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+)  # fmt: skip
 @click.option("--entry", help="Name of the kernel; not needed when there is one.")
 @click.option("--grid", default="1", metavar="X[,Y[,Z]]", help="Blocks.", show_default=True)
 @click.option(
@@ -57,21 +60,21 @@ if TYPE_CHECKING:
 @click.option("--coverage", is_flag=True, help="Only say which instructions can run.")
 @format_option("text", "json")
 def emulate(
-    file: Path, entry: str | None, grid: str, block: str, cluster: str | None,
+    files: tuple[Path, ...], entry: str | None, grid: str, block: str, cluster: str | None,
     texts: tuple[str, ...], symbols: tuple[str, ...], shared: int, checks: tuple[str, ...],
     backend: str, seed: int, budget: int | None, saved: tuple[str, ...], coverage: bool,
     output_format: str,
 ) -> None:  # fmt: skip
-    """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
+    """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer and more.
 
-    Needs no workspace, no GPU and no CUDA. Exit code 1 if a check finds something; 4 if nothing
-    else is wrong, but the result depends on which operations the compiler fuses or the GPU
-    approximates.
+    Several files (of nvcc -rdc=true) are linked. Needs no workspace, no GPU and no CUDA. Exit code
+    1 if a check finds something; 4 if nothing else is wrong, but the result depends on which
+    operations the compiler fuses or the GPU approximates.
     """
     as_json = output_format == "json"
     if coverage:
-        found = session.cover(file)
-        name = str(file)
+        found = session.cover(files)
+        name = str(files[0])
         say(
             json_writer.dumps(show.coverage_json(name, found))
             if as_json
@@ -79,7 +82,7 @@ def emulate(
         )
         raise SystemExit(0 if all(kernel.runs for kernel in found) else 1)
     run = session.run_file(
-        file, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
+        files, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
         budget=budget, backend=backend, cluster=cluster, symbols=symbols,
     )  # fmt: skip
     _save(saved, run.arguments, run.result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -144,6 +145,7 @@ class OpParser(Struct, dict=True):
         if "name" not in table or reference is None or schema is None:
             return None
         outputs, compares = self.outputs(table, schema, where)
+        self.check_output_dtypes(op, schema, outputs, where)
         gradients = GradientsParser(self.out, where, schema, groups).parse(
             table.get("gradients"), op, reference, outputs
         )
@@ -284,6 +286,32 @@ class OpParser(Struct, dict=True):
             return names, default_schema(names), {}
         lists = plain.batch_sizes, plain.sequence_lengths, plain.hidden_dims
         return names, plain_shapes_schema(names, *lists, plain.edge_cases), {}
+
+    def check_output_dtypes(
+        self, op: ProgramRef | None, schema: OpSchema, outputs: tuple[OutputContract, ...],
+        where: KeyPath,
+    ) -> None:  # fmt: skip
+        """Report outputs of a compiled kernel whose dtype, by default, is not the schema's."""
+        if op is None or op.kind not in ("ptx", "cuda") or not schema.inputs:
+            return
+        made = json.loads(op.argv[1])["outputs"]
+        own = {tensor.name: tensor.dtype for tensor in schema.inputs}
+        first = schema.inputs[0]
+        for contract in outputs:
+            name = next(iter(made)) if len(made) == len(outputs) == 1 else contract.name
+            said = made.get(name)
+            source = contract.dtype.removeprefix("same as ")
+            if said is None or (isinstance(said, dict) and "dtype" in said):
+                continue
+            if source in ("", "promote") or own.get(source, source) == first.dtype:
+                continue
+            place = (*where, "op", "outputs")
+            text = (
+                f"{dotted(place)}: {name} has the dtype of the first input, {first.name} "
+                f"({first.dtype or 'that of the case'}); the schema says {contract.dtype}"
+            )
+            hint = f'write {name} = {{ dims = [...], dtype = "..." }}'
+            self.out.add("config-launch", place, text, hint)
 
     def outputs(
         self, table: Table, schema: OpSchema, where: KeyPath

@@ -412,7 +412,8 @@ class _Decoder:
         if function is None:
             raise self._declined(
                 f"call of {name[:60]!r}, which has no body in this file",
-                "functions of the device runtime, such as malloc, cannot be run",
+                "give the PTX that defines it, too (nvcc -rdc=true); functions of the device "
+                "runtime, such as malloc, cannot be run",
                 instruction.offset,
             )
         self._inline(instruction, frame, function, symbols, guard, negated)

@@ -26,6 +26,7 @@ from gpuemu_flow.emulator.findings import (
     readable_function,
 )
 from gpuemu_flow.emulator.global_races import GlobalRaces
+from gpuemu_flow.emulator.host.fatbin import link_modules
 from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
 from gpuemu_flow.emulator.machine import BlockMachine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LaunchArena, SideBySide
@@ -414,7 +415,7 @@ def _take_out(arena: LaunchArena, buffer: int, argument: BufferArgument) -> Arra
 
 def read_entries(data: bytes, file: str) -> list[Function]:
     """Return the kernels of a PTX file; raise UnsupportedError if there are none."""
-    found = read_ptx(data, file)
+    found = read_ptx(link_modules(data), file)
     entries = list(found.entries())
     if found.problems:
         raise UnsupportedError(*found.problems)

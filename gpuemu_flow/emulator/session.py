@@ -57,22 +57,23 @@ def read_ptx_file(path: Path) -> bytes:
         ) from None
 
 
-def cover(path: Path) -> list[KernelCoverage]:
-    """Return the coverage of each kernel of a PTX file."""
-    return cover_file(read_ptx_file(path), str(path))
+def cover(paths: Sequence[Path]) -> list[KernelCoverage]:
+    """Return the coverage of each kernel of some PTX files."""
+    return cover_file(b"\n".join(map(read_ptx_file, paths)), str(paths[0]))
 
 
 def run_file(
-    path: Path, entry: str | None, grid: str, block: str, texts: Sequence[str], *, shared: int,
-    checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
+    paths: Sequence[Path], entry: str | None, grid: str, block: str, texts: Sequence[str], *,
+    shared: int, checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
     cluster: str | None = None, symbols: Sequence[str] = (),
 ) -> Run:  # fmt: skip
-    """Launch one kernel of a PTX file, and launch it again for the checks that need more
+    """Launch one kernel of some PTX files, and launch it again for the checks that need more
     launches.
     """
     if entry == "":  # such as a variable of a script that is not set
         raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
-    kernel = load_kernel(read_ptx_file(path), str(path), entry or "")
+    data = b"\n".join(map(read_ptx_file, paths))
+    kernel = load_kernel(data, str(paths[0]), entry or "")
     arguments = parse_arguments(texts, kernel.parameters, seed) + _symbols(symbols, seed)
     names = parse_checks(checks)
     blocks, threads = parse_dimensions("grid", grid), parse_dimensions("block", block)

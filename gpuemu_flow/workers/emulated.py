@@ -342,7 +342,20 @@ class EmulatedRunner:
             program, ptx = self._program, plain_ptx(self._data)
             own = program.path if program.kind == "ptx" else ""
             self._found += [failure_of(f, program.root, ptx, own) for f in result.findings]
+            self.printed += self._doubts(result.findings, buffers)
         _take(taken, result.buffers, buffers)
+
+    def _doubts(
+        self, findings: Sequence[CheckFinding], buffers: Mapping[str, BufferArgument]
+    ) -> str:
+        """Say of which outputs that are left by an access nobody declared the dtype."""
+        return "".join(
+            f"{made.name} has the dtype of the first input, {buffers[made.name].data.dtype}: if "
+            f"the kernel writes another, say it, {made.name} = {{ dims = [...], dtype = ... }}\n"
+            for made in self._described.outputs
+            if not made.dtype
+            and any(f.rule == "out-of-bounds" and f" {made.name}[" in f.words for f in findings)
+        )
 
     def _arguments(
         self, launch: LaunchText, names: Mapping[str, int],

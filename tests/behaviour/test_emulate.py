@@ -139,3 +139,94 @@ def test_a_file_without_numbers_is_no_buffer(
     assert done.returncode == 2, done.stdout
     assert "numbers" in done.stderr
     assert "pickle=" not in done.stderr, "numpy's advice is to run what the file says"
+
+
+CONSTANT = """.version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .f32 w[4];
+.visible .entry _Z5scale4ArgsPf(.param .align 4 .b8 p[8], .param .u64 out)
+{
+  .reg .b32 %r<4>; .reg .f32 %f<4>; .reg .b64 %d<4>; .reg .pred %p;
+  ld.param.u32 %r0, [p]; ld.param.f32 %f0, [p+4]; ld.param.u64 %d0, [out]; mov.u32 %r1, %tid.x;
+  setp.ge.u32 %p, %r1, %r0; @%p bra END; mul.wide.u32 %d1, %r1, 4; add.s64 %d0, %d0, %d1;
+  ld.const.f32 %f1, [w+4]; fma.rn.f32 %f1, %f1, %f0, 0f3F800000; st.global.f32 [%d0], %f1;
+END: ret;
+}
+"""
+
+
+def test_a_constant_that_nothing_sets_is_noted_and_can_be_set(tmp_path: Path) -> None:
+    (tmp_path / "k.ptx").write_text(CONSTANT)
+    words = ["k.ptx", "--entry", "scale", "--block", "32", "--arg", "p={3, 0.5}"]
+    words += ["--arg", "out=f32[3]"]
+    done = emulate(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "note: w is a constant that nothing sets" in done.stdout and "1 to 1" in done.stdout
+    done = emulate(tmp_path, *words, "--symbol", "w=f32[4]:ones", "--format", "json")
+    said = json.loads(done.stdout)
+    assert said["unset_constants"] == [] and said["outputs"]["out"]["least"] == 1.5
+    done = emulate(tmp_path, *words, "--symbol", "w=f32[5]")
+    assert done.returncode == 2 and "w has 16 bytes, its content 20" in done.stderr
+
+
+GRID = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+  .reg .b32 %r<9>; .reg .b64 %d<5>; .reg .pred %p<3>;
+  ld.param.u64 %d0, [x]; mov.u32 %r0, %envreg1; mov.u32 %r1, %envreg2;
+  mov.b64 %d1, {%r1, %r0}; setp.eq.s64 %p0, %d1, 0; @%p0 trap;
+  mov.u32 %r2, %ctaid.x; mul.wide.u32 %d2, %r2, 4; add.s64 %d2, %d0, %d2;
+  add.u32 %r3, %r2, 1; st.global.u32 [%d2], %r3; membar.gl;
+  atom.global.add.u32 %r4, [%d1+4], 1;
+W: ld.volatile.global.u32 %r5, [%d1+4]; setp.ne.u32 %p1, %r5, 4; @%p1 bra W; membar.gl;
+  ld.global.u32 %r6, [%d0+12]; bar.sync 0; st.global.u32 [%d2+64], %r6;
+  ret;
+}
+"""
+
+
+def test_blocks_may_wait_for_all_blocks(tmp_path: Path) -> None:
+    """As ``grid.sync()`` does, with the memory that a cooperative launch gives it."""
+    (tmp_path / "k.ptx").write_text(GRID)
+    words = ["k.ptx", "--grid", "4", "--block", "1", "--arg", "x=u32[20]:zeros"]
+    done = emulate(tmp_path, *words, "--save", "x=x.npy")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert np.load(tmp_path / "x.npy")[16:].tolist() == [4] * 4
+
+
+CALLER = """.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b32 r) scaled(.param .b32 x);
+.visible .entry k(.param .u64 x)
+{
+  .reg .b32 %r<3>; .reg .b64 %d<3>;
+  ld.param.u64 %d0, [x]; ld.global.u32 %r0, [%d0];
+  { .param .b32 r; .param .b32 p; st.param.b32 [p], %r0; call (r), scaled, (p);
+    ld.param.b32 %r1, [r]; }
+  st.global.u32 [%d0], %r1; ret;
+}
+"""
+CALLED = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .func (.param .b32 r) scaled(.param .b32 x)
+{
+  .reg .b32 %r<3>; ld.param.b32 %r0, [x]; mul.lo.u32 %r0, %r0, 3; st.param.b32 [r], %r0; ret;
+}
+"""
+
+
+def test_several_files_are_linked(tmp_path: Path) -> None:
+    (tmp_path / "a.ptx").write_text(CALLER)
+    (tmp_path / "b.ptx").write_text(CALLED)
+    (tmp_path / "ab.ptx").write_text(CALLER + CALLED)
+    for files in (["a.ptx", "b.ptx"], ["b.ptx", "a.ptx"], ["ab.ptx"]):
+        done = emulate(tmp_path, *files, "--arg", "x=u32[1]:ones")
+        assert done.returncode == 0, done.stderr
+        assert "3 to 3" in done.stdout
+    done = emulate(tmp_path, "a.ptx", "--arg", "x=u32[1]:ones")
+    assert done.returncode != 0 and "give the PTX that defines it, too" in done.stderr

@@ -156,3 +156,19 @@ def test_figures_of_files_with_their_machine_instructions(folder: Mini, tools: S
     assert tools.calls() == ["ptxas", "nvdisasm"]
     lint(folder, "softmax.ptx")
     assert tools.calls() == ["ptxas"]  # a lint of files needs no listing
+
+
+FUNCTION = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .func f() { ret; }
+"""
+
+
+def test_a_file_of_device_functions_among_others_is_passed_over(folder: Mini) -> None:
+    (folder.root / "helpers.ptx").write_text(FUNCTION)
+    found = lint(folder, "helpers.ptx", "softmax.ptx")
+    assert len(found["kernels"]) == 1
+    (problem,) = found["problems"]
+    assert problem["slug"] == "artifact-no-kernels" and problem["warning"]
+    assert lint(folder, "helpers.ptx", code=3)["kernels"][0]["verdict"] == "error"

@@ -240,3 +240,90 @@ def test_bugs_are_planted_in_the_kernel_too(tmp_path: Path) -> None:
     found = json.loads(flow(tmp_path, "mutate", "same", "--format", "json").stdout)["kernel"]
     names = {killed["name"] for killed in found["killed"]}
     assert {"mask-off-by-one at PTX line 9", "stride-changed at PTX line 10"} <= names
+
+
+TEMPLATE = """.version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .f32 _ZN2nsL1wE[4];
+.global .align 4 .u32 calls;
+.visible .entry _ZN2ns5scaleIfLi4EEEvNS_4ArgsEPfi(
+  .param .align 8 .b8 p[16], .param .u64 out, .param .u32 steps)
+{
+  .reg .b32 %r<12>; .reg .f32 %f<8>; .reg .b64 %d<12>; .reg .pred %p;
+  ld.param.u64 %d0, [p]; ld.param.u32 %r0, [p+8]; ld.param.f32 %f0, [p+12];
+  ld.param.u64 %d1, [out]; ld.param.u32 %r1, [steps];
+  mov.u32 %r2, %ctaid.x; shl.b32 %r2, %r2, 5; mov.u32 %r3, %tid.x; add.u32 %r3, %r3, %r2;
+  setp.ge.u32 %p, %r3, %r0; @%p bra END;
+  mul.wide.u32 %d2, %r3, 4; add.s64 %d3, %d0, %d2; add.s64 %d4, %d1, %d2;
+  and.b32 %r4, %r3, 3; mul.wide.u32 %d5, %r4, 4; mov.u64 %d6, _ZN2nsL1wE; add.s64 %d6, %d6, %d5;
+  ld.global.f32 %f1, [%d3]; ld.const.f32 %f2, [%d6]; mul.f32 %f1, %f1, %f2; mul.f32 %f1, %f1, %f0;
+  cvt.rn.f32.u32 %f3, %r1; add.f32 %f1, %f1, %f3; ld.global.u32 %r5, [calls];
+  cvt.rn.f32.u32 %f4, %r5; add.f32 %f1, %f1, %f4; st.global.f32 [%d4], %f1;
+END: ret;
+}
+"""
+ARGUMENTS = """
+[project]
+name = "arguments"
+[[ops]]
+name = "scale"
+reference = "ref.py:scale"
+dtypes = ["float32"]
+strategies = ["normal"]
+cases = 3
+[ops.op]
+kind = "ptx"
+file = "k.ptx"
+entry = "scale<float, 4>"
+grid = ["cdiv(C, 32)"]
+block = [32]
+args = [{ struct = ["x", { i32 = "C" }, { f32 = 0.5 }] }, "out", { i32 = "log2(C)" }]
+symbols = { w = "w", calls = "n" }
+outputs = { out = ["C"] }
+[ops.schema]
+dims = { C = [4, 40, 64] }
+inputs.x = ["3*C"]
+inputs.w = [4]
+inputs.n = { dims = [1], dtype = "int32", range = [0, 9] }
+output = ["C"]
+"""
+SCALE = """
+import numpy as np
+
+def scale(x, w, n):
+    c = len(x) // 3
+    return x[:c] * np.tile(w, c // 4) * x.dtype.type(0.5) + int(np.log2(c)) + n[0]
+"""
+
+
+def test_what_the_host_code_of_cuda_would_pass(tmp_path: Path) -> None:
+    """Structures, variables of the module, dims that stand in expressions alone, log2."""
+    (tmp_path / "gpuemu.toml").write_text(ARGUMENTS)
+    (tmp_path / "k.ptx").write_text(TEMPLATE)
+    (tmp_path / "ref.py").write_text(SCALE)
+    done = flow(tmp_path, "run", "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "gpuemu.toml").write_text(ARGUMENTS.replace('w = "w"', 'v = "w"'))
+    done = flow(tmp_path, "run")
+    assert done.returncode == 3 and "uses no variable 'v'" in done.stdout
+    wrong = ARGUMENTS.replace('{ struct = ["x"', '{ struct = [{ struct = ["x"] }')
+    (tmp_path / "gpuemu.toml").write_text(wrong)
+    done = flow(tmp_path, "config", "check")
+    assert done.returncode != 0 and "a struct holds a struct" in done.stdout + done.stderr
+
+
+def test_the_dtype_of_an_output_is_said(tmp_path: Path) -> None:
+    """Without a word it is the first input's: a contradiction is one of the configuration."""
+    (tmp_path / "k.ptx").write_text(TEMPLATE)
+    (tmp_path / "ref.py").write_text(SCALE)
+    other = 'output = { dims = ["C"], dtype = "int64" }'
+    (tmp_path / "gpuemu.toml").write_text(ARGUMENTS.replace('output = ["C"]', other))
+    done = flow(tmp_path, "config", "check")
+    said = done.stdout + done.stderr
+    assert done.returncode == 2 and "out has the dtype of the first input, x" in said, said
+    narrow = ARGUMENTS.replace('outputs = { out = ["C"] }', 'outputs = { out = ["C//2"] }')
+    (tmp_path / "gpuemu.toml").write_text(narrow)
+    done = flow(tmp_path, "run")
+    assert "OutOfBoundsWrite" in done.stdout
+    assert "out has the dtype of the first input, float32: if the kernel" in done.stdout

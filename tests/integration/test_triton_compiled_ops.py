@@ -176,3 +176,104 @@ def test_several_kernels_with_torch_between_them_and_one_tuned(workspace: Path) 
     assert failure["kind"] == "ToleranceExceeded"
     (said,) = [note for note in failure["notes"] if note.startswith("printf:")]
     assert "column" in said, "what a kernel prints stands with the case"
+
+
+TUNED = """
+import torch
+import triton
+import triton.language as tl
+
+CONFIGS = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})]
+
+
+@triton.jit
+def add(x, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=i < n, other=0.0) + 1.0, mask=i < n)
+
+
+@triton.jit
+def total(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out, tl.sum(tl.load(x + i, mask=i < n, other=0.0)))
+
+
+@triton.jit
+def squares(x, out, n, BLOCK: tl.constexpr):
+    c = tl.arange(0, BLOCK)
+    a = tl.load(x + c, mask=c < n, other=0.0)
+    tl.store(out, tl.sum(a * a, axis=0))
+
+
+def launch(kernel, *tensors, **tuning):
+    n, tuned = tensors[0].numel(), triton.autotune(CONFIGS, ["n"], **tuning)(kernel)
+    tuned[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](*tensors, n)
+    return tensors[-1]
+
+
+def in_place(x):
+    return launch(add, x.clone())
+
+
+def in_place_restored(x):
+    return launch(add, x.clone(), restore_value=["x"])
+
+
+def sums(x):
+    return launch(total, x.contiguous(), torch.zeros(1, device=x.device))
+
+
+def sums_reset(x):
+    return launch(total, x.contiguous(), torch.zeros(1, device=x.device), reset_to_zero=["out"])
+
+
+def sum_of_squares(x):
+    out = torch.empty(1, device=x.device)
+    squares[(1,)](x.contiguous(), out, x.numel(), BLOCK=128)
+    return out
+"""
+TUNED_REFERENCE = """
+def in_place(x):
+    return x + 1
+
+def sums(x):
+    return x.sum(dtype="f8").reshape(1).astype(x.dtype)
+
+def sum_of_squares(x):
+    return (x.astype("f8") ** 2).sum().reshape(1).astype(x.dtype)
+
+in_place_restored, sums_reset = in_place, sums
+"""
+TUNED_OP = """
+[[ops]]
+name = "{name}_{mode}"
+op = {{ kind = "triton", file = "k.py", function = "{name}"{more} }}
+reference = "ref.py:{name}"
+dtypes = ["float32"]
+strategies = ["normal"]
+cases = 2
+schema = {{ dims = {{ N = [100] }}, inputs = {{ x = ["N"] }} }}
+"""
+MODES = {"compiled": ', mode = "compiled", arch = "sm_80"', "interpreted": ""}
+RIGHT = {
+    "in_place": False, "in_place_restored": True, "sums": False, "sums_reset": True,
+    "sum_of_squares": True,
+}  # fmt: skip
+
+
+def test_the_launches_of_an_autotuner_count(tmp_path: Path) -> None:
+    """What a kernel adds in place or by atomics, it adds once more for each of them."""
+    text = '[project]\nname = "tuned"\n[validation]\ncause_budget = 0\n'
+    for name in RIGHT:
+        for mode, more in MODES.items():
+            text += TUNED_OP.format(name=name, mode=mode, more=more)
+    (tmp_path / "gpuemu.toml").write_text(text)
+    (tmp_path / "k.py").write_text(TUNED)
+    (tmp_path / "ref.py").write_text(TUNED_REFERENCE)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"], cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = {r["op"]: r["verdict"] == "passed" for r in json.loads(done.stdout)["results"]}
+    assert found == {f"{n}_{m}": right for n, right in RIGHT.items() for m in MODES}, done.stdout
+    assert done.stdout.count("name it in reset_to_zero or restore_value") >= 4

@@ -68,6 +68,18 @@ def pairs() -> dict[str, Pair]:
             ".shared .b8 s[49153]; mov.u32 %r1, s; ret;",
             ".shared .b8 s[49152]; mov.u32 %r1, s; ret;",
         ),
+        "narrow-offset": written(
+            "ld.param.u32 %r0, [n]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x; "
+            "mad.lo.s32 %r2, %r1, %r0, %r1; mul.wide.s32 %rd1, %r2, 4; "
+            "add.s64 %rd2, %rd0, %rd1; ld.global.u32 %r3, [%rd2]; ret;",
+            "ld.param.u32 %r0, [n]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x; "
+            "mul.wide.s32 %rd1, %r1, %r0; shl.b64 %rd1, %rd1, 2; "
+            "add.s64 %rd2, %rd0, %rd1; ld.global.u32 %r3, [%rd2]; ret;",
+        ),
+        "unset-constant": Pair(
+            view_of("ld.const.u32 %r1, [w]; ret;", HEADER + ".const .align 4 .u32 w[2];\n"),
+            view_of("ld.const.u32 %r1, [w]; ret;", HEADER + ".const .u32 w[2] = {1, 2};\n"),
+        ),
         "unmet-launch-bounds": Pair(
             view_of("ret;", HEADER.replace("sm_80", "sm_86"), directives=bounds),
             view_of("ret;", directives=bounds),

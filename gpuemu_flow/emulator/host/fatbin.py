@@ -111,6 +111,7 @@ def _lz4(data: bytes, size: int) -> bytes:
 
 
 _HEAD = re.compile(rb"^\s*\.(version|target|address_size)\b.*$", re.M)
+_MODULE = re.compile(rb"^(?=[ \t]*\.version\b)", re.M)
 _FILE = re.compile(rb"^(\s*\.file\s+)(\d+)", re.M)
 _LOC = re.compile(rb"^(\s*\.loc\s+)(\d+)|(inlined_at\s+)(\d+)", re.M)
 _EXTERN = re.compile(rb"^[ \t]*\.extern\s+\.(func|global|const|shared)\b([^;{]*);", re.M)
@@ -146,6 +147,17 @@ def link(texts: Sequence[bytes]) -> bytes:
             body = _rename(body, own, b"$m%d" % number)
         parts.append(body)
     return head + b"\n".join(parts)
+
+
+def link_modules(data: bytes) -> bytes:
+    """Link the modules of a PTX file, if one of them declares a function that another defines."""
+    texts = _MODULE.split(data)
+    texts = [texts[0] + texts[1], *texts[2:]] if len(texts) > 1 else texts
+    if len(texts) == 1:
+        return data
+    wanted = {_name(m[1], m[2]) for text in texts for m in _EXTERN.finditer(text)}
+    defined = {name for text in texts for name, shown in _definitions(text) if shown}
+    return link(texts) if wanted & defined else data
 
 
 def _renumber_files(text: bytes, shift: int) -> bytes:

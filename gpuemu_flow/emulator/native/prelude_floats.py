@@ -306,20 +306,23 @@ V void next_mark(St *s) {
   memset(s->marks, 0, ((s->a->scap >> GRAIN) + 16) * sizeof *s->marks);
   s->a->mark = 1 << 11;
 }
-/* The last access to each cell of global memory: kind, thread from 1, and its warp's clock, or
-   the block's if several threads made it. A thread's read keeps its own store. */
+/* The last access to each cell of global memory: kind, thread from 1, and its warp's clock; if
+   several threads of a warp made it, SOME and the warp, and if several warps did, the last number
+   and the block's clock. A thread's read keeps its own store. */
 #define KEPT 0u
 #define READ 1u
 #define WROTE 2u
 #define STRONG 3u
-#define SOME 2047u
+#define SOME 1056u
 V void inner_other(St *s, uint32_t t, uint64_t *x, uint64_t now, unsigned kind) {
-  uint32_t was = *x & 3, who = *x >> 2 & 2047, when = (uint32_t)(*x >> 32);
-  int late = who == SOME ? when == s->epoch : unordered(s, t, who - 1, when);
-  if (!late) *x = now;
-  else if (was == READ && kind < WROTE) *x = (uint64_t)s->epoch << 32 | SOME << 2 | READ;
-  else if (was == STRONG && kind == STRONG) *x = (uint64_t)s->epoch << 32 | SOME << 2 | STRONG;
-  else if (kind != KEPT) s->err |= 1;
+  uint32_t was = *x & 3, who = *x >> 2 & 2047, when = (uint32_t)(*x >> 32), mine = t >> 5;
+  uint32_t warp = who < SOME ? (who - 1) >> 5 : who - SOME;
+  int late = warp == 33 ? when == s->epoch : unordered(s, t, warp << 5, when);
+  if (!late) { *x = now; return; }
+  if (was == READ ? kind >= WROTE : was == WROTE || kind != STRONG) {
+    if (kind != KEPT) s->err |= 1;
+  } else if (warp == mine) *x = now >> 32 << 32 | (SOME + warp) << 2 | was;
+  else *x = (uint64_t)s->epoch << 32 | (SOME + 33) << 2 | was;
 }
 U void inner(St *s, uint32_t t, uint64_t o, unsigned n, unsigned kind) {
   uint64_t now = (uint64_t)s->clock[t >> 5][t >> 5] << 32 | (t + 1) << 2 | (kind ? kind : READ);
