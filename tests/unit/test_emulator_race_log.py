@@ -90,6 +90,7 @@ def test_the_same_races_are_found(entry: str, text: str, monkeypatch: pytest.Mon
     assert quick == run(CASES[entry], text)
 
 
+@pytest.mark.ci
 def test_damaged_kernels_do_race() -> None:
     without_one = ((e, t) for e, w, t in damaged() if "barrier" in w)
     racing = list(islice((e for e, t in without_one if run(CASES[e], t)), 15))
