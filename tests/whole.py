@@ -1,4 +1,4 @@
-"""Samples of large matrices: the suite runs them, and ``.ci/run`` runs the matrices whole."""
+"""Samples of large matrices: ``WHOLE_MATRICES=all python -m pytest -m ''`` runs them whole."""
 
 from __future__ import annotations
 

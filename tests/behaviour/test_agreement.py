@@ -22,6 +22,7 @@ OPS = {
     "unloadable": "return (",
 }
 REFERENCES = {"empty": "return x[:0]"}
+KEYS = {"hangs": "timeout = 1\ncases = 1"}
 SAME = ("verdict", "cases", "passed", "failed", "errors", "inconclusive", "skipped", "unjudged")
 
 
@@ -37,7 +38,7 @@ def workspace(folder: Path, names: tuple[str, ...]) -> Mini:
     ]
     for name in names:
         body = OPS[name]
-        config += ["[[ops]]", f'name = "{name}"', 'input_names = ["x"]']
+        config += ["[[ops]]", f'name = "{name}"', 'input_names = ["x"]', KEYS.get(name, "")]
         config += [f'reference = "{name}_ref.py:reference"', "[ops.schema]"]
         config += ["dims = { N = [4, 5] }", 'inputs = { x = ["N"] }', 'outputs = { y = ["N"] }']
         reference = REFERENCES.get(name, "return x * 2")

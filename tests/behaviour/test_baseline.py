@@ -244,12 +244,11 @@ def test_export_and_import_round_trip(workspace: Mini, tmp_path: Path) -> None:
     assert statuses(diff(workspace)) == {"unchanged"}
 
 
-@pytest.mark.parametrize(
-    "tag", ["../evil", "a/../b", "..", ".hidden", "a//b", "", "a b", "ä", "x" * 200, "a\nb", "-x/"]
-)
-def test_a_tag_is_never_a_path(mini: Mini, tag: str) -> None:
-    done = mini.command("baseline", "store", "--", tag, code=2)
-    assert "baseline-bad-tag" in done.stderr
+def test_a_tag_is_never_a_path(mini: Mini) -> None:
+    for tag in ("../evil", "a/../b", "..", ".hidden", "a//b", "", "a b", "ä", "x" * 200, "a\nb",
+                "-x/"):  # fmt: skip
+        done = mini.command("baseline", "store", "--", tag, code=2)
+        assert "baseline-bad-tag" in done.stderr
     assert not list(mini.root.parent.rglob("*.baseline"))
 
 
@@ -271,26 +270,26 @@ def test_without_any_baseline_it_says_how_to_make_one(mini: Mini) -> None:
     assert "baseline store" in mini.command("diff", code=2).stderr
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "{}",
-        "[" * 100_000,
-        '{"kind": "gpuemu-flow baseline", "format": 99}',
-        '{"kind": "gpuemu-flow baseline", "format": 1, "tag": "x", "created": "", "tool": "", '
-        '"environment": {}, "kernels": {"k": [{"name": 3}]}, "results": {}}',
-        '{"kind": "gpuemu-flow baseline", "format": 1, "tag": "../x", "created": "", "tool": "", '
-        '"environment": {}, "kernels": {}, "results": {}}',
-        '{"kind": "gpuemu-flow baseline", "format": 1, "tag": "x", "created": "", "tool": "", '
-        '"environment": {}, "kernels": {}, "results": {"op": {"float32": {"verdict": "maybe"}}}}',
-    ],
+HOSTILE = (
+    "",
+    "[]",
+    "{}",
+    "[" * 100_000,
+    '{"kind": "gpuemu-flow baseline", "format": 99}',
+    '{"kind": "gpuemu-flow baseline", "format": 1, "tag": "x", "created": "", "tool": "", '
+    '"environment": {}, "kernels": {"k": [{"name": 3}]}, "results": {}}',
+    '{"kind": "gpuemu-flow baseline", "format": 1, "tag": "../x", "created": "", "tool": "", '
+    '"environment": {}, "kernels": {}, "results": {}}',
+    '{"kind": "gpuemu-flow baseline", "format": 1, "tag": "x", "created": "", "tool": "", '
+    '"environment": {}, "kernels": {}, "results": {"op": {"float32": {"verdict": "maybe"}}}}',
 )
-def test_a_hostile_file_is_refused(mini: Mini, content: str) -> None:
-    mini.write("bad.json", content)
-    done = mini.command("baseline", "import", "bad.json", code=2)
-    assert "baseline-bad" in done.stderr
+
+
+def test_a_hostile_file_is_refused(mini: Mini) -> None:
+    for content in HOSTILE:
+        mini.write("bad.json", content)
+        done = mini.command("baseline", "import", "bad.json", code=2)
+        assert "baseline-bad" in done.stderr, content[:200]
     assert "no baselines" in mini.command("baseline", "list").stdout
 
 

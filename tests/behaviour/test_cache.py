@@ -72,6 +72,7 @@ def test_push_needs_a_cache_that_may_be_written_to(original: Mini) -> None:
     assert "cache-remote-none" in original.command("cache", "push", code=2).stderr
 
 
+@pytest.mark.ci
 def test_push_to_a_cache_that_is_down_fails(original: Mini) -> None:
     original.env["GPUEMU_CACHE_REMOTE"] = "http://127.0.0.1:9/nothing"
     done = original.command("cache", "push", code=3)

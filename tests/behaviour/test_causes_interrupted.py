@@ -12,6 +12,7 @@ import psutil
 import pytest
 from mini_workspace import Mini
 from terminal import terminal
+from whole import WHOLE
 
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
@@ -24,7 +25,7 @@ from gpuemu_flow.report.text import Style
 
 pytestmark = pytest.mark.ci
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if WHOLE else (signal.SIGTERM,)
 
 
 def plant(mini: Mini) -> None:

@@ -48,7 +48,7 @@ def test_the_same_seed_gives_the_same_cases_whatever_the_number_of_jobs(mini: Mi
 
 def test_a_planted_bug_is_found_grouped_reproduced_and_minimised(mini: Mini) -> None:
     plant(mini)
-    report = fuzz(mini, "total", "-n", "120", "--minimize", code=1)
+    report = fuzz(mini, "total", "-n", "60", "--minimize", code=1)
     assert report["failed"] > 0
     failure = report["failures"][0]
     assert failure["shape"][1] > 16

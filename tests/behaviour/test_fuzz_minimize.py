@@ -133,6 +133,7 @@ def test_a_failure_between_guard_zones_is_reproduced_and_minimised(mini: Mini) -
 
 @pytest.mark.ci
 def test_the_minimised_case_has_no_sentence_about_the_cases_it_came_from(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "cases = 4\n", 'cases = 4\nstrategies = ["normal"]\n')
     mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) < 7 else 4)")
     report = fuzz(mini, "-n", "40", code=1)
     cause = report["causes"][0]

@@ -29,8 +29,8 @@ def words(line: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("run",), ("run", "--seed", "99"), ("fuzz", "scale", "-n", "4", "--seed", "5")],
-    ids=["run", "another seed", "fuzz"],
+    [("run", "--seed", "99"), ("fuzz", "scale", "-n", "4", "--seed", "5")],
+    ids=["run", "fuzz"],
 )
 def test_what_was_printed(mini: Mini, arguments: tuple[str, ...]) -> None:
     mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
@@ -39,7 +39,7 @@ def test_what_was_printed(mini: Mini, arguments: tuple[str, ...]) -> None:
     lines = {failure["reproduce"]: failure["dtype"] for failure in failures}
     assert lines
     forget(mini)
-    for line, dtype in list(lines.items())[:3]:
+    for line, dtype in list(lines.items())[:2]:
         (again,) = _json(mini, words(line), 1)
         assert again["still_fails"]
         assert again["failure"]["dtype"] == dtype
@@ -65,16 +65,15 @@ def test_a_seed_alone_is_looked_for_in_every_dtype(mini: Mini) -> None:
     assert one["failure"]["shape"] == failure["shape"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "float31/x=3", "float32/x=3x5:normal", "float32/x=:normal", "float32",
-     "float32/y=3", "float32/x=-3", "float32/x=3:loud", "float32/x=3:normal:round",
-     "float32/x=3:normal::float32:more", "float32/x=99999x99999x999",
-     "float32/x=3,x=4,y=5", "x" * 9999],
-)  # fmt: skip
-def test_words_that_name_no_case(mini: Mini, text: str) -> None:
-    done = mini.command("reproduce", "7", "--op", "scale", "--case", text, code=2)
-    assert done.stderr.startswith("bad-case: --case: ")
+def test_words_that_name_no_case(mini: Mini) -> None:
+    for text in (
+        "", "float31/x=3", "float32/x=3x5:normal", "float32/x=:normal", "float32", "float32/y=3",
+        "float32/x=-3", "float32/x=3:loud", "float32/x=3:normal:round",
+        "float32/x=3:normal::float32:more", "float32/x=99999x99999x999", "float32/x=3,x=4,y=5",
+        "x" * 9999,
+    ):  # fmt: skip
+        done = mini.command("reproduce", "7", "--op", "scale", "--case", text, code=2)
+        assert done.stderr.startswith("bad-case: --case: "), text
 
 
 def test_a_case_that_never_failed_here_is_not_called_fixed(mini: Mini) -> None:

@@ -47,14 +47,14 @@ def one(declared: str, dims: str = "N = { min = 1, max = 40 }", keys: str = "cas
 
 PLAIN = 'dims = { M = { min = 1, max = 9 }, N = { min = 1, max = 70 } }\ninputs.x = ["M", "N"]'
 OPS = {
-    "matrix": digests("x", PLAIN, 'cases = 60\ndtypes = ["float32"]'),
-    "dtypes": digests("x", PLAIN, 'cases = 24\ndtypes = ["float64", "float16", "bfloat16", '
+    "matrix": digests("x", PLAIN, 'cases = 30\ndtypes = ["float32"]'),
+    "dtypes": digests("x", PLAIN, 'cases = 12\ndtypes = ["float64", "float16", "bfloat16", '
                       '"float8_e4m3fn", "float8_e5m2", "int8", "int32", "int64", "uint8", '
                       '"uint64", "bool"]'),
     "two": digests("a, b", "dims = { M = { min = 1, max = 300 }, K = [1, 16, 33], N = [5] }\n"
-                   'inputs = { a = ["M", "K"], b = ["K", "N"] }', "cases = 40"),
+                   'inputs = { a = ["M", "K"], b = ["K", "N"] }', "cases = 20"),
     "cube": digests("q", "dims = { B = [1, 3], S = { min = 1, max = 40 }, D = [8] }\n"
-                    'inputs = { q = ["B", "S", "D", 2] }', "cases = 30"),
+                    'inputs = { q = ["B", "S", "D", 2] }', "cases = 16"),
     "scalar": digests("x", "inputs.x = []", "cases = 12"),
     "empty": digests("x", 'dims = { N = [0, 3] }\ninputs.x = ["N"]', "cases = 6"),
     "expanded": digests("x", PLAIN, 'cases = 6\nlayouts = ["expanded"]'),

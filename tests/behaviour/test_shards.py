@@ -372,6 +372,7 @@ def test_shards_of_other_code_are_not_merged(wide: Mini) -> None:
     assert "merge" not in wide.command("report", "--merge", "shards", code=None).stderr
 
 
+@pytest.mark.ci
 def test_parts_of_two_broken_commits_make_no_good_whole(mini: Mini) -> None:
     """Each of them fails in another shard, so that those which pass are of both."""
     mini.without_causes()
@@ -425,6 +426,7 @@ def test_a_result_that_is_gone_or_contradicts_its_cases_is_damage(mini: Mini) ->
         assert "scale float32 passed, but not all of its cases did" in merge(change)
 
 
+@pytest.mark.ci
 def test_what_words_leave_out_is_not_missing(mini: Mini) -> None:
     mini.without_causes()
     half = '[targets.half]\ntasks = ["total"]\ndtypes = ["float16"]\n'
@@ -435,6 +437,7 @@ def test_what_words_leave_out_is_not_missing(mini: Mini) -> None:
         assert "merge" not in mini.command("report", "--merge", "out", code=None).stderr, words
 
 
+@pytest.mark.ci
 def test_shards_with_seeds_that_were_drawn_are_merged(mini: Mini) -> None:
     mini.without_causes()
     for n in ("1", "2"):

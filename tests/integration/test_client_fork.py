@@ -8,6 +8,7 @@ from textwrap import dedent
 
 import pytest
 from daemon_workspace import Served
+from whole import sample
 
 pytestmark = pytest.mark.ci
 
@@ -248,7 +249,7 @@ def test_a_daemon_that_was_started_anew(unserved: Served) -> None:
     assert process.returncode == 0, errors
 
 
-@pytest.mark.parametrize("case", SCRIPTS)
+@pytest.mark.parametrize("case", sample([*SCRIPTS], 2))
 def test_forked(case: str, daemon: Served) -> None:
     script = PRELUDE + f"SOCKET = {daemon.socket!r}\n" + dedent(SCRIPTS[case])
     done = subprocess.run(

@@ -218,6 +218,7 @@ def test_examples_run(page: Path) -> None:
         pytest.skip(f"all was run but {', '.join(left)}")
 
 
+@pytest.mark.ci
 def test_the_readme_op_passes_and_a_wrong_one_would_not(mini: Mini) -> None:
     for block in marked(REPOSITORY / "README.md"):
         if block.mark.startswith("file: "):

@@ -74,6 +74,7 @@ def test_it_is_reproduced_minimised_and_not_exported(racy: KernelWorkspace) -> N
     assert refused.returncode == 2 and "export-refused" in refused.stderr
 
 
+@pytest.mark.ci
 def test_fuzz_finds_it_and_mutate_says_that_nothing_can_be_planted(racy: KernelWorkspace) -> None:
     done = racy.flow("fuzz", "softmax", "-n", "4")
     assert done.returncode == 1 and SAID in done.stdout

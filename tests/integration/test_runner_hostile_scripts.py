@@ -13,6 +13,7 @@ from runner_workspace import (
     slugs,
     workspace,
 )
+from whole import sample
 
 pytestmark = pytest.mark.ci
 
@@ -68,7 +69,7 @@ print(json.dumps(result))
 """
 
 
-@pytest.mark.parametrize("name", HOSTILE_SCRIPTS)
+@pytest.mark.parametrize("name", sample([*HOSTILE_SCRIPTS], 4))
 def test_a_hostile_script_costs_one_case(ws: Workspace, name: str) -> None:
     body, slug, text = HOSTILE_SCRIPTS[name]
     program = ws.program("script", PROTOCOL + HOSTILE_SCRIPT.replace("{body}", body), timeout=600)

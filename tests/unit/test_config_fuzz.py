@@ -63,7 +63,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> ConfigWorkspace:
     return ConfigWorkspace(tmp_path_factory.mktemp("fuzz"))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=st.sampled_from(TEXTS), rng=st.randoms(use_true_random=False))
 def test_mutated_files_give_problems_and_nothing_else(
     text: str, rng: random.Random, workspace: ConfigWorkspace
@@ -81,7 +81,7 @@ def test_mutated_files_give_problems_and_nothing_else(
         assert list(workspace.load().warnings) == problems
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.one_of(st.binary(max_size=300), st.text(max_size=300).map(str.encode)))
 def test_any_bytes_at_all(data: bytes, workspace: ConfigWorkspace) -> None:
     (workspace.root / "gpuemu.toml").write_bytes(data)
@@ -89,6 +89,7 @@ def test_any_bytes_at_all(data: bytes, workspace: ConfigWorkspace) -> None:
         assert str(problem).isprintable()
 
 
+@pytest.mark.ci
 def test_large_hostile_files_are_answered(tmp_path: Path) -> None:
     """Each of these once took, or would take, time that grows faster than the file."""
     size = 1 << 18

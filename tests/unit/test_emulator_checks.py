@@ -295,6 +295,7 @@ def test_a_parameter_is_read_by_its_address(
     assert result.buffers[1] is not None and result.buffers[1][0] == 1234
 
 
+@pytest.mark.ci
 def test_a_warp_in_the_middle_gets_its_turn() -> None:
     """Two warps spin on barrier objects, before and behind the one that they wait for."""
     spin = "mbarrier.try_wait.parity.shared.b64 %p7, [%r20], 0; @!%p7 bra"

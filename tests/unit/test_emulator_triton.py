@@ -115,6 +115,7 @@ def test_a_missing_barrier_of_the_cluster_shows() -> None:
     assert "race" in {f.check for f in result.findings}
 
 
+@pytest.mark.ci
 def test_warps_that_load_and_warps_that_multiply() -> None:
     name = "triton_specialised_sm_90.ptx"
     rng = np.random.default_rng(4)

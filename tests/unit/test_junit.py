@@ -110,6 +110,7 @@ def test_a_real_reader_reads_it() -> None:
     assert kinds == {"passed": 3, "Failure": 4, "Error": 1, "Skipped": 2}
 
 
+@pytest.mark.ci
 def test_five_thousand_hostile_failures_and_a_megabyte_of_noise_stay_bounded() -> None:
     report = huge()
     text = report_to_junit(report)

@@ -24,7 +24,7 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.shadow import shadow_source
 
 HALVES = ["float16", "bfloat16"]
-SIZES = [(67, 129, 64), (33, 257, 64)]
+SIZES = [(23, 129, 64), (17, 257, 64)]
 DRAWS = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     "uniform": lambda rng, shape: rng.uniform(-10, 10, shape),
@@ -93,7 +93,7 @@ def verdicts(precision: str, dtype: str, **options: bool | int) -> Iterator[Verd
         )[0].verdict
 
 
-@pytest.mark.parametrize("block", [16, 32, 4096])
+@pytest.mark.parametrize("block", [16, 4096])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_attention_that_casts_its_weights_passes_by_default(dtype: str, block: int) -> None:
     assert set(verdicts("tensor-core", dtype, block=block)) == {Verdict.PASSED}
