@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import recorded_reason, stored_inputs, subject_for
 from gpuemu_flow.fuzz.subjects import open_ordered
-from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
-from gpuemu_flow.judge.judge import Criteria
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, Prepared
+from gpuemu_flow.judge.judge import Criteria, Judge
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.in_place import with_changed_inputs
 from gpuemu_flow.model.types import Case, CheckResult, FailureKind, Tolerance
@@ -177,7 +177,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
         kept = {name: a for name, a in prepared.expected.items() if name not in left}
         prepared = replace(prepared, expected=kept)
         inputs = dict(prepared.inputs)
-        criteria = evaluator.judge_of(prepared).criteria(prepared.case, prepared.expected, inputs)
+        criteria = judge_of(evaluator, prepared).criteria(prepared.case, prepared.expected, inputs)
         # The envelope is measured here, for which the reference is needed.
         tensors = {
             f"{kind}_{at}": array
@@ -220,6 +220,12 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     write_atomic(folder / constants["TENSORS"], packed.getvalue())
     write_atomic(folder / file_name, text.encode("ascii"))
     return folder / file_name
+
+
+def judge_of(evaluator: CaseEvaluator, prepared: Prepared) -> Judge:
+    """Return a judge, working in this process, for callers that need more than verdicts."""
+    subject, traits = evaluator.subject, evaluator.traits
+    return Judge(subject.compare, prepared.allowed, subject.samples, evaluator, traits=traits)
 
 
 def _refuse(record: FailureRecord, reason: str) -> NoReturn:

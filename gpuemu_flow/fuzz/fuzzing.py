@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice, takewhile
-from typing import Any
 
 from msgspec import Struct, structs
-from numpy.typing import NDArray
 
 from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
@@ -32,9 +30,8 @@ from gpuemu_flow.fuzz.case_queue import (
 )
 from gpuemu_flow.fuzz.outcome import MOST_FAILURES, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judge.case_evaluator import EvaluatedCase
 from gpuemu_flow.judge.known import KnownResults
-from gpuemu_flow.judge.verdicts import input_error, run_error_result
+from gpuemu_flow.judge.verdicts import run_error_result
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Shape
@@ -71,7 +68,7 @@ class Fuzzer:
         options: FuzzOptions,
         *,
         on_case: Callable[[Judged], None] = lambda _: None,
-        on_failure: Callable[[OpSubject, EvaluatedCase], None] = lambda *_: None,
+        on_failure: Callable[[OpSubject, Judged], None] = lambda *_: None,
         cancel: threading.Event | None = None,
         cluster: Cluster | None = None,
     ) -> None:
@@ -150,12 +147,12 @@ class Fuzzer:
         """Let a farm judge the cases, and handle the verdicts in the order of the cases."""
         lookup, fail_fast = self._workspace.inputs, self._options.fail_fast
         loop = _CaseLoop(farm, cases, self._verdicts, lookup, self._cancel, alone=fail_fast)
-        for which, judged, evaluated in loop.judged():
+        for which, judged in loop.judged():
             self._refuse_unordered(which)
             if not outcome.cases and self._options.time_limit is not None:
                 self._end = min(self._end, time.monotonic() + self._options.time_limit)
-            if evaluated is not None and outcome.wants(judged):
-                self._on_failure(self.subjects[which], evaluated)
+            if not judged.cached and outcome.wants(judged):
+                self._on_failure(self.subjects[which], judged)
             outcome.add(judged)
             self._on_case(judged)
             if outcome.timed_out_again or (fail_fast and judged.result.verdict in BAD):
@@ -257,7 +254,8 @@ AHEAD = 4
 under way."""
 _NAMED = 3
 
-Told = tuple[int, Judged, EvaluatedCase | None]
+Told = tuple[int, Judged]
+"""The index of a case's subject, and the case with its verdict."""
 
 
 class _CaseLoop:
@@ -287,12 +285,7 @@ class _CaseLoop:
         self._ended = False
 
     def judged(self) -> Iterator[Told]:
-        """Yield the results of the cases, in the order of the cases.
-
-        A result has three parts: the index of the case's subject, the verdict, and the judged case.
-        The last is None if the verdict came from the cache, or if the case neither failed nor ended
-        in an error.
-        """
+        """Yield the results of the cases, in the order of the cases."""
         while not self._cancel.is_set():
             self._fill()
             yield from self._in_order()
@@ -329,7 +322,7 @@ class _CaseLoop:
             key = case_key(number, case)
             known = self._verdicts[which].find(key)
             if known is not None:
-                self._ready[number] = (which, Judged(number, case, known, cached=True), None)
+                self._ready[number] = (which, Judged(number, case, known, cached=True))
                 continue
             self._waiting[which].append(QueuedCase(number, case, key))
             if len(self._waiting[which]) >= self._sizes[which]:
@@ -360,11 +353,7 @@ class _CaseLoop:
         self._sizes[which] = max(1, int(fitting))
 
     def _record(self, which: int, queued: QueuedCase, case: Case, result: CheckResult) -> None:
-        evaluated = None
-        if result.verdict in BAD:
-            given: dict[str, NDArray[Any]] | None = None if input_error(case) is None else {}
-            evaluated = EvaluatedCase(case, result, given=given)
-        self._ready[queued.number] = (which, Judged(queued.number, case, result), evaluated)
+        self._ready[queued.number] = (which, Judged(queued.number, case, result))
 
     def _agrees(self, which: int, reply: BatchReply) -> bool:
         """Tell whether a worker's verdicts may be cached.

@@ -21,7 +21,6 @@ from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judge.case_evaluator import EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
@@ -92,15 +91,8 @@ def _fuzz_op(
 ) -> FuzzReport:
     log = FailureLog(workspace)
 
-    def on_failure(subject: OpSubject, evaluated: EvaluatedCase) -> None:
-        log.add(
-            op,
-            evaluated.case,
-            evaluated.result,
-            source="fuzz",
-            subject=subject.subject,
-            inputs=evaluated.inputs,
-        )
+    def on_failure(subject: OpSubject, judged: Judged) -> None:
+        log.add(op, judged.case, judged.result, source="fuzz", subject=subject.subject)
 
     for _ in range(_ATTEMPTS):
         fuzzer = Fuzzer(

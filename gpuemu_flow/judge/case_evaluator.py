@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import is_made, unmade
 from gpuemu_flow.judge.generated import fit_together, usable, with_generated
-from gpuemu_flow.judge.judge import Judge
 from gpuemu_flow.judge.judge_requests import (
     Evaluation,
     GivenCase,
@@ -32,7 +31,7 @@ from gpuemu_flow.judge.judge_requests import (
     PreparedBatch,
     ThereRequest,
 )
-from gpuemu_flow.judge.protocol import Facts, Judged, Setup
+from gpuemu_flow.judge.protocol import Facts, Judged, OpTraits, Setup
 from gpuemu_flow.judge.subject import PLAIN, Subject, widens
 from gpuemu_flow.judge.verdicts import (
     StoredCase,
@@ -167,6 +166,11 @@ class CaseEvaluator:
         return found
 
     @property
+    def traits(self) -> OpTraits | None:
+        """Return the op's traits, if they are known by now."""
+        return self._setup.facts.traits
+
+    @property
     def has_source(self) -> bool:
         """Tell whether the reference has source from which a float32 shadow is made."""
         reference = self.subject.reference
@@ -230,15 +234,6 @@ class CaseEvaluator:
             judge_request.expected.dtypes,
             check,
         )
-
-    def judge_of(self, prepared: Prepared) -> Judge:
-        """Return a judge, working in this process, for outputs of a prepared case.
-
-        It is meant for callers that need more than verdicts.
-        """
-        traits = self._setup.facts.traits
-        settings, samples = self.subject.compare, self.subject.samples
-        return Judge(settings, prepared.allowed, samples, self, traits=traits)
 
     def judge(self, case: Case, checks: Checks = PLAIN) -> EvaluatedCase:
         """Make a case's inputs, run both programs on them, and judge."""

@@ -54,7 +54,7 @@ def render(report: FuzzReport, style: Style) -> str:
     if report.verdict is Verdict.PASSED and report.inconclusive:
         lines.append(
             f"  no verdict on {report.inconclusive} of {plural(report.iterations, 'case')}; an op "
-            f"passes with up to {MOST_WITHOUT_VERDICT:.0%} of them"
+            f"passes with up to {100 * MOST_WITHOUT_VERDICT:.0f} % of them"
         )
     if report.reason:
         lines.append(f"  {style.verdict(report.verdict)}: {printable(report.reason)}")

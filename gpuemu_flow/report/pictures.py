@@ -16,6 +16,13 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.signals import on_signals
 from gpuemu_flow.build.workspace import Workspace
+<<<<<<< HEAD
+=======
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.fuzz.exporting import judge_of
+from gpuemu_flow.fuzz.failures import stored_inputs
+from gpuemu_flow.fuzz.minimizing import minimise_failure
+>>>>>>> verdict
 from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judge.judge import Criteria
@@ -141,7 +148,7 @@ def _picture(evaluator: CaseEvaluator, failure: CaseVerdict) -> Picture:
     wrong = [f.output for f in evaluated.result.failures if f.output in actual]
     prepared = evaluator.prepare(failure.case)
     inputs, expected = prepared.inputs, prepared.expected
-    criteria = evaluator.judge_of(prepared).criteria(failure.case, expected, inputs, actual)
+    criteria = judge_of(evaluator, prepared).criteria(failure.case, expected, inputs, actual)
     name = wrong[0] if wrong else next(iter(actual))
     return draw(name, actual, expected, inputs, criteria)
 

@@ -8,17 +8,20 @@ same bits from the case.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+from msgspec import ValidationError, to_builtins
 
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
 from gpuemu_flow.judge.generated import usable, with_generated
+from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Case, Json
-from gpuemu_flow.store.discovered import Discovered, KnownInputs
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
@@ -33,6 +36,8 @@ from gpuemu_flow.workers.api import Program
 
 STAGE = stages.GENERATE
 VERSION = stages.VERSIONS[STAGE]
+Filled = tuple[list[Case], list[Case]]
+"""Cases and sample cases with the values that the user's functions return."""
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
@@ -42,33 +47,8 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     used = Discovered()
     executed = True
     generators = generators_of(spec.settings)
-    cached = (
-        _SharedCases(spec, context, parts, generators) if generators and context.shared else None
-    )
-    known = None if cached is None else cached.find()
-    if cached is not None and known is not None:
-        cases, samples = known
-        used, executed = cached.used, False
-    elif generators:
-        context.about_to_run()
-        seen: list[Observation] = []
-        try:
-            filled = with_generated(
-                context.pool,
-                generators,
-                [*cases, *samples],
-                cancel=context.cancel,
-                on_observed=seen.append,
-            )
-        except CancelledRunError:
-            raise Interrupted from None
-        cases, samples = filled[: len(cases)], usable(filled[len(cases) :])
-        sources = Observation(files=frozenset(str(context.root / path) for path in spec.sources))
-        given = next(iter(generators.values())).given
-        for each in (sources, *seen):
-            used |= context.inputs.discover(each, given)
-        if cached is not None:
-            cached.store(cases, samples, used)
+    if generators:
+        cases, samples, used, executed = _filled(spec, context, parts, generators, cases, samples)
     content = {
         "stage": STAGE,
         "version": VERSION,
@@ -96,61 +76,56 @@ def _planned(schema: OpSchema, dtype: str, params: GenerateParams) -> tuple[list
     return plan(seed=params.seed, count=params.count), samples
 
 
-class _SharedCases:
-    """A shared cache's entries for the cases of a task with generator functions."""
+def _filled(
+    spec: TaskSpec,
+    context: StageContext,
+    parts: KeyParts,
+    generators: Mapping[str, Program],
+    cases: list[Case],
+    samples: list[Case],
+) -> tuple[list[Case], list[Case], Discovered, bool]:
+    """Return cases and samples with the values of the user's functions, and the inputs of these.
 
-    def __init__(
-        self,
-        spec: TaskSpec,
-        context: StageContext,
-        parts: KeyParts,
-        generators: Mapping[str, Program],
-    ) -> None:
-        self._context = context
-        self._inputs = context.inputs
-        self._known = KnownInputs(
-            context.cache.actions,
-            digest_json([parts.key(), spec.dtype, spec.settings["schema"]]),
-            context.inputs,
+    The last result is false if all come from a shared cache, whose entries hold no failures.
+    """
+    given = next(iter(generators.values())).given
+    sources = Observation(files=frozenset(str(context.root / path) for path in spec.sources))
+    known = KnownResults(
+        context.cache.actions,
+        digest_json([parts.key(), spec.dtype, spec.settings["schema"]]),
+        context.inputs,
+        context.inputs.discover(sources, given),
+        read=_read,
+        write=to_builtins,
+        unchanged=context.unchanged,
+    )
+    found: dict[int, Filled] = {}
+    if not context.force:
+        known.fetch(context.shared, given, {0: []}, found)
+    if found:
+        return *found[0], known.inputs.used, False
+    context.about_to_run()
+    try:
+        filled = with_generated(
+            context.pool,
+            generators,
+            [*cases, *samples],
+            cancel=context.cancel,
+            on_observed=lambda seen: known.learn(seen, given),
         )
-        self._names = next(iter(generators.values())).given.names
-        self._begun = context.inputs.now()
-        self.used = Discovered()
+    except CancelledRunError:
+        raise Interrupted from None
+    made = filled[: len(cases)], usable(filled[len(cases) :])
+    if not any(map(case_fault, filled)):
+        known.share(context.shared, given, {0: []}, {0: made})
+    return *made, known.inputs.names, True
 
-    def find(self) -> tuple[list[Case], list[Case]] | None:
-        """Return the stored cases and samples for the present inputs; None if there are none."""
-        cache = self._context.shared
-        if cache is None or self._context.force:
-            return None
-        for names in cache.sets(self._known.place, self._names):
-            key = self._known.key(names)
-            cache.fetch([key])
-            data = self._context.cache.actions.get(key)
-            try:
-                if data is not None:
-                    found = [[Case.from_json(each) for each in part] for part in data]
-                    self.used = names
-                    return found[0], found[1]
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-                continue
+
+def _read(data: Json) -> Filled | None:
+    try:
+        return None if data is None else convert(data, Filled)
+    except ValidationError:
         return None
-
-    def store(self, cases: Sequence[Case], samples: Sequence[Case], used: Discovered) -> None:
-        """Store the cases, unless a generator failed or its inputs are uncertain.
-
-        `used` holds the inputs that the generators were seen to use. They are uncertain if one of
-        them changed after the creation of this object, or if not all use could be observed.
-        """
-        cache, context = self._context.shared, self._context
-        sound = not any(map(case_fault, [*cases, *samples])) and not used.untracked
-        if cache is None or not cache.writes or not sound:
-            return
-        if not context.unchanged() or self._inputs.moved(used, self._begun):
-            return
-        key = self._known.key(used)
-        content = [[case.to_json() for case in part] for part in (cases, samples)]
-        cache.store_set(self._known.place, used, self._names)
-        cache.store([key], {key: content}, [])
 
 
 def generators_of(settings: Mapping[str, Json]) -> dict[str, Program]:

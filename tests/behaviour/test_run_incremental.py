@@ -132,3 +132,25 @@ def test_a_seed_of_its_own_makes_other_cases(done: Mini) -> None:
     assert executed(report) == {n for n in ALL if ":relu" in n}
     back = done.run()
     assert not [n for n in executed(back) if n.split(":")[0] in ("op", "reference", "compare")]
+
+
+def test_a_reference_that_no_verdict_needs_is_not_loaded(done: Mini, tmp_path: Path) -> None:
+    """Under a given tolerance, only a case that does not pass needs it after an edit of the op."""
+    loads = tmp_path / "loads"
+    config = (done.root / "gpuemu.toml").read_text()
+    done.write(
+        "gpuemu.toml", config.replace('name = "scale"', 'name = "scale"\ntolerance = "table"')
+    )
+    done.write(
+        "scripts/scale_ref.py",
+        f"with open({str(loads)!r}, 'a') as file:\n    file.write('.')\n\n\n"
+        "def reference(x):\n    return (x + x + x).astype(x.dtype)\n",
+    )
+    done.run("scale")
+    loads.write_text("")
+    done.edit("scripts/scale.py", "* 3)", "* 3.000001)")
+    assert "compare:scale:float32" in executed(done.run("scale"))
+    assert loads.read_text() == ""
+    done.edit("scripts/scale.py", "* 3.000001)", "* 4)")
+    assert done.run("scale", code=1)["results"][0]["failed"] > 0
+    assert loads.read_text() != ""

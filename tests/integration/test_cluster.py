@@ -17,7 +17,6 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged
-from gpuemu_flow.judge.case_evaluator import EvaluatedCase
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.store.failures import FailureStore
 
@@ -81,8 +80,8 @@ def fuzzed(
     log = FailureLog(workspace)
     found: list[Judged] = []
 
-    def on_failure(subject: object, evaluated: EvaluatedCase) -> None:
-        log.add(op, evaluated.case, evaluated.result, source="fuzz", inputs=evaluated.inputs)
+    def on_failure(subject: object, judged: Judged) -> None:
+        log.add(op, judged.case, judged.result, source="fuzz")
 
     hooks = {"on_case": found.append, **hooks}
     try:

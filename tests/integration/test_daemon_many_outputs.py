@@ -233,18 +233,18 @@ def test_a_reference_that_fails_on_one_case_leaves_no_other_unjudged(daemon: Ser
 
 
 FORGER = """
-    import gpuemu_flow.model.types as types
+    import gpuemu_flow.judge.judge_service as service
 
     def reference(x):
         if x.flat[0] == 16:  # from here on, this process writes answers that are none
-            types.CheckResult.to_json = lambda _: {}
+            service.to_builtins = lambda *_, **__: {"results": [{}]}
         return x * 2
     """
 
 
 @pytest.mark.ci
 def test_trouble_in_one_of_several_messages_to_the_worker_stays_its_own(unserved: Served) -> None:
-    """The next message is at the worker already when the worker's answer turns out to be none."""
+    """An answer of the worker's that is none costs the verdict of one case alone."""
     served = unserved
     served.write("scripts/forger.py", FORGER)
     config = (served.root / "gpuemu.toml").read_text()

@@ -63,6 +63,14 @@ def test_float64_is_asked_for_once_where_it_is_refused() -> None:
     assert evaluations.own_format.name == "float32"
 
 
+def test_a_missing_worker_is_no_refusal_of_the_reference() -> None:
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        raise RunnerError(Problem("worker-not-started", "no process"))
+
+    with pytest.raises(RunnerError, match="no process"):
+        Evaluations(reference, matrices(0)).outputs(matrices(0))
+
+
 @pytest.mark.parametrize("dtype", ["float16"])
 def test_one_that_takes_half_alone_is_drawn_from_in_half(dtype: str) -> None:
     reference = Choosy(dtype)

@@ -8,7 +8,8 @@ import pytest
 from gpuemu_flow.judge.judge import Judge
 from gpuemu_flow.judge.judge_service import Ran, judge_case, judge_cases
 from gpuemu_flow.judge.subject import CompareParams
-from gpuemu_flow.model.types import Case, Verdict
+from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.types import Case, CheckResult, Verdict
 from gpuemu_flow.numerics.contract import OutputContract
 
 TOLERANCES = {"float32": {"atol": 1e-6, "rtol": 1e-4}}
@@ -77,3 +78,29 @@ def test_equal_shapes_that_are_not_the_declared_one_are_an_error() -> None:
     judge = a_judge(OutputContract("y", DIMS))
     results = judge_cases(judge, [ran(n, (16, 4)) for n in range(5)])
     assert [one.verdict for one in results] == [Verdict.ERROR] * 5
+
+
+@pytest.mark.parametrize(
+    ("raised", "why", "told"),
+    [
+        (RunnerError(Problem("reference-failed", "no")), "reference-failed", "the reference: "),
+        (
+            TypeError("no"),
+            "comparison-failed",
+            "the comparison itself failed: TypeError: no (",
+        ),
+    ],
+)
+def test_a_fault_of_the_comparison_is_not_held_against_the_reference(
+    raised: Exception, why: str, told: str
+) -> None:
+    class Broken(Judge):
+        def check(self, *_: object, **__: object) -> CheckResult:
+            raise raised
+
+    one = ran(1)
+    judge = Broken(CompareParams("table", TOLERANCES), {}, (), a_judge)  # type: ignore[arg-type]
+    result = judge_case(judge, one.case, one.actual, one.expected, one.inputs)
+    assert result.verdict is Verdict.ERROR
+    assert result.failures[0].why == why
+    assert result.failures[0].message.startswith(told)
