@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypedDict
@@ -96,7 +96,7 @@ class Fence:
         """Return the sandbox of an op; None if the level is ``off``."""
         if self.level == OFF:
             return None
-        own = [os.path.realpath(name) for name in own]
+        own = tuple(own)
         mine = self.own_apart(off_limits, own)
         return Sandbox(
             level=self.level,
@@ -114,13 +114,14 @@ class Fence:
             shared=self._shared(own),
         )
 
-    def _shared(self, own: Collection[str]) -> tuple[str, ...]:
-        """Return those references that are a program's own files, or packages around these."""
-        found = self._references.intersection(own)
-        for package in self._packages:
-            if any(is_below(path, (os.path.dirname(package),)) for path in own):  # noqa: PTH120
-                found |= {package}
-        return tuple(sorted(found))
+    def _shared(self, own: Iterable[str]) -> tuple[str, ...]:
+        """Return those references that are a program's own files, or packages around these.
+
+        Links are left out: who makes them does not decide what is shared.
+        """
+        real = {os.path.realpath(path) for path in own if not os.path.islink(path)}  # noqa: PTH114
+        around = (p for p in self._packages if any(is_below(f, (p[:-12],)) for f in real))
+        return tuple(sorted(self._references.intersection(real).union(around)))
 
 
 def is_below(path: str, places: Iterable[str]) -> bool:
