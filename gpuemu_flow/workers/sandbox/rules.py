@@ -422,11 +422,10 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
     stems = {f"{os.path.splitext(name)[0]}.pyc" for name in wanted}  # noqa: PTH122
     lengths = {len(name) for name in wanted}
     there = _names_in(folder)
-    if _CHECKPOINTS in there:
-        made = (
-            f"{folder}/{_CHECKPOINTS}/{'-checkpoint'.join(os.path.splitext(n))}" for n in wanted
-        )  # noqa: PTH122
-        yield from filter(os.path.lexists, made)
+    for name in wanted if _CHECKPOINTS in there else ():
+        path = f"{folder}/{_CHECKPOINTS}/{'-checkpoint'.join(os.path.splitext(name))}"  # noqa: PTH122
+        if os.path.lexists(path):
+            yield path
     for entry in there - wanted:
         after = _BEFORE.sub("", entry, count=1)
         begins = any(
