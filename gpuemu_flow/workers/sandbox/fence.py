@@ -37,7 +37,7 @@ class Fence:
         self._hidden = hidden
         self._apart = apart
         self._made = made
-        self._references = references
+        self.references = references
         self._listed = listed
         self._packages = [path for path in references if path.endswith("/__init__.py")]
 
@@ -110,18 +110,18 @@ class Fence:
             read_only=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode == "require",
-            references=self._listed if self._references else "",
-            shared=self._shared(own),
+            references=self._listed if self.references else "",
+            shared=self.shared(own),
         )
 
-    def _shared(self, own: Iterable[str]) -> tuple[str, ...]:
+    def shared(self, own: Iterable[str]) -> tuple[str, ...]:
         """Return those references that are a program's own files, or packages around these.
 
         Links are left out: who makes them does not decide what is shared.
         """
         real = {os.path.realpath(path) for path in own if not os.path.islink(path)}  # noqa: PTH114
         around = (p for p in self._packages if any(is_below(f, (p[:-12],)) for f in real))
-        return tuple(sorted(self._references.intersection(real).union(around)))
+        return tuple(sorted(self.references.intersection(real).union(around)))
 
 
 def is_below(path: str, places: Iterable[str]) -> bool:
