@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
@@ -22,10 +22,6 @@ _TAG = (
     b"# See https://bford.info/cachedir/ for what this file tells backup programs.\n"
 )
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
-
-
-def _listed(paths: Iterable[str]) -> bytes:
-    return os.fsencode("\0".join(sorted(paths)))
 
 
 def damaged(message: str, path: Path) -> Problem:
@@ -74,17 +70,20 @@ class WorkspaceCache:
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
         return self.manifests / stage / f"{name}.json"
 
-    def references_path(self, references: Iterable[str]) -> Path:
-        """Return the file that lists the references of all ops, for the sandboxes of other ops."""
-        return self.folder / f"references-{digest_bytes(_listed(references))[:16]}"
+    def keep_references(self, references: Collection[str]) -> str:
+        """Write down the references of all ops, for the sandboxes of other ops.
 
-    def keep_references(self, references: Collection[str]) -> None:
-        """Write that file; where that is impossible, ops cannot be fenced, and do not run."""
-        path = self.references_path(references)
-        with contextlib.suppress(StoreError):
-            if references and not path.is_file():
+        Return the file's path; empty if it cannot be written, as in a workspace that is read only.
+        """
+        listed = os.fsencode("\0".join(sorted(references)))
+        path = self.folder / f"references-{digest_bytes(listed)[:16]}"
+        try:
+            if not path.is_file():
                 self.create()
-                self.files.write(path, _listed(references))
+                self.files.write(path, listed)
+        except StoreError:
+            return ""
+        return str(path)
 
     def log_path(self, task: str) -> Path:
         """Return the log file of a task."""

@@ -97,7 +97,7 @@ class Fence:
         if self.level == OFF:
             return None
         own = tuple(own)
-        mine = self.own_apart(off_limits, own)
+        mine, shared = self.own_apart(off_limits, own), self.shared(own)
         return Sandbox(
             level=self.level,
             root=self._root,
@@ -105,13 +105,14 @@ class Fence:
                 *off_limits["forbidden"],
                 *self._hidden,
                 *(p for p in self._set_apart if p not in mine),
+                *(() if self._listed else sorted(self.references.difference(shared))),
             ),
             shown=(*((path,) if path else ()), *mine),
             read_only=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode == "require",
-            references=self._listed if self.references else "",
-            shared=self.shared(own),
+            references=self._listed,
+            shared=shared,
         )
 
     def shared(self, own: Iterable[str]) -> tuple[str, ...]:
