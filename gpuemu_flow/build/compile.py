@@ -63,7 +63,8 @@ class Compiler:
         self._seed = self._master_seed(overrides)
         self.sources = SourceIndex(config.root)
         wanted = config.sandbox
-        self.references = frozenset(_references(config))
+        references = frozenset(_references(config)) if wanted.mode != OFF else frozenset()
+        self.listed = cache.keep_references(references) if references else ""
         self.fence = Fence(
             wanted.mode,
             config.root,
@@ -72,8 +73,8 @@ class Compiler:
             tuple(map(str, (*wanted.hidden, *_results(config)))),
             wanted.apart,
             self._outputs_apart(config),
-            self.references,
-            str(cache.references_path(self.references)),
+            references,
+            self.listed,
         )
         self._forbidden = ForbiddenFiles(config.root, cache.folder, config.files, self.sources)
         self._programs = ProgramCompiler(

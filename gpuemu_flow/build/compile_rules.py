@@ -89,7 +89,9 @@ def rule_tasks(
     for rule in config.rules:
         files, packages = _files(rule, config.root, sources, declared)
         outputs = [config.root / name for name in rule.outputs]
-        before = [name for need in rule.needs for name in found.tasks[need].outputs]
+        needs = [found.tasks[need] for need in rule.needs]
+        before = [name for need in needs for name in need.outputs]
+        waited_for = sorted({*before, *(n for need in needs for n in need.settings["waited_for"])})
         own = [*outputs, *(config.root / name for name in files)]
         wall = fence.around(
             off_limits(cache=cache.folder, root=config.root),
@@ -123,6 +125,7 @@ def rule_tasks(
                 "line": rule.line,
                 "declared": declared,
                 "before": before,
+                "waited_for": waited_for,
                 "timeout": rule.timeout,
                 "scratch": [
                     path.relative_to(config.root).as_posix()

@@ -45,14 +45,23 @@ class ForbiddenFiles:
         if key["level"] == OFF:
             return key
         starts, _ = self._judges(op)
-        named = map(self._sources.relative, set(starts) - set(self._starts(program)))
-        alone = sorted({*self._alone(op, program), *named})
-        own = fence.own_apart(off_limits, self.own(op, program))
-        return {
-            **key,
-            **({"hidden": alone} if alone else {}),
-            **({"own": [self._sources.relative(Path(path)) for path in own]} if own else {}),
+        own = tuple(self.own(op, program))
+        shared = fence.shared(own)
+        imported = {
+            f for start in self._starts(program) for f in self._sources.closure(start).files
         }
+        references = {f for f in imported if str(self._root / f) in fence.references}
+        others = references.difference(map(self._relative, shared))
+        named = map(self._sources.relative, set(starts) - set(self._starts(program)))
+        parts = {
+            "hidden": sorted({*self._alone(op, program), *named, *others}),
+            "own": [self._relative(path) for path in fence.own_apart(off_limits, own)],
+            "shared": [self._relative(path) for path in shared],
+        }
+        return {**key, **{name: paths for name, paths in parts.items() if paths}}
+
+    def _relative(self, path: str) -> str:
+        return self._sources.relative(Path(path))
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
         """List the files of which it is known before a run whether the op may use them.

@@ -317,11 +317,11 @@ class Workspace:
         version = own_code.digest(files)
         compiler = compiling.Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
-        self.cache.keep_references(compiler.references)
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         patterns = {pattern for op in config.ops for pattern in (*op.depends, *op.shared)}
         patterns.update(pattern for rule in config.rules for pattern in rule.inputs)
         patterns.update(p for kernel in config.kernels for p in kernel.build.inputs or ())
+        looked = [*map(str, config.looked_at), *filter(None, (compiler.listed,))]
         globs = sorted(patterns.union(config.include))
         sampled = {
             mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes], "seed": s.seed}
@@ -336,7 +336,7 @@ class Workspace:
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in (*config.files, *config.looked_into)],
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
-            looks=[(str(path), plan.look_of(str(path))) for path in config.looked_at],
+            looks=[(path, plan.look_of(path)) for path in looked],
             kernels=compiler.kernel_basis,
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,

@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.signals import on_signals
 from gpuemu_flow.build.workspace import Workspace
-<<<<<<< HEAD
-=======
-from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.fuzz.exporting import judge_of
-from gpuemu_flow.fuzz.failures import stored_inputs
-from gpuemu_flow.fuzz.minimizing import minimise_failure
->>>>>>> verdict
 from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judge.judge import Criteria

@@ -25,10 +25,6 @@ _VOLUME = "volume of blobs"
 DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
-def _listed(paths: Iterable[str]) -> bytes:
-    return os.fsencode("\0".join(sorted(paths)))
-
-
 def damaged(message: str, path: Path) -> Problem:
     """Return the warning about a damaged part of the cache."""
     return Problem("cache-damaged", message, file=str(path), warning=True)
@@ -72,17 +68,20 @@ class WorkspaceCache:
         self.files.make(path)
         return path
 
-    def references_path(self, references: Iterable[str]) -> Path:
-        """Return the file that lists the references of all ops, for the sandboxes of other ops."""
-        return self.folder / f"references-{digest_bytes(_listed(references))[:16]}"
+    def keep_references(self, references: Collection[str]) -> str:
+        """Write down the references of all ops, for the sandboxes of other ops.
 
-    def keep_references(self, references: Collection[str]) -> None:
-        """Write that file; where that is impossible, ops cannot be fenced, and do not run."""
-        path = self.references_path(references)
-        with contextlib.suppress(StoreError):
-            if references and not path.is_file():
+        Return the file's path; empty if it cannot be written, as in a workspace that is read only.
+        """
+        listed = os.fsencode("\0".join(sorted(references)))
+        path = self.folder / f"references-{digest_bytes(listed)[:16]}"
+        try:
+            if not path.is_file():
                 self.create()
-                self.files.write(path, _listed(references))
+                self.files.write(path, listed)
+        except StoreError:
+            return ""
+        return str(path)
 
     def log_path(self, task: str) -> Path:
         """Return the log file of a task."""

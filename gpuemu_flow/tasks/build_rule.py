@@ -165,7 +165,7 @@ _TOLD = {
     "reads": (
         "rule-undeclared-input",
         "also read {}, which its inputs do not name",
-        "name it in `inputs`, or the rule that makes it in `needs`",
+        "name it in `inputs`",
     ),
     "undeclared": (
         "rule-undeclared-output",
@@ -304,6 +304,12 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
             raise RunnerError(Problem("rule-output-missing", text, hint, *_place(spec)))
         outputs[name] = _Output(context.cache.blobs.write(found[0]), found[1])
     listed = (*spec.sources, *spec.outputs, *spec.settings["before"], *spec.settings["scratch"])
+    reads = () if closed else unlisted(recording.sightings.opened(), context, sandbox, listed)
+    early = sorted({*reads} & {*spec.settings["declared"]} - {*spec.settings["waited_for"]})
+    if early:
+        text = f"{spec.name} read {some(early)}, and does not wait for the rule that makes it"
+        hint = "name the rule in `needs`, or the file in `inputs`"
+        raise RunnerError(Problem("needs-missing", text, hint, *_place(spec)))
     after = _look(spec, context.root)
     declared = {*spec.settings["declared"], *spec.sources}
     scratch = tuple(f"{name}/" for name in spec.settings["scratch"])
@@ -317,7 +323,7 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
         left(name for name, stamp in after.items() if before.get(name) != stamp),
         left(name for name in before if name not in after and _is_gone(context.root, name)),
         time.perf_counter() - begin,
-        () if closed else unlisted(recording.sightings.opened(), context, sandbox, listed),
+        reads,
         tuple(sorted(recording.sightings.observation().untracked)),
     )
 

@@ -32,8 +32,8 @@ _AT_ONCE = 64
 _READS = (b"r", b"e", b"m", b"f", b"l")
 _MOST_LOOKED = 1 << 16
 _HEAD = 256
-_SYSTEM = ("/dev/", "/proc/", "/sys/")
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
+_SYSTEM = (b"/dev/", b"/proc/", b"/sys/")
+_SHARED_MEMORY = b"/dev/shm/"
 _PROCESS = re.compile(
     r"/proc/(?:self|thread-self|\d+)(?:/task/\d+)?/(?:cwd|root|exe|fd/\d+)(?=/|\Z)"
     r"|/dev/fd/\d+(?=/|\Z)|/dev/std(?:in|out|err)\Z"
@@ -162,7 +162,7 @@ class Listener:
     def _take_path(self, notice: Notice, path: bytes) -> bool:
         """Record the path that a system call names; return True if the call is to be refused."""
         call = notice.call
-        if not path or _is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
+        if not path or _is_system(path) or path.startswith(_PACKAGE):
             return False
         if call.name.startswith("open"):
             return self._open(notice, path)
@@ -411,7 +411,7 @@ class Recording:
                 os.close(self._end)
 
 
-def _is_system(path: str) -> bool:
+def _is_system(path: bytes) -> bool:
     return path.startswith(_SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
 

@@ -339,6 +339,8 @@ def base_records(*, anew: bool = False) -> bytes:
     Call it before forking, so that each forked process need not make the records again; `anew` if
     more modules have been imported since the last call.
     """
+    if anew and CALLS:
+        _program()  # assembled once, too
     if anew or not _base:
         files = {*_origins(), *_mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))

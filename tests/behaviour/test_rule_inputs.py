@@ -46,8 +46,6 @@ RULES = {
     "started": Rule("sh -c sh/tool > made/started", "sh/tool", file="sh/tool",
                     files={"sh/tool": "#!/bin/sh\necho 2\n"}),
     "linked": copies("ln -sf $PWD/far/in made/l; cat made/l > made/linked; rm made/l", "far/in"),
-    "another_rule": Rule("cat made/plain > made/another_rule", "made/plain", file="plain/in",
-                         more='needs = ["sourced"]'),
     "included": Rule(
         "cc -o made/cc csrc/a.c && ./made/cc > made/included; rm made/cc", "more/size.h",
         inputs='["csrc/*"]', file="more/size.h",
@@ -58,6 +56,8 @@ RULES = {
                      files={"decl/in": "2\n"}),
     "by_link": Rule("cat real/../by/in > made/by_link", inputs='["by/*"]', file="by/in",
                     files={"by/in": "2\n", "real/x": ""}),
+    "of_a_need_s_need": Rule("cat made/declared > made/of_a_need_s_need", "made/declared",
+                             file="decl/in", more='needs = ["of_a_need"]'),
     "of_a_need": Rule("cat made/declared > made/of_a_need", file="decl/in",
                       more='needs = ["declared"]'),
     "its_own": Rule("echo 2 > made/t; cat made/t > made/its_own; rm made/t"),
@@ -136,3 +136,19 @@ def test_an_edit_of_it_leaves_no_pass(told: Told, name: str) -> None:
         pytest.skip("no compiler here")
     (result,) = [r for r in told.edited["results"] if r["op"] == name]
     assert result["verdict"] == "failed"
+
+
+def test_what_another_rule_makes_has_to_be_waited_for(tmp_path: Path) -> None:
+    """Otherwise it may be the file of an earlier run."""
+    op = Op(op="return x * np.float32(open('b').read())", schema=SCHEMA, keys='needs = ["b"]')
+    rules = "".join(
+        f"[[rules]]\nname = '{name}'\nshell = true\ncommand = '{command} > {name}'\n"
+        f"inputs = []\noutputs = ['{name}']\n"
+        for name, command in {"a": "echo 2", "b": "cat a"}.items()
+    )
+    mini = make_ops(tmp_path / "w", {"it": op}, "cases = 1", rules)
+    mini.command("run", "a")
+    (problem,) = [p for p in mini.run(code=3)["problems"] if p["slug"] == "needs-missing"]
+    assert "build:b read a" in problem["message"]
+    mini.edit("gpuemu.toml", "outputs = ['b']", "outputs = ['b']\nneeds = ['a']")
+    assert mini.run()["problems"] == []

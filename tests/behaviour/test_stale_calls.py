@@ -153,3 +153,17 @@ def test_what_failed_for_what_was_there_counts(in_vain: Told, name: str) -> None
     if name == "attribute_in_vain" and not hasattr(os, "setxattr"):
         pytest.skip("no attributes here")
     check(in_vain, name)
+
+
+def test_what_cannot_be_seen_is_told(tmp_path: Path) -> None:
+    ring = "ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120))"
+    ops = {
+        name: Op(op=f"{line}\nreturn x * 2", schema=SCHEMA, head=HEAD)
+        for name, line in {"ring": ring, "narrow": "tried(subprocess.call, './narrow')"}.items()
+    }
+    mini = make_ops(tmp_path / "w", ops, "cases = 1", '[sandbox]\nmode = "off"\n')
+    mini.write("narrow", "\x7fELF\x01").chmod(0o755)
+    problems = {p["message"].partition(":")[0]: p for p in mini.run()["problems"]}
+    assert {p["slug"] for p in problems.values()} == {"untracked-inputs"}
+    assert "io_uring" in problems["op of ring"]["message"]
+    assert "32-bit" in problems["op of narrow"]["message"]

@@ -187,3 +187,29 @@ def test_nothing_was_done(ran: Ran) -> None:
     if fenced(ran):
         assert (root / "spare").exists() and not (root / "mine").exists()
         assert (root / "gpuemu.toml").read_text().startswith("[project]")
+
+
+@pytest.mark.ci
+def test_what_becomes_a_reference_is_hidden_at_once_unless_it_is_shared(tmp_path: Path) -> None:
+    ops = {"it": Op(op="return two(x)", schema=SCHEMA, head="from helper import two\n")}
+    mini = make_ops(
+        tmp_path / "w", ops, "cases = 1", files={"helper.py": "def two(x): return x * 2"}
+    )
+    (result,) = mini.run()["results"]
+    if "landlock" not in result["sandbox"]:
+        pytest.skip("no fence here")
+    config = (mini.root / "gpuemu.toml").read_text()
+    other = config[config.index("[[ops]]") :].replace("refs/it.py:reference", "helper.py:two")
+    mini.write("gpuemu.toml", config + other.replace('name = "it"', 'name = "other"'))
+    mini.write("ops/it.py", "def op(x): return x * 2")
+    mini.run()
+    mini.write("ops/it.py", "from helper import two\ndef op(x): return two(x)")
+    report = mini.run(code=3)
+    assert [r["verdict"] for r in report["results"]] == ["error", "error"]
+    told = {f["message"] for f in report["failures"]}
+    assert all("reads what is hidden from it, helper.py" in message for message in told), told
+    mini.edit("gpuemu.toml", 'name = "it"\n', 'name = "it"\nshared = ["helper.py"]\n')
+    verdicts = {r["op"]: r["verdict"] for r in mini.run(code=3)["results"]}
+    assert verdicts == {"it": "passed", "other": "error"}, "whose own reference it is"
+    mini.edit("gpuemu.toml", 'shared = ["helper.py"]\n', "")
+    assert {r["verdict"] for r in mini.run(code=3)["results"]} == {"error"}

@@ -202,6 +202,8 @@ def unlisted(
         above = {path[:n] for n, letter in enumerate(path) if letter == "/"}
         if name == path or path in known or not known.isdisjoint(above):
             continue
+        if name.endswith("/pyvenv.cfg"):  # of the interpreter
+            continue
         if _NOT_LOOKED_AT.isdisjoint(name.split("/")) and not is_installed(path):
             found.add(name)
     return tuple(sorted(found)[:MOST_UNDECLARED])

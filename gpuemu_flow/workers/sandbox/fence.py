@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypedDict
@@ -37,7 +37,7 @@ class Fence:
         self._hidden = hidden
         self._apart = apart
         self._made = made
-        self._references = references
+        self.references = references
         self._listed = listed
         self._packages = [path for path in references if path.endswith("/__init__.py")]
 
@@ -96,8 +96,8 @@ class Fence:
         """Return the sandbox of an op; None if the level is ``off``."""
         if self.level == OFF:
             return None
-        own = [os.path.realpath(name) for name in own]
-        mine = self.own_apart(off_limits, own)
+        own = tuple(own)
+        mine, shared = self.own_apart(off_limits, own), self.shared(own)
         return Sandbox(
             level=self.level,
             root=self._root,
@@ -105,22 +105,24 @@ class Fence:
                 *off_limits["forbidden"],
                 *self._hidden,
                 *(p for p in self._set_apart if p not in mine),
+                *(() if self._listed else sorted(self.references.difference(shared))),
             ),
             shown=(*((path,) if path else ()), *mine),
             read_only=off_limits["read_only"],
             writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
             required=self._mode == "require",
-            references=self._listed if self._references else "",
-            shared=self._shared(own),
+            references=self._listed,
+            shared=shared,
         )
 
-    def _shared(self, own: Collection[str]) -> tuple[str, ...]:
-        """Return those references that are a program's own files, or packages around these."""
-        found = self._references.intersection(own)
-        for package in self._packages:
-            if any(is_below(path, (os.path.dirname(package),)) for path in own):  # noqa: PTH120
-                found |= {package}
-        return tuple(sorted(found))
+    def shared(self, own: Iterable[str]) -> tuple[str, ...]:
+        """Return those references that are a program's own files, or packages around these.
+
+        Links are left out: who makes them does not decide what is shared.
+        """
+        real = {os.path.realpath(path) for path in own if not os.path.islink(path)}  # noqa: PTH114
+        around = (p for p in self._packages if any(is_below(f, (p[:-12],)) for f in real))
+        return tuple(sorted(self.references.intersection(real).union(around)))
 
 
 def is_below(path: str, places: Iterable[str]) -> bool:

@@ -330,9 +330,10 @@ _OF_SYSTEM = (
 )  # fmt: skip
 _HISTORIES = (
     ".git", ".hg", ".svn", ".jj", ".bzr", ".sl", "CVS", "RCS", "_darcs", ".pijul",
-    ".history", ".idea", ".vscode", ".lh", ".ipynb_checkpoints",
+    ".history", ".idea", ".vscode", ".lh",
 )  # fmt: skip
 """Folders in which version control and editors keep copies of the reference's sources."""
+_CHECKPOINTS = ".ipynb_checkpoints"
 _BEFORE = re.compile(r"\A(?:\.[_~#]?|#)")
 _MERGED = re.compile(r"\A(.*)_(?:BACKUP|BASE|LOCAL|REMOTE)_\d+(\.\w+)\Z", re.DOTALL)
 _DONOR = re.compile(rb"^\s*url\s*=\s*(?:file://)?(/.*?)\s*$", re.MULTILINE)
@@ -420,7 +421,12 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
     wanted = frozenset(names)
     stems = {f"{os.path.splitext(name)[0]}.pyc" for name in wanted}  # noqa: PTH122
     lengths = {len(name) for name in wanted}
-    for entry in _names_in(folder) - wanted:
+    there = _names_in(folder)
+    for name in wanted if _CHECKPOINTS in there else ():
+        path = f"{folder}/{_CHECKPOINTS}/{'-checkpoint'.join(os.path.splitext(name))}"  # noqa: PTH122
+        if os.path.lexists(path):
+            yield path
+    for entry in there - wanted:
         after = _BEFORE.sub("", entry, count=1)
         begins = any(
             name[:n] in wanted and not name[n : n + 1].isalnum()
