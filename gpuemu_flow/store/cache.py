@@ -41,6 +41,7 @@ _DATABASE_FILES = ("", "-wal", "-shm", "-journal")
 # Errors of diskcache on a cell that it did not write, such as a file's name that is not text.
 _FOREIGN_CELL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LOCK_SECONDS = 30.0
+_LONGEST = 511 - len("-journal")  # bytes of a database's path
 _ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
@@ -232,6 +233,11 @@ class JsonStore:
         """Return the problem to report for SQLite's message that writing failed."""
         if _FAILED in text:  # Python 3.10 passes no number of the error on
             return io_problem(self._folder, text)
+        if "unable to open" in text and len(os.fsencode(self._database_name)) > _LONGEST:
+            length = len(os.fsencode(self._database_name))
+            reason = f"its path has {length} bytes, and SQLite opens none of more than {_LONGEST}"
+            hint = "set [cache] dir to a folder with a shorter path"
+            return Problem("cache-not-writable", f"cannot open {self._database}: {reason}", hint)
         full = "full" in text
         fix = "free some space" if full else "check the owner and the mode of the cache folder"
         return Problem(
