@@ -14,12 +14,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.build import own_code
-from gpuemu_flow.build.elsewhere import far_results
+from gpuemu_flow.build.elsewhere import far_results, shared
 from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.shards import remember_split
-from gpuemu_flow.build.shared_place import shared
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.build.unordered import announced, refuse_unordered
