@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 from msgspec import Struct
 
+from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
-from gpuemu_flow.build.states import revealed
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import CaseQueue, QueuedCase, VerdictCache, case_key, expected_key
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream

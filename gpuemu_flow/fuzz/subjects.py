@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.states import as_inputs, revealed, without
+from gpuemu_flow.build.revealed import as_inputs, revealed, without
 from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.build.workspace import Workspace
