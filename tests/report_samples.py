@@ -40,7 +40,7 @@ from gpuemu_flow.report.document import (
     TaskState,
 )
 from gpuemu_flow.store.baselines import Baseline
-from gpuemu_flow.store.failure_record import FailureRecord
+from gpuemu_flow.store.failures import FailureRecord
 
 HOSTILE = (
     "<script>alert('x')</script>]]>&amp;|`x`|<!-- --> \x1b[31m\x00\x07\ufffe \u202e @everyone\r\n"

@@ -76,14 +76,24 @@ def loaded(mini: Mini) -> Snapshot | None:
         return snapshot.load(cache, mini.root)
 
 
-def results(mini: Mini, *, but: str = "diff:") -> dict[str, Any]:
-    """Return the stored result of each task, but of those that say what was before."""
+def rows(mini: Mini, begin: str) -> dict[str, Any]:
+    """Return the rows whose keys begin so."""
     if not (mini.root / ".gpuemu-cache" / DATABASE).exists():
         return {}
     with database(mini) as connection:
-        rows = connection.execute("SELECT key, value FROM Cache WHERE key LIKE 'result:%'")
-        found = {key.partition(":")[2]: unseal(value, key) for key, value in rows}
-    return {task: result for task, result in sorted(found.items()) if not task.startswith(but)}
+        found = connection.execute(f"SELECT key, value FROM Cache WHERE key LIKE '{begin}%'")
+        return {key[len(begin) :]: unseal(value, key) for key, value in sorted(found)}
+
+
+def results(mini: Mini) -> dict[str, Any]:
+    """Return the stored result of each task, but of those that say what was before."""
+    found = rows(mini, "result:")
+    return {task: result for task, result in found.items() if not task.startswith("diff:")}
+
+
+def history(mini: Mini) -> list[Any]:
+    """Return the rows of all runs, oldest first."""
+    return list(rows(mini, "run:").values())
 
 
 def damage(mini: Mini, task: str, change: Callable[[bytes], bytes]) -> None:

@@ -14,10 +14,8 @@ from msgspec.structs import replace
 from gpuemu_flow.build.compile_programs import ProgramCompiler
 from gpuemu_flow.build.compile_rules import outputs_apart, rule_tasks
 from gpuemu_flow.build.forbidden_files import ForbiddenFiles
-from gpuemu_flow.build.globs import glob_files
+from gpuemu_flow.build.globs import glob_files, interpreter_files, links_of
 from gpuemu_flow.build.graph import STAGES, Graph, Skip
-from gpuemu_flow.build.interpreter_files import interpreter_files
-from gpuemu_flow.build.links import links_of
 from gpuemu_flow.build.overrides import Overrides, Sampling, samplings
 from gpuemu_flow.build.snapshot import KernelBasis
 from gpuemu_flow.build.sources import Closure, SourceIndex
@@ -27,8 +25,7 @@ from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import FRAMEWORK_KINDS, Json
-from gpuemu_flow.store.user_cache import user_cache_folder
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.workspace_cache import WorkspaceCache, user_cache_folder
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (

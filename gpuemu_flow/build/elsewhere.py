@@ -1,12 +1,13 @@
-"""Tasks that run on other machines and return their results through a shared cache."""
+"""The cache that machines share, and tasks that run on other machines."""
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -14,9 +15,13 @@ from msgspec import Struct
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.signals import on_signals
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext
+
+if TYPE_CHECKING:
+    from gpuemu_flow.build.workspace import Workspace
+    from gpuemu_flow.store.remote.place import CacheAccess
 
 FAR_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
 
@@ -103,3 +108,47 @@ def _died(unit: Unit) -> Problem:
     text = f"{unit.task}: each worker of the cluster that was given it alone died"
     hint = "a worker's log says why; `fuzz --executor dask` finds the case"
     return Problem("cluster-worker-died", text, hint)
+
+
+# Open the cache that several machines share, for a run or a command.
+
+
+@contextmanager
+def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
+    """Let the context use the shared cache that the configuration or the environment names."""
+    settings = workspace.settings
+    if not settings.remote and not os.environ.get("GPUEMU_CACHE_REMOTE"):
+        yield
+        return
+    from gpuemu_flow.store.remote.shared import open_shared  # noqa: PLC0415 - few have one
+
+    context.shared = open_shared(
+        settings.remote, settings.remote_mode, os.environ, workspace.cache, context.cancel
+    )
+    try:
+        yield
+    finally:
+        if context.shared is not None:
+            context.shared.finish()
+            context.shared = None
+
+
+def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
+    """Return the shared cache that a workspace or its environment configures.
+
+    Raises UsageError: ``cache-remote-none`` if no shared cache is configured, or if `writing` and
+    it is read-only; ``cache-remote-value`` if its URL is invalid.
+    """
+    from gpuemu_flow.store.remote.place import WRITE, place_of  # noqa: PLC0415 - few have one
+
+    settings = workspace.settings
+    place = place_of(settings.remote, settings.remote_mode, os.environ)
+    if place is None:
+        text = "no shared cache is named"
+        hint = "set [cache] remote, or GPUEMU_CACHE_REMOTE in the environment"
+        raise UsageError(Problem("cache-remote-none", text, hint))
+    if writing and place.mode != WRITE:
+        named = " and GPUEMU_CACHE_REMOTE" if place.problems else ""
+        hint = f"set GPUEMU_CACHE_MODE=write{named}"
+        raise UsageError(Problem("cache-remote-none", f"{place.url} is set to be read only", hint))
+    return place

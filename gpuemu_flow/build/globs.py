@@ -1,10 +1,10 @@
-"""Find the files that a glob matches, and the folders in which a new entry could match it."""
+"""Find files: what a glob matches, what a folder lists, links on a path, an interpreter's files."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from gpuemu_flow.build.plan import CACHE_NAME, look_of
@@ -127,3 +127,85 @@ SHOWN: dict[str, Callable[[str], object]] = {
     "looked": look_of,
 }
 """Functions that look at a path, by the part of `Discovered` whose entries they check."""
+
+
+# Find the symbolic links that the path of a file passes through.
+
+
+_MOST_LINKS = 40
+
+
+def has_link(path: str, known: dict[str, bool]) -> bool:
+    """Tell whether a path passes through a symbolic link or ``..``; cache answers in `known`."""
+    above = known.get(path.rpartition("/")[0])
+    if above is not None and path not in known:
+        known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
+        return known[path] or "/../" in path
+    folders: list[str] = []
+    place, found = path, False
+    while len(place) > 1:
+        if place in known:
+            found = known[place]
+            break
+        folders.append(place)
+        if os.path.islink(place):  # noqa: PTH114 - hot
+            found = True
+            break
+        folder = os.path.dirname(place)  # noqa: PTH120 - hot
+        place = folder if folder != place else ""
+    known.update(dict.fromkeys(folders, found))
+    return found or "/../" in path
+
+
+def links_of(path: str) -> Iterator[str]:
+    """Yield the symbolic links that lead from a path to its file, in the order of following."""
+    for _ in range(_MOST_LINKS):
+        place, rest = "", path.strip("/").split("/")
+        for n, part in enumerate(rest):
+            if part == "..":
+                place = os.path.dirname(place)  # noqa: PTH120
+                continue
+            if part in ("", "."):
+                continue
+            place = f"{place}/{part}"
+            try:
+                target = os.readlink(place)  # noqa: PTH115
+            except OSError:
+                continue
+            yield place
+            head = target if target.startswith("/") else f"{os.path.dirname(place)}/{target}"  # noqa: PTH120
+            path = "/".join((head, *rest[n + 1 :]))
+            break
+        else:
+            return
+
+
+# The workspace's files that belong to the configured interpreter.
+
+
+_LIBRARY = "/python3.*"
+"""End of a pattern for everything in the libraries of one virtual environment."""
+
+
+def interpreter_files(python: str, root: Path) -> list[str]:
+    """Return the workspace's files that an interpreter opens, whatever program it runs."""
+    folder = os.path.dirname(python)  # noqa: PTH120 - of the path as written, as Python itself does
+    prefix = os.path.dirname(folder)  # noqa: PTH120
+    found = {
+        python,
+        os.path.realpath(python),
+        *links_of(python),
+        f"{folder}/pyvenv.cfg",
+        f"{prefix}/pyvenv.cfg",
+        f"{prefix}/lib{_LIBRARY}",
+        f"{prefix}/lib64{_LIBRARY}",
+    }
+    inside = f"{root}/"
+    normal = map(os.path.normpath, found)
+    return sorted(path.removeprefix(inside) for path in normal if path.startswith(inside))
+
+
+def without_installed(names: Iterable[str], known: Collection[str]) -> set[str]:
+    """Return the names that are not in `known` and match no pattern of `interpreter_files`."""
+    beginnings = tuple(name[:-1] for name in known if f"/{name}".endswith(_LIBRARY))
+    return {name for name in names if not name.startswith(beginnings)}.difference(known)

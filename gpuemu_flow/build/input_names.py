@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from gpuemu_flow.build import own_code
 from gpuemu_flow.build.files import Stamp, stamp_of
-from gpuemu_flow.build.links import has_link, links_of
+from gpuemu_flow.build.globs import has_link, links_of
 from gpuemu_flow.build.plan import ALL_VARIABLES
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.observed import ConfiguredEnv, Observation

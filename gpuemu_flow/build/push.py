@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.build import session
+from gpuemu_flow.build.elsewhere import place_for, shared
 from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.run import Executor
 from gpuemu_flow.build.session import RunOutcome
-from gpuemu_flow.build.shared_place import place_for, shared
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.store.lock import RunLock
 

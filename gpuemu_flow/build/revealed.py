@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuemu_flow.build.interpreter_files import without_installed
+from gpuemu_flow.build.globs import without_installed
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from doit.action import BaseAction
 from doit.control import TaskControl
 from doit.dependency import Dependency, DependencyStatus
-from doit.exceptions import BaseFail, TaskError, TaskFailed, UnmetDependency
+from doit.exceptions import TaskFailed, UnmetDependency
 from doit.reporter import ZeroReporter
 from doit.runner import MThreadRunner
 from doit.task import Stream, Task
@@ -82,7 +81,6 @@ class Execution(Struct):
 
     status: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    values: dict[str, Json] = field(default_factory=dict)
     interrupted: bool = False
     broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
     uncached: set[str] = field(default_factory=set)
@@ -105,7 +103,6 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
     def add_success(self, task: Task) -> None:
         status = "ran" if task.values["executed"] else "restored"
         self._finish(task, status)
-        self._execution.values[task.name] = task.values["values"]
 
     def skip_uptodate(self, task: Task) -> None:
         self._finish(task, "current")
@@ -172,30 +169,6 @@ class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
         self.flow_problems = problems
 
 
-class _Action(BaseAction):  # type: ignore[misc]  # doit has no types
-    """A task's action as an object, since doit would inspect a function's signature at each run."""
-
-    def __init__(
-        self, act: Callable[[TaskSpec], dict[str, Json] | _Failed], spec: TaskSpec
-    ) -> None:
-        self._act = act
-        self._spec = spec
-        self.task: Task | None = None
-        self.out = self.err = self.result = None
-        self.values: dict[str, Json] = {}
-
-    def execute(self, _out: object = None, _err: object = None) -> BaseFail | None:
-        """Run the action; return None, or the failure if it fails."""
-        try:
-            done = self._act(self._spec)
-        except Exception as error:
-            return TaskError("PythonAction Error", error)
-        if isinstance(done, _Failed):
-            return done
-        self.values = done
-        return None
-
-
 class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
     """doit's interface to `TaskStates`.
 
@@ -250,9 +223,8 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         return False
 
     def get_values(self, task_name: str) -> dict[str, Json]:
-        """Return the values that the last success of a task stored; empty if there is none."""
-        record = self._states.record(task_name)
-        return dict(record.values) if record else {}
+        """Return {}: no task uses another one's values."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: everything is already on disk."""
@@ -338,7 +310,7 @@ class Executor:
         spec = self._graph.tasks[name]
         return Task(
             name,
-            [_Action(self._act, spec)],
+            [(self._act, (spec,))],
             task_dep=[*self._before(spec, names), *(n for n in spec.reads if n in names)],
             io={"capture": False},
         )

@@ -14,12 +14,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.build import own_code
-from gpuemu_flow.build.elsewhere import far_results
+from gpuemu_flow.build.elsewhere import far_results, shared
 from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.shards import remember_split
-from gpuemu_flow.build.shared_place import shared
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.build.unordered import announced, refuse_unordered
@@ -31,7 +30,6 @@ from gpuemu_flow.store.keys import TRIGGERS, BuildReason
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext
-from gpuemu_flow.workers.pool import Pool
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.shards import Shard
     from gpuemu_flow.config.target_options import TargetOptions
+    from gpuemu_flow.workers.pool import Pool
 
 _MENDINGS = 5
 """Most times that a run makes again what it found damaged only when it read it, stage by stage."""
@@ -384,6 +383,8 @@ def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
     """Yield the context for actions, with new workers if `workers` is None."""
+    from gpuemu_flow.workers.pool import Pool  # noqa: PLC0415 - only when tasks may run
+
     own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
     with own as pool:
         yield StageContext(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from gpuemu_flow.build.globs import has_link
 from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.links import has_link
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered, Lookup

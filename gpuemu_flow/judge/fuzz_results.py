@@ -11,7 +11,7 @@ from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.model.types import BAD, CheckResult, Json, Verdict
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
-from gpuemu_flow.store.failure_record import FailureRecord
+from gpuemu_flow.store.failures import FailureRecord
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

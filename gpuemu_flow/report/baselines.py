@@ -42,7 +42,7 @@ from gpuemu_flow.store.baselines import (
     BaselineStore,
     SubmittedResult,
 )
-from gpuemu_flow.store.failure_record import now
+from gpuemu_flow.store.failures import now
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.tasks import stages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from gpuemu_flow.build.shared_place import place_for
+from gpuemu_flow.build.elsewhere import place_for
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.store.failures import FailureStore

@@ -13,7 +13,7 @@ from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.judge.results import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
-from gpuemu_flow.store.failure_record import FailureRecord
+from gpuemu_flow.store.failures import FailureRecord
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.diff import KernelDiff

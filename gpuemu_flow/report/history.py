@@ -1,73 +1,52 @@
-"""Keep a history of runs, one line per run, to show the trend of each op's worst error."""
+"""Keep a history of runs, one row per run, to show the trend of each op's worst error."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
 
 from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.model.types import Json, Verdict, number_from_json, number_to_json
 from gpuemu_flow.report.document import HistoryPoint
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
-NAME = "history.jsonl"
+ROW = "run:"
 MAX_RUNS = 100
-SLACK_RUNS = 25  # lines above the limit at which the file is rewritten
-MAX_BYTES = 32 << 20
 VERSION = 1
 
 
 def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) -> None:
-    """Append a line with a run's results, except those of skipped ops.
+    """Add a row with a run's results, except those of skipped ops; drop what is too old.
 
-    Nothing is appended if there are no results, or if the run was interrupted.
+    Nothing is added if there are no results, or if the run was interrupted.
 
-    Raises StoreError: The file cannot be written.
+    Raises StoreError: The row cannot be written.
     """
     results = _shorts(report)
     if not results or report.interrupted:
         return
-    line: dict[str, Json] = {"version": VERSION, "time": round(when or time.time(), 3)}
+    moment = round(when or time.time(), 3)
+    row: dict[str, Json] = {"version": VERSION, "time": moment}
     if report.drawn_seed is not None:
-        line["drawn_seed"] = report.drawn_seed
-    line["results"] = results
-    path = cache.folder / NAME
-    data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
-    torn = _ends_torn(cache, path)
-    cache.files.append(path, b"\n" + data if torn else data)
-    _prune(cache, path)
+        row["drawn_seed"] = report.drawn_seed
+    row["results"] = results
+    cache.state.put(f"{ROW}{moment:017.3f}", row)
+    cache.state.delete_many(sorted(cache.state.keys_from(ROW))[:-MAX_RUNS])
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether a run executed nothing and its results equal the history's last line."""
-    lines = () if report.executed else _lines(cache)
-    last = next(iter(lines[-1:]), b"")
-    try:
-        return bool(json.loads(last)["results"] == _shorts(report))
-    except (ValueError, KeyError, TypeError):
-        return False
+    """Tell whether a run executed nothing and its results equal those of the history's last row."""
+    last = () if report.executed else rows(cache)[-1:]
+    return any(isinstance(row, dict) and row.get("results") == _shorts(report) for row in last)
+
+
+def rows(cache: WorkspaceCache) -> list[Json]:
+    """Return the rows of all runs, oldest first."""
+    return [cache.state.get(key) for key in sorted(cache.state.keys_from(ROW))]
 
 
 def read(cache: WorkspaceCache) -> list[HistoryPoint]:
-    """Return all points, oldest first; incomplete lines and those of other versions are skipped."""
-    points = [point for line in _lines(cache) for point in _points(line)]
-    return sorted(points, key=lambda point: point.time)
-
-
-def _ends_torn(cache: WorkspaceCache, path: Path) -> bool:
-    """Tell whether the history's last line is incomplete because the process writing it died."""
-    try:
-        with os.fdopen(cache.files.open(path, os.O_RDONLY), "rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return False
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) != b"\n"
-    except FileNotFoundError:
-        return False
+    """Return all points, oldest first; damaged rows and those of other versions are skipped."""
+    return [point for row in rows(cache) for point in _points(row)]
 
 
 def _shorts(report: RunReport) -> list[list[Json]]:
@@ -84,20 +63,11 @@ def _short(result: OpResult) -> list[Json]:
     ]
 
 
-def _lines(cache: WorkspaceCache) -> Sequence[bytes]:
-    path = cache.folder / NAME
-    with contextlib.suppress(OSError):
-        if path.lstat().st_size <= MAX_BYTES:
-            return cache.files.read(path).splitlines()[-MAX_RUNS:]
-    return []
-
-
-def _points(line: bytes) -> list[HistoryPoint]:
+def _points(row: Json) -> list[HistoryPoint]:
     try:
-        data = json.loads(line)
-        if data["version"] != VERSION:
+        if row["version"] != VERSION:
             return []
-        moment = float(data["time"])
+        moment = float(row["time"])
         return [
             HistoryPoint(
                 moment,
@@ -107,14 +77,7 @@ def _points(line: bytes) -> list[HistoryPoint]:
                 float(number_from_json(max_abs)),
                 float(number_from_json(used)),
             )
-            for op, dtype, verdict, max_abs, used in data["results"]
+            for op, dtype, verdict, max_abs, used in row["results"]
         ]
     except (ValueError, KeyError, TypeError):
         return []
-
-
-def _prune(cache: WorkspaceCache, path: Path) -> None:
-    with contextlib.suppress(OSError):
-        lines = cache.files.read(path).splitlines(keepends=True)
-        if len(lines) > MAX_RUNS + SLACK_RUNS:
-            cache.files.write(path, b"".join(lines[-MAX_RUNS:]))

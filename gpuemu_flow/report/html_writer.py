@@ -32,7 +32,7 @@ from gpuemu_flow.report.text import (
     sandbox_levels,
     share,
 )
-from gpuemu_flow.store.failure_record import FailureRecord
+from gpuemu_flow.store.failures import FailureRecord
 
 FOLDER = Path(__file__).parent / "html"
 MAX_BESIDES = 30

@@ -25,7 +25,7 @@ from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report.linting import unknown_kernels
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.user_cache import open_user_cache
+from gpuemu_flow.store.workspace_cache import open_user_cache
 from gpuemu_flow.tasks.build_kernel import allowances
 from gpuemu_flow.tasks.lint import (
     Linted,

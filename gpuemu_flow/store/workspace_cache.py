@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
 from gpuemu_flow.model.errors import Problem, StoreError
+from gpuemu_flow.model.let_through import user_cache_of
 from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_bytes
@@ -154,3 +155,26 @@ class WorkspaceCache:
             store = self.__dict__.get(name)
             if isinstance(store, JsonStore):
                 store.close()
+
+
+# The user's own cache folder, for results computed outside of any workspace.
+
+
+LIMIT = 64 << 20
+"""Largest size of the cached results in bytes; the least recently used ones are dropped first."""
+
+
+def user_cache_folder(environ: Mapping[str, str]) -> Path:
+    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, or ``~/.cache/gpuemu-flow`` if that is unset."""
+    return Path(user_cache_of(environ) or Path.home() / ".cache" / "gpuemu-flow")
+
+
+def open_user_cache() -> WorkspaceCache | None:
+    """Return the user's cache; None if it is not writable, which is no error."""
+    try:
+        cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
+        cache.create()
+        _ = cache.actions  # opens it
+    except (StoreError, OSError, RuntimeError):  # RuntimeError: no home folder
+        return None
+    return cache

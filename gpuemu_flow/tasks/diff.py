@@ -7,15 +7,14 @@ Verdicts are compared on common cases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.model.types import BAD, Case, Json, Verdict, number_from_json
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_result
+from gpuemu_flow.tasks.base import RESULT, StageContext, StageResult, TaskSpec, read_result
 from gpuemu_flow.tasks.params import DiffParams, params_of
-from gpuemu_flow.tasks.parts.changes import read_previous, result_of
 
 STAGE = stages.DIFF
 _DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired
@@ -130,3 +129,29 @@ def _by_case(summary: Mapping[str, Json]) -> dict[str, str]:
     """Map the digest of each case in a summary to its verdict; {} for a summary without cases."""
     found = summary.get("case_verdicts", {})
     return {case: verdict for verdict, cases in found.items() for case in cases}
+
+
+# What the ``diff`` of a kernel needs, too.
+
+
+def read_previous(cache: WorkspaceCache, spec: TaskSpec) -> dict[str, Json]:
+    """Return the state in a task's last result; {} if the result is missing or invalid."""
+    last = cache.state.get(RESULT + spec.name)
+    found = last.get("current") if isinstance(last, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def result_of(
+    stage: str,
+    current: Mapping[str, Json],
+    previous: Mapping[str, Json],
+    changes: Sequence[Mapping[str, Json]],
+) -> dict[str, Json]:
+    """Return the result of a ``diff`` stage."""
+    return {
+        "stage": stage,
+        "version": stages.VERSIONS[stage],
+        "current": current,
+        "previous": previous,
+        "changes": changes,
+    }

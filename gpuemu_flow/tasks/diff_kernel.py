@@ -11,8 +11,8 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_result
+from gpuemu_flow.tasks.diff import read_previous, result_of
 from gpuemu_flow.tasks.params import KernelDiffParams, params_of
-from gpuemu_flow.tasks.parts.changes import read_previous, result_of
 
 STAGE = stages.KERNEL_DIFF
 

@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft7Validator
 from mini_workspace import Mini, make_mini
 from published_schemas import check_junit, check_sarif
+from stored_snapshot import history as stored_history
 
 import gpuemu_flow
 
@@ -393,10 +394,9 @@ def test_pictures_agree_with_the_verdicts_and_end_with_their_time(
 
 
 def test_history_grows_with_the_runs_that_ran_something(copy: Mini) -> None:
-    path = copy.root / ".gpuemu-cache/history.jsonl"
-    before = len(path.read_text().splitlines())
+    before = len(stored_history(copy))
     copy.command("run", "total")
-    assert len(path.read_text().splitlines()) == before, "nothing ran"
+    assert len(stored_history(copy)) == before, "nothing ran"
     copy.edit("scripts/total.py", "def total", "# changed\n\ndef total")
     copy.command("run", "total")
-    assert len(path.read_text().splitlines()) == before + 1
+    assert len(stored_history(copy)) == before + 1

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from mini_workspace import Mini
+from stored_snapshot import history as stored_history
 
 WRONG = ("* 3)", "* 3.5)")
 
@@ -73,8 +74,7 @@ def test_every_format_and_the_history_tell_the_seed(mini: Mini) -> None:
         assert seed in (mini.root / name).read_text(), name
     found = ElementTree.parse(mini.root / "r.xml").getroot().iter("property")
     assert ("drawn seed", seed) in {(p.get("name"), p.get("value")) for p in found}
-    history = (mini.root / ".gpuemu-cache" / "history.jsonl").read_text().splitlines()
-    assert str(json.loads(history[-1])["drawn_seed"]) == seed
+    assert str(stored_history(mini)[-1]["drawn_seed"]) == seed
     tested = mini.command("test", "--seed", "random").stdout
     assert re.search(r"^seed: \d+, drawn for this run", tested, re.M)
 

@@ -111,7 +111,7 @@ def test_a_summary_has_a_line_per_task(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3", "* 3 ")
     lines = mini.command("run", "--summary", "scale", "relu").stdout.splitlines()
     assert lines[0].split() == ["state", "time", "task", "outputs"]
-    cells = {line.split()[-2]: line.split() for line in lines[1:]}
+    cells = {next(c for c in line.split() if ":" in c): line.split() for line in lines[1:]}
     assert set(cells) == listed(mini, "scale", "relu")
     assert cells["op:scale:float32"][0] == "stale"
     assert cells["generate:scale:float32"][0] == "current"
@@ -120,4 +120,4 @@ def test_a_summary_has_a_line_per_task(mini: Mini) -> None:
     by_name = {task["task"]: task for task in found}
     assert set(by_name) == listed(mini)
     assert by_name["op:scale:float32"]["duration_s"] > 0
-    assert (mini.root / by_name["op:scale:float32"]["outputs"][0]).is_file()
+    assert by_name["op:scale:float32"]["outputs"] == [], "only rules make files of the workspace"

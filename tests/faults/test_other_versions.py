@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -40,11 +39,6 @@ def _of_another_tool(cache: Path, number: int) -> None:
     _progress(cache, lambda old: {**old, "tool": f"{number}.0", "settings": {}})
 
 
-def _history(cache: Path, number: int) -> None:
-    with (cache / "history.jsonl").open("a") as file:
-        file.write(json.dumps({"version": number, "runs": []}) + "\n")
-
-
 def _records(database: str, change: Callable[[str, bytes], bytes]) -> Callable[[Path, int], None]:
     def apply(cache: Path, _number: int) -> None:
         with contextlib.closing(sqlite3.connect(cache / database / "cache.db")) as connection:
@@ -69,7 +63,6 @@ def _other_seal(_key: str, record: bytes) -> bytes:
 WAYS: dict[str, Callable[[Path, int], None]] = {
     "graph": _graph,
     "tool": _of_another_tool,
-    "history": _history,
     "states": _records("state", _other_fields),
     "actions": _records("actions", _other_fields),
     "sealed states": _records("state", _other_seal),
@@ -93,8 +86,6 @@ def test_another_version_s_cache_is_no_damage(checked_mini: Mini, name: str, num
     assert verdicts(report) == expected
     assert report["problems"] == []
     assert not (cache / "quarantine").exists()
-    if name == "history":
-        assert f'"version": {number}' in (cache / "history.jsonl").read_text()
 
 
 @pytest.mark.parametrize("way", ["format", "seal"])

@@ -17,7 +17,6 @@ from whole import WHOLE
 
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import Verdict
-from gpuemu_flow.report import history
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
@@ -75,22 +74,6 @@ def test_baseline(checked_mini: Mini) -> None:
             BaselineStore(cache).get("first")
     stored.write_bytes(whole)
     assert BaselineStore(cache).get("first").tag == "first"
-
-
-def test_history(checked_mini: Mini) -> None:
-    """Runs before the torn line are there, and so are those after it."""
-    cache = WorkspaceCache(checked_mini.root / ".gpuemu-cache")
-    path = cache.folder / history.NAME
-    first = path.read_bytes()
-    assert first.count(b"\n") == 1
-    points = len(history.read(cache))
-    for data in torn(first, every=17):
-        path.write_bytes(first + data)
-        if history._ends_torn(cache, path):
-            cache.files.append(path, b"\n")
-        cache.files.append(path, first)
-        lines = 3 if data == first[:-1] else 2  # without its line end, a record is whole
-        assert len(history.read(cache)) == lines * points
 
 
 def test_submissions(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from gpuemu_flow.model.types import Case, CheckResult
 from gpuemu_flow.report import pictures
 from gpuemu_flow.report.document import Picture
 from gpuemu_flow.store.baselines import read_file
-from gpuemu_flow.store.failure_record import FailureRecord
+from gpuemu_flow.store.failures import FailureRecord
 
 EXAMPLES = int(os.environ.get("GPUEMU_FUZZ_EXAMPLES", "150"))
 REFUSALS = (KeyError, TypeError, ValueError, AttributeError)

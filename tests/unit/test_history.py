@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from report_samples import report_of, sample
 
 from gpuemu_flow.judge.results import RunReport
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.report import history
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
@@ -43,7 +44,7 @@ def test_skipped_ops_and_interrupted_runs_leave_nothing(cache: WorkspaceCache) -
     history.append(cache, replace(run, results=run.results[-1:]))
     history.append(cache, replace(run, interrupted=True))
     history.append(cache, report_of([]).run)
-    assert not (cache.folder / history.NAME).exists()
+    assert history.rows(cache) == []
 
 
 def test_a_run_that_executed_nothing_may_repeat_the_last_line(cache: WorkspaceCache) -> None:
@@ -57,25 +58,21 @@ def test_a_run_that_executed_nothing_may_repeat_the_last_line(cache: WorkspaceCa
 
 @pytest.mark.parametrize(
     "rubbish",
-    [b"{", b"[]\n", b'{"version": 2, "time": 1, "results": []}\n', b"\xff\xfe\n", b"null\n",
-     b'{"version": 1, "time": "x", "results": []}\n',
-     b'{"version": 1, "time": 1, "results": [["a", "b", "flown", 1, 1]]}\n'],
+    [[], {"version": 2, "time": 1, "results": []}, None, "x",
+     {"version": 1, "time": "x", "results": []},
+     {"version": 1, "time": 1, "results": [["a", "b", "flown", 1, 1]]}],
 )  # fmt: skip
-def test_rubbish_is_left_out(cache: WorkspaceCache, rubbish: bytes) -> None:
-    path = cache.folder / history.NAME
+def test_rubbish_is_left_out(cache: WorkspaceCache, rubbish: Json) -> None:
     history.append(cache, run_with(1.0), when=1.0)
-    with path.open("ab") as file:
-        file.write(rubbish)
+    cache.state.put(f"{history.ROW}{1.5:017.3f}", rubbish)
     history.append(cache, run_with(2.0), when=2.0)
     assert [p.max_abs for p in history.read(cache)] == [1.0, 2.0]
 
 
 def test_only_the_newest_are_kept(cache: WorkspaceCache) -> None:
-    many = history.MAX_RUNS + history.SLACK_RUNS + 5
+    many = history.MAX_RUNS + 5
     for n in range(many):
-        history.append(cache, run_with(float(n)), when=float(n))
-    lines = (cache.folder / history.NAME).read_bytes().splitlines()
-    assert history.MAX_RUNS <= len(lines) <= history.MAX_RUNS + history.SLACK_RUNS
+        history.append(cache, run_with(float(n)), when=1000.0 + n)
     points = history.read(cache)
-    assert len(points) == history.MAX_RUNS
+    assert len(points) == len(history.rows(cache)) == history.MAX_RUNS
     assert points[-1].max_abs == many - 1

@@ -20,8 +20,7 @@ import pytest
 from whole import WHOLE
 
 from gpuemu_flow.model.errors import StoreError
-from gpuemu_flow.store.cache import JsonStore, seal, unseal
-from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
+from gpuemu_flow.store.cache import BytesDisk, ForeignRecordError, JsonStore, seal, unseal
 
 
 class Aside:

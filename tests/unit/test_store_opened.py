@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from diskcache import Cache
 
-from gpuemu_flow.store.cache import JsonStore
-from gpuemu_flow.store.disk import SettledCache
+from gpuemu_flow.store.cache import JsonStore, SettledCache
 
 
 def opened(folder: Path, *, size_limit: int = 1 << 30, evict: bool = True) -> JsonStore:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.store.user_cache import open_user_cache, user_cache_folder
+from gpuemu_flow.store.workspace_cache import open_user_cache, user_cache_folder
 
 
 @pytest.mark.parametrize(

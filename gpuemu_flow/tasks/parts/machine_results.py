@@ -22,7 +22,7 @@ from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.user_cache import user_cache_folder
+from gpuemu_flow.store.workspace_cache import user_cache_folder
 from gpuemu_flow.tasks.base import StageContext, TaskSpec
 
 if TYPE_CHECKING:
