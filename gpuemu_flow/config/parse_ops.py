@@ -188,6 +188,7 @@ class OpParser(Struct, dict=True):
             tolerance=tolerance,
             tolerances=tolerances,
             precision=values["precision"] or shared.precision,
+            accuracy=values["accuracy"],
             nan_policy=policy_of(table, "nan") or shared.nan_policy,
             inf_policy=policy_of(table, "inf") or shared.inf_policy,
             invariants=invariants,

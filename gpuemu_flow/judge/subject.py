@@ -9,7 +9,16 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json, listed
+from gpuemu_flow.model.types import (
+    ACCURACIES,
+    COMPLEX,
+    DTYPES,
+    PRECISIONS,
+    WIDE,
+    Case,
+    Json,
+    listed,
+)
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.workers.api import Checks, Outcome, Program
 
@@ -76,6 +85,7 @@ class CompareParams(Struct, frozen=True):
     tolerance: str
     tolerances: Mapping[str, Mapping[str, float]]
     precision: str = PRECISIONS[0]
+    accuracy: str = ACCURACIES[0]
     nan_policy: str = "match"
     inf_policy: str = "match"
     invariants: tuple[str, ...] = ()
@@ -95,6 +105,8 @@ class CompareParams(Struct, frozen=True):
         outputs = [listed(contract.to_json()) for contract in self.outputs]
         data = {**asdict(self), **lists, "tolerances": tolerances, "outputs": outputs}
         gradients = list(data.pop("gradients"))
+        if self.accuracy == ACCURACIES[0]:
+            del data["accuracy"]
         if self.tolerances_from == CONFIGURED:
             del data["tolerances_from"]
         return {**data, "gradients": gradients} if gradients else data
