@@ -165,6 +165,9 @@ class InputSpec(Struct, frozen=True, omit_defaults=True):
     # Number of the variety of values that the input shows, counted from 1; 0 leaves the variety to
     # chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.
     turn: int = 0
+    # Constants of the op's and the reference's sources: they and the numbers next to them are among
+    # the values
+    near: tuple[float, ...] = ()
     rule: ValueRule | None = None  # further rules of the schema for the values
     # The values, if the rule names a function that returns them and the function was called
     given: GeneratedValues | None = None
@@ -184,6 +187,9 @@ class InputSpec(Struct, frozen=True, omit_defaults=True):
 
     @property
     def demands(self) -> str:
-        """Return `ends` and `turn` as a word, such as ``ends1turn2``; empty if both are 0."""
-        counted = {"ends": self.ends, "turn": self.turn}
+        """Return `ends`, `turn` and `near` as a word, such as ``ends1turn2near20.0_-0.5``.
+
+        Those that demand nothing are left out.
+        """
+        counted = {"ends": self.ends, "turn": self.turn, "near": "_".join(map(repr, self.near))}
         return "".join(f"{name}{count}" for name, count in counted.items() if count)
