@@ -45,6 +45,8 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     # ``>``, ``==``, ``!=``, or ``cumsum``: the offsets of the other input's lengths
     relation: str = ""
     other: str = ""
+    # Relations between places of the last axis, as of boxes: ``(0, "<=", 2)``
+    columns: tuple[tuple[int, str, int], ...] = ()
     optional: bool = False  # true if None replaces the input in some cases
     # For a scalar that is not a number, the possible values; the input is an index into them
     choices: tuple[Any, ...] = ()
@@ -59,7 +61,7 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     def concerns_whole(self) -> bool:
         """Tell whether the rule concerns the input as a whole, not each element by itself."""
         return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
-            self.relation or self.total is not None or self.generate
+            self.relation or self.total is not None or self.generate or self.columns
         )
 
 
