@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gpuemu_flow.emulator.host.places import needed_libraries
-from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.syntax import constants_of, parse_python
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 
 _LONGEST_FIRST_LINE = 512
@@ -41,6 +41,7 @@ class SourceIndex(Struct):
     root: Path
     _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
     _contents: dict[Path, str] = field(default_factory=dict)
+    _constants: dict[Path, list[float]] = field(default_factory=dict)
     _closures: dict[tuple[Path, frozenset[Path]], Closure] = field(default_factory=dict)
     _absent: set[Path] = field(default_factory=set)
 
@@ -88,12 +89,11 @@ class SourceIndex(Struct):
             return False
 
     def imports_digest(self, path: Path) -> str:
-        """Return a digest of a file's imports.
+        """Return a digest of a file's imports, and of the constants that cases are made from.
 
-        As long as this digest stays the same, the results of `closure` are assumed not to change
-        with the file.
+        As long as this digest stays the same, the graph is assumed not to change with the file.
         """
-        return digest_json(sorted(self._imports(path)))
+        return digest_json([sorted(self._imports(path)), self._constants.get(path, [])])
 
     def content_digest(self, path: Path) -> str:
         """Return the sha256 of the content whose imports were read; empty if reading failed."""
@@ -132,6 +132,7 @@ class SourceIndex(Struct):
         try:
             source = path.read_bytes()
             self._contents[path] = digest_bytes(source)
+            self._constants[path] = constants_of(source, suffix=path.suffix)
             if _is_python(path, source) and _MENTIONS_IMPORT.search(source):
                 tree = parse_python(source)
                 names = frozenset(_imported_names(tree))

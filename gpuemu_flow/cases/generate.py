@@ -19,6 +19,7 @@ from gpuemu_flow.cases.special_values import (
     SHARING_TURNS,
     lenders_of,
     put_lone,
+    put_near,
     put_negative_zeros,
     put_shared,
     put_shared_specials,
@@ -120,6 +121,8 @@ def _finished(
     """
     if spec.ends:
         put_ends(values, SeededRng(seed), spec.ends, low, high)
+    if spec.near:
+        put_near(values, spec.dtype, SeededRng(seed), spec.near, low, high)
     if spec.strategy == LONE and spec.turn in LONE_TURNS:
         put_lone(values, spec.dtype, SeededRng(seed), spec.turn, low, high)
     if (spec.strategy, spec.turn) == ZEROS and (low is None or low < 0):

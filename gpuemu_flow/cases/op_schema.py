@@ -74,6 +74,8 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
     derived: tuple[DerivedDim, ...] = ()  # each derived dim comes after the dims that it needs
     # Comparisons of dims that hold in every case: ``("K", "<=", "N")``
     limits: tuple[tuple[str, str, str], ...] = ()
+    # Numbers that the sources of reference and op compare values with
+    constants: tuple[float, ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of the dims and of all derived dims.

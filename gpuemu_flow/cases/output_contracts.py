@@ -143,7 +143,7 @@ class _Contract(Struct):
                 message = f"unknown key {shown(key)}"
                 self.report((*self.path, str(key)), "config-unknown-key", message, hint)
         kinds = [kind for kind in KINDS if kind in self.table]
-        if len(kinds) > 1:
+        if len(kinds) > 1 and kinds != ["ties", "order"]:
             first, second = kinds[:2]
             text = f"{first} and {second} are two ways to compare one output"
             self.fault(second, text, "keep one of them")

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from gpuemu_flow.cases.design import Combination, Designer, with_row_layouts
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
+from gpuemu_flow.cases.special_values import near_constants
 from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.expressions import ExpressionError, compute
@@ -123,7 +124,9 @@ def _cases(
             absences=absences,
         )
         inputs = tuple(
-            _with_ends(tensor, spec, _range_of(spec, sizes, made), ended)
+            near_constants(
+                _with_ends(tensor, spec, _range_of(spec, sizes, made), ended), schema.constants
+            )
             for tensor, spec in zip(schema.inputs, made, strict=True)
         )
         yield Case(

@@ -94,7 +94,7 @@ def draw_by_rule(
         _mix_in(values, setting, strategy)
     if rule.relation and rule.other in others:
         values = _related(values, setting, others[rule.other])
-    return values
+    return _with_columns(values, setting, touching=True)
 
 
 def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) -> Array | None:
@@ -118,6 +118,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
         fitted = np.where(fixed, values, fitted)
     if rule.relation and rule.other in others:
         fitted = _related(fitted, setting, others[rule.other], fitting=True)
+    fitted = _with_columns(np.array(fitted), setting)
     # ascontiguousarray makes 0-d arrays 1-d, hence the reshape.
     return np.ascontiguousarray(fitted, dtype=values.dtype).reshape(values.shape)
 
@@ -231,3 +232,26 @@ def _related(values: Array, setting: Setting, other: Array, *, fitting: bool = F
             if setting.low is not None or setting.high is not None:
                 related = _bounded(related, setting)
     return related.astype(values.dtype)
+
+
+def _with_columns(values: Array, setting: Setting, *, touching: bool = False) -> Array:
+    """Exchange, in place, elements of a row whose relation to each other does not hold.
+
+    If `touching`, some elements that may be equal are made equal.
+    """
+    columns = setting.rule.columns
+    for turn, (left, sign, right) in enumerate(columns * len(columns)):
+        low, high = (left, right) if sign in ("<", "<=") else (right, left)
+        below, above = values[..., low].copy(), values[..., high].copy()
+        wrong = below > above
+        below, above = np.where(wrong, above, below), np.where(wrong, below, above)
+        if touching and turn < len(columns) and sign in ("<=", ">="):
+            rng = setting.rng.derive(f"touching/{turn}")
+            equal = (rng.f64(below.size) < TOUCHING).reshape(below.shape)
+            above = np.where(equal, below, above)
+        if sign in ("<", ">"):
+            equal, moved = below == above, _neighbours(above, setting)
+            above = np.where(equal & (moved > above), moved, above)
+            below = np.where(equal & (moved < below), moved, below)
+        values[..., low], values[..., high] = below, above
+    return values

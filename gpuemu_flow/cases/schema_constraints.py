@@ -26,6 +26,7 @@ EXAMPLES = '"lengths.sum() == T", "start <= end", "offsets == cumsum(lengths)", 
 _COMPARED = re.compile(r"(.+?)(<=|>=|==|!=|<|>)(.+)", re.DOTALL)
 _SUM = re.compile(r"\s*(\w+)\.sum\(\)\s*")
 _CUMSUM = re.compile(r"\s*cumsum\((\w+)\)\s*")
+_COLUMN = re.compile(r"(\w+)\[\s*\.\.\.\s*,\s*(-?\d{1,4})\s*\]")
 _FLIPPED = {"<=": ">=", ">=": "<=", "<": ">", ">": "<", "==": "==", "!=": "!="}
 
 
@@ -59,6 +60,10 @@ class Constraints(Struct):
         self.report(path, "schema-constraint", message, hint or f"such as {EXAMPLES}")
 
     def one(self, path: KeyPath, text: str, left: str, sign: str, right: str) -> None:
+        columns = _COLUMN.fullmatch(left), _COLUMN.fullmatch(right)
+        if columns[0] and columns[1]:
+            self.columns(path, text, columns[0], sign, columns[1])
+            return
         names = {tensor.name for tensor in self.inputs}
         turned = right in names and left not in names and not _CUMSUM.fullmatch(right)
         if turned or _SUM.fullmatch(right) or _CUMSUM.fullmatch(left):
@@ -133,6 +138,25 @@ class Constraints(Struct):
             return
         bare = replace(rule, kind="", to=None, relation="cumsum", other=lengths)
         self.change(path, text, tensor, bare)
+
+    def columns(
+        self, path: KeyPath, text: str, left: re.Match[str], sign: str, right: re.Match[str]
+    ) -> None:
+        tensor = self.known(path, text, left[1])
+        if tensor is None:
+            return
+        rule, places = tensor.rule or ValueRule(), (int(left[2]), int(right[2]))
+        width = tensor.dims[-1] if tensor.dims else None
+        fits = isinstance(width, int) and all(-width <= place < width for place in places)
+        if left[1] != right[1] or sign in ("==", "!=") or rule.kind or rule.relation or rule.values:
+            hint = "one input without a kind, compared by <, <=, > or >="
+            self.refuse(path, f"{text!r} is no relation of places of one input", hint)
+        elif not fits or len({place % int(width or 1) for place in places}) < 2:
+            hint = f'give {left[1]} a last axis of a fixed size: dims = ["N", 4]'
+            self.refuse(path, f"{text!r}: the last axis of {left[1]!r} has no such places", hint)
+        else:
+            relations = (*rule.columns, (places[0], sign, places[1]))
+            self.change(path, text, tensor, replace(rule, columns=relations))
 
     def relation(self, path: KeyPath, text: str, left: str, sign: str, right: str) -> None:
         tensor, other = self.known(path, text, left), self.known(path, text, right)

@@ -35,7 +35,7 @@ OWN_KEYS: dict[str, tuple[str, ...]] = {
     "probabilities": (),
     "symmetric": (),
     "positive_definite": (),
-    "unique": ("range",),
+    "unique": ("range", "values", "share"),
     "indices": ("of", "axis", "range", "values", "share"),
     "quantized": ("bits", "range", "scale"),
     "packed": (),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import DTYPES, InputSpec
@@ -356,3 +358,58 @@ def _place(width: int, rng: SeededRng, number: int) -> int:
         if begins:
             return begins[rng.gen_range(0, len(begins))]
     return width - 1 if kind < 2 else rng.gen_range(0, width)
+
+
+NEAR = ("integers", "wide")
+"""The strategies whose cases hold constants of the sources."""
+NEAR_SHARE = 0.125
+
+
+def near_constants(spec: InputSpec, constants: tuple[float, ...]) -> InputSpec:
+    """Return the input's spec, which may demand values near the constants of the sources."""
+    rule = spec.rule or ValueRule()
+    own = rule.kind or rule.values or rule.concerns_whole
+    if own or spec.strategy not in NEAR or DTYPES[spec.dtype].kind not in ("float", "int"):
+        return spec
+    return replace(spec, near=constants) if constants and 0 not in spec.shape else spec
+
+
+def put_near(
+    values: Array, dtype: str, rng: SeededRng, constants: Sequence[float],
+    low: float | None, high: float | None,
+) -> None:  # fmt: skip
+    """Write constants, and the numbers next to them, into an eighth of the elements, in place.
+
+    Of two neighbouring constants, the number halfway between them is written, too. A constant that
+    the dtype does not hold is left out: right ops that round it may give another result there.
+    """
+    target, rng = numpy_dtype(dtype), rng.derive("near")
+    ordered = sorted(constants)
+    halfway = [(one + other) / 2 for one, other in itertools.pairwise(ordered)]
+    palette: list[float] = []
+    for number in (*constants, *halfway):
+        if DTYPES[dtype].kind == "int":
+            palette += [math.floor(number), math.floor(number) - 1, math.floor(number) + 1]
+            continue
+        with np.errstate(all="ignore"):
+            nearest = np.array(number).astype(target)
+            ends = [np.array(end).astype(target) for end in (-np.inf, np.inf)]
+            around = [float(np.nextafter(nearest, end)) for end in ends]
+        palette += around if float(nearest) != number else [number, *around]
+    info = None if DTYPES[dtype].kind == "float" else np.iinfo(target)
+    bottom, top = (info.min, info.max) if info else (-float_limits(dtype).max,) * 2
+    top = top if info else -bottom
+    fitting = [
+        number
+        for number in palette
+        if bottom <= number <= top
+        and (low is None or number >= low)
+        and (high is None or number <= high)
+    ]
+    flat = values.reshape(-1)
+    count = max(1, min(flat.size, int(flat.size * NEAR_SHARE)))
+    if not fitting or (flat.size == 1 and rng.gen_range(0, 2)):
+        return
+    places = np.argsort(rng.u64(flat.size), kind="stable")[:count]
+    start = rng.gen_range(0, len(fitting))
+    flat[places] = [fitting[(start + turn) % len(fitting)] for turn in range(count)]

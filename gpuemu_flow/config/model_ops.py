@@ -128,6 +128,7 @@ class OpConfig(Struct, frozen=True):
     # Precision to which a correct op may round intermediate values: ``tensor-core``,
     # ``float32`` or ``input``.
     precision: str = "tensor-core"
+    accuracy: str = "element"
     # ``match``, ``strict`` or ``ignore``.
     nan_policy: str = "match"
     inf_policy: str = "match"

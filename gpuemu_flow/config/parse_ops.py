@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 
+import msgspec
 from msgspec import Struct
 
 from gpuemu_flow.cases.grouped import LIST, ArgumentGroup, spread
@@ -35,6 +37,7 @@ from gpuemu_flow.config.presence import ExpectedFiles
 from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpTable
+from gpuemu_flow.model.syntax import MOST_CONSTANTS, constants_of
 from gpuemu_flow.model.types import DTYPES, IN_PROCESS, INVARIANTS, Json, Tolerance
 from gpuemu_flow.model.value_rules import SCALAR
 from gpuemu_flow.numerics.contract import (
@@ -156,7 +159,7 @@ class OpParser(Struct, dict=True):
         return OpConfig(
             name=table["name"],
             reference=reference,
-            schema=schema,
+            schema=msgspec.structs.replace(schema, constants=_constants(reference, op)),
             has_schema="schema" in table,
             says_dtypes=bool(values["dtypes"]),
             op=op,
@@ -190,6 +193,7 @@ class OpParser(Struct, dict=True):
             tolerance=tolerance,
             tolerances=tolerances,
             precision=values["precision"] or shared.precision,
+            accuracy=values["accuracy"],
             nan_policy=policy_of(table, "nan") or shared.nan_policy,
             inf_policy=policy_of(table, "inf") or shared.inf_policy,
             invariants=invariants,
@@ -524,3 +528,14 @@ def _is_float(tensor: TensorDef) -> bool:
     if tensor.rule is not None and tensor.rule.kind == SCALAR:
         return False
     return tensor.dtype is None or DTYPES[tensor.dtype].kind == "float"
+
+
+def _constants(*programs: ProgramRef | None) -> tuple[float, ...]:
+    """Return the numbers that the programs' files compare values with, at most `MOST_CONSTANTS`."""
+    found: dict[float, None] = {}
+    for program in programs:
+        if program is not None and program.path is not None:
+            with suppress(OSError):
+                source = program.path.read_bytes()
+                found |= dict.fromkeys(constants_of(source, suffix=program.path.suffix))
+    return tuple(found)[:MOST_CONSTANTS]

@@ -7,7 +7,7 @@ import math
 from msgspec import to_builtins
 
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import ACCURACIES, Json
 
 
 def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
@@ -54,6 +54,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "tolerance": op.tolerance,
             "tolerances": explicit,
             "precision": op.precision,
+            **({"accuracy": op.accuracy} if op.accuracy != ACCURACIES[0] else {}),
             "nan_policy": op.nan_policy,
             "inf_policy": op.inf_policy,
             "invariants": list(op.invariants),

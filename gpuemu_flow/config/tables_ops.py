@@ -27,6 +27,7 @@ from gpuemu_flow.config.vocabulary import (
     MODES,
     PROGRAM_KINDS,
     TRITON_MODES,
+    Accuracy,
     AllowedRule,
     Architecture,
     Argument,
@@ -381,6 +382,13 @@ class OpTable(Table, frozen=True, kw_only=True):
             default_text=AS_VALIDATION,
         ),
     ] = None
+    accuracy: Annotated[
+        Accuracy,
+        key(
+            "For `auto`: `norm` for algorithms (Strassen, FFT, expanded squares) whose errors are "
+            "small beside the largest element of the output, not beside each."
+        ),
+    ] = "element"
     invariants: Annotated[
         Invariants,
         documented(

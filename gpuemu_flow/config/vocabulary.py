@@ -22,6 +22,7 @@ from gpuemu_flow.config.fields import (
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter
 from gpuemu_flow.model.types import (
+    ACCURACIES,
     DTYPE_ALIASES,
     DTYPES,
     FRAMEWORK_KINDS,
@@ -217,6 +218,7 @@ Words = tuple[Word, ...]
 MAX_CASES = 1_000_000
 Cases = Annotated[int, Meta(ge=1, le=MAX_CASES)]
 ToleranceMode = Annotated[str, choice("auto", "table", noun="tolerance")]
+Accuracy = Annotated[str, choice(*ACCURACIES, noun="accuracy")]
 Precision = Annotated[str, choice(*PRECISIONS, noun="precision")]
 
 

@@ -31,7 +31,7 @@ LOOKED_AT = 2000
 MAX_ELEMENTS = 1 << 31
 TRIED = 100_000
 """Maximum number of sizes that are tried for dims that no shape contains."""
-_DEMANDS = re.compile(r"(?:ends([1-9]))?(?:turn([1-9]))?")
+_DEMANDS = re.compile(r"(?:ends([1-9]))?(?:turn([1-9]))?(?:near([-+.e0-9]+(?:_[-+.e0-9]+)*))?")
 _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
@@ -68,6 +68,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
                 tensor.high,
                 ends=int(demands[1] or 0),
                 turn=int(demands[2] or 0),
+                near=_numbers(demands[3]),
                 rule=tensor.rule,
             )
         )
@@ -76,6 +77,13 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
     if case.numel > MAX_ELEMENTS:
         raise _bad("its inputs have too many elements")
     return case
+
+
+def _numbers(text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split("_"))) if text else ()
+    except ValueError:
+        raise _bad(f"{text!r} is no list of numbers such as 20.0_-0.5") from None
 
 
 def _demand_shapes(schema: OpSchema, inputs: Sequence[InputSpec]) -> None:

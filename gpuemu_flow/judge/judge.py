@@ -317,6 +317,8 @@ class Judge:
         kinds = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF)
         if any(failure.kind not in kinds for failure in result.failures):
             return ""
+        if self._settings.accuracy == NORM and SpecialInputs(inputs):
+            return 'under `accuracy = "norm"` nothing is asked where inputs hold NaN or Inf'
         names = far_inputs(case, inputs)
         if not names or self._traits().exact:
             return ""
@@ -375,15 +377,21 @@ class Judge:
         criteria: Criteria,
         result: CheckResult,
     ) -> list[str]:
-        """Suggest a wider `precision` under which the case would pass; empty if there is none."""
-        if not isinstance(criteria.tolerance, Envelope):
+        """Name a key under which the case would pass: `precision`, `accuracy`, else both."""
+        if not isinstance(criteria.tolerance, Envelope) or not few_values(result):
             return []
         measured = self._measured(case, inputs, expected)
-        for precision in wider_precisions(self._settings.precision, result, case):
-            envelope = self._envelope(case, measured, criteria.dtypes, precision)
-            wider = replace(criteria, tolerance=envelope)
-            if self._compared(actual, expected, inputs, wider).verdict is Verdict.PASSED:
-                return [precision_note(precision, case.dtype)]
+        own, wider = self._settings.precision, wider_precisions(self._settings.precision, case)
+        tried = [(precision, self._settings.accuracy) for precision in wider]
+        if self._settings.accuracy != NORM:
+            tried += [(precision, NORM) for precision in (own, *wider[-1:])]
+        for precision, accuracy in tried:
+            envelope = self._envelope(case, measured, criteria.dtypes, precision, accuracy)
+            other = replace(criteria, tolerance=envelope)
+            if self._compared(actual, expected, inputs, other).verdict is Verdict.PASSED:
+                words = [] if precision == own else [precision_note(precision, case.dtype)]
+                words += [] if accuracy == self._settings.accuracy else [NORM_NOTE]
+                return [f"this passes under {' and '.join(words)}; if the op is meant to, say so"]
         return []
 
     def criteria(
@@ -468,16 +476,22 @@ class Judge:
         return last
 
     def _envelope(
-        self, case: Case, last: _Measured, dtypes: Mapping[str, str], precision: str = ""
+        self,
+        case: Case,
+        last: _Measured,
+        dtypes: Mapping[str, str],
+        precision: str = "",
+        accuracy: str = "",
     ) -> Envelope:
         """Return the error bounds (envelope) for a case's outputs.
 
         If an output is converted for the comparison, its bounds are for the converted values.
         `last` holds the case's tensors, and keeps its envelopes, so that none is measured twice. An
-        empty `precision` means the op's configured precision.
+        empty `precision` or `accuracy` means the op's configured one.
         """
         precision = precision or self._settings.precision
-        key = (*sorted(dtypes.items()), ("", precision))
+        accuracy = accuracy or self._settings.accuracy
+        key = (*sorted(dtypes.items()), (accuracy, precision))
         if key not in last.envelopes:
             traits = self._traits()
             contracts = last.contracts
@@ -497,6 +511,7 @@ class Judge:
                 weak=traits.weak,
                 rounding=rounding_for(precision, case.dtype),
                 separate=self._separate_axes,
+                by_norm=accuracy == NORM,
             )
         return last.envelopes[key]
 
@@ -550,24 +565,28 @@ def uncounted(result: CheckResult) -> CheckResult:
     return CheckResult(verdict, (), result.stats, result.notes, uncounted=True)
 
 
-def wider_precisions(precision: str, result: CheckResult, case: Case) -> list[str]:
-    """Return the wider precisions, narrowest first, under which a failed case might pass."""
+def few_values(result: CheckResult) -> bool:
+    """Tell whether a case failed by few values only, which another tolerance may explain."""
     stats = result.stats
     values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
-    if not values_only or stats.num_exceeding > FEW * stats.count:
-        return []
+    return values_only and stats.num_exceeding <= FEW * stats.count
+
+
+def wider_precisions(precision: str, case: Case) -> list[str]:
+    """Return the wider precisions, narrowest first, that mean something for the case's dtype."""
     order = (FLOAT32, TENSOR_CORE, INPUT)
     wider = order[order.index(precision) + 1 :]
     return [name for name in wider if rounding_for(name, case.dtype) is not None]
 
 
 def precision_note(precision: str, dtype: str) -> str:
-    """Return a note that a failed case passes under a wider precision, and what this allows."""
+    """Return a precision with what it allows."""
     what = "the result of every step" if precision == INPUT else "operands of matrix products"
-    return (
-        f'this passes under `precision = "{precision}"`, where {what} may be rounded to {dtype}; '
-        "if the op is meant to, set it for this op"
-    )
+    return f'`precision = "{precision}"`, where {what} may be rounded to {dtype}'
+
+
+NORM = "norm"
+NORM_NOTE = '`accuracy = "norm"`, where errors need be small only beside the largest element'
 
 
 def far_inputs(case: Case, inputs: Mapping[str, NDArray[Any]]) -> list[str]:

@@ -8,7 +8,16 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import COMPLEX, DTYPES, PRECISIONS, WIDE, Case, Json, listed
+from gpuemu_flow.model.types import (
+    ACCURACIES,
+    COMPLEX,
+    DTYPES,
+    PRECISIONS,
+    WIDE,
+    Case,
+    Json,
+    listed,
+)
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.workers.api import Checks, Outcome, Program
 
@@ -61,6 +70,7 @@ class CompareParams(Struct, frozen=True, omit_defaults=True):
     tolerance: str
     tolerances: Mapping[str, Mapping[str, float]]
     precision: str = PRECISIONS[0]
+    accuracy: str = ACCURACIES[0]
     nan_policy: str = "match"
     inf_policy: str = "match"
     invariants: tuple[str, ...] = ()

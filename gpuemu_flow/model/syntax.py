@@ -1,8 +1,12 @@
-"""Parse Python sources, one at a time."""
+"""Parse Python sources, one at a time; find the constants that sources compare values with."""
 
 from __future__ import annotations
 
 import ast
+import math
+import re
+import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from threading import Lock
 
@@ -25,3 +29,90 @@ def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module
         with _ONE_AT_A_TIME, suppress(SystemError):
             return ast.parse(source, filename)
     return ast.parse(source, filename)
+
+
+MOST_CONSTANTS = 8
+_TRIED_ANYWAY = 8
+"""Whole numbers up to this size are values of the strategy `integers`."""
+_LIMITING = frozenset(
+    ("clip", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "fmin", "fmax", "min", "max",
+     "where", "threshold", "softplus", "hardtanh")
+)  # fmt: skip
+_MAY_COMPARE = re.compile(rb"[<>]|[=!]=|clip|clamp|m[axin]{2}imum|m(?:ax|in)\b|thresh|tanh|plus")
+_FLOAT = rb"([-+]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]|f\b))(?:[eE][-+]?\d+)?)"
+_C_CONSTANTS = re.compile(
+    rb"(?:[<>]=?|[=!]=)\s*\(?" + _FLOAT + rb"|" + _FLOAT + rb"f?\s*(?:[<>]=?|[=!]=)(?![<>])"
+    rb"|f?m(?:ax|in)f?\([^;()]*,\s*" + _FLOAT + rb"|f?m(?:ax|in)f?\(\s*" + _FLOAT
+)
+_PTX_CONSTANTS = re.compile(rb"(?:setp|min|max|selp)\.[^;]*\b0[fF]([0-9a-fA-F]{8})")
+
+
+def constants_of(source: bytes, *, suffix: str) -> list[float]:
+    """Return the numbers that a source compares values with, or limits them to.
+
+    At such a number a wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are
+    no whole numbers first. A source that does not parse has none.
+    """
+    if not _MAY_COMPARE.search(source):
+        return []
+    if suffix == ".py":
+        try:
+            found = list(_python_constants(parse_python(source)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return []
+    elif suffix == ".ptx":
+        words = _PTX_CONSTANTS.findall(source)
+        found = [struct.unpack(">f", bytes.fromhex(word.decode()))[0] for word in words]
+    elif suffix in (".cu", ".cuh", ".cpp", ".c", ".cc", ".h"):
+        found = [float(text) for match in _C_CONSTANTS.findall(source) for text in match if text]
+    else:
+        return []
+    telling = [
+        number
+        for number in dict.fromkeys(found)
+        if math.isfinite(number)
+        and 1e-30 < abs(number) < 1e30
+        and not (number == int(number) and abs(number) <= _TRIED_ANYWAY)
+    ]
+    return sorted(telling, key=lambda number: number == int(number))[:MOST_CONSTANTS]
+
+
+def _python_constants(tree: ast.Module) -> Iterator[float]:
+    named: dict[str, float] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], _number(node.value, {})
+            if isinstance(target, ast.Name) and value is not None:
+                named[target.id] = value
+        elif isinstance(node, ast.arguments):
+            named_last = [*node.posonlyargs, *node.args][len(node.args) - len(node.defaults) :]
+            for argument, default in zip(named_last, node.defaults, strict=False):
+                value = _number(default, {})
+                named.update({} if value is None else {argument.arg: value})
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call):
+            function = node.func
+            called = function.attr if isinstance(function, ast.Attribute) else ""
+            called = function.id if isinstance(function, ast.Name) else called
+            if called in _LIMITING:
+                parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+        numbers = (_number(part, named) for part in parts)
+        yield from (number for number in numbers if number is not None)
+
+
+def _number(node: ast.expr, named: dict[str, float]) -> float | None:
+    """Return the number that an expression is: a literal, its negative, a name, or a cast of it."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = _number(node.operand, named)
+        return None if value is None else -value
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        return _number(node.args[0], named)  # np.float32(20)
+    if isinstance(node, ast.Name):
+        return named.get(node.id)
+    literal = node.value if isinstance(node, ast.Constant) else None
+    if not isinstance(literal, (int, float)) or isinstance(literal, bool):
+        return None
+    return float(literal) if abs(literal) < 1 << 63 else None

@@ -89,6 +89,7 @@ IN_PROCESS = ("callable", *FRAMEWORK_KINDS, "triton")
 
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
+ACCURACIES = ("element", "norm")
 PRECISIONS = ("tensor-core", "float32", "input")
 """Names for the values that a correct op may round to a dtype narrower than float32. ``float32``
 means only its outputs, ``tensor-core`` its outputs and the operands of matrix products, and

@@ -45,6 +45,8 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     # ``>``, ``==``, ``!=``, or ``cumsum``: the offsets of the other input's lengths
     relation: str = ""
     other: str = ""
+    # Relations between places of the last axis, as of boxes: ``(0, "<=", 2)``
+    columns: tuple[tuple[int, str, int], ...] = ()
     optional: bool = False  # true if None replaces the input in some cases
     # For a scalar that is not a number, the possible values; the input is an index into them
     choices: tuple[Any, ...] = ()
@@ -59,7 +61,7 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     def concerns_whole(self) -> bool:
         """Tell whether the rule concerns the input as a whole, not each element by itself."""
         return bool(self.kind and self.kind not in ELEMENTWISE) or bool(
-            self.relation or self.total is not None or self.generate
+            self.relation or self.total is not None or self.generate or self.columns
         )
 
 
@@ -165,6 +167,9 @@ class InputSpec(Struct, frozen=True, omit_defaults=True):
     # Number of the variety of values that the input shows, counted from 1; 0 leaves the variety to
     # chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.
     turn: int = 0
+    # Constants of the op's and the reference's sources: they and the numbers next to them are among
+    # the values
+    near: tuple[float, ...] = ()
     rule: ValueRule | None = None  # further rules of the schema for the values
     # The values, if the rule names a function that returns them and the function was called
     given: GeneratedValues | None = None
@@ -184,6 +189,9 @@ class InputSpec(Struct, frozen=True, omit_defaults=True):
 
     @property
     def demands(self) -> str:
-        """Return `ends` and `turn` as a word, such as ``ends1turn2``; empty if both are 0."""
-        counted = {"ends": self.ends, "turn": self.turn}
+        """Return `ends`, `turn` and `near` as a word, such as ``ends1turn2near20.0_-0.5``.
+
+        Those that demand nothing are left out.
+        """
+        counted = {"ends": self.ends, "turn": self.turn, "near": "_".join(map(repr, self.near))}
         return "".join(f"{name}{count}" for name, count in counted.items() if count)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import (
+    DTYPES,
     Case,
     CheckResult,
     ErrorStats,
@@ -247,6 +248,8 @@ def check_structure(
         dtype = known(output.dtype)
         if dtype is None or dtype != wanted[name]:
             message = f"output {name!r} has dtype {output.dtype}, expected {wanted[name]}"
+            if dtype in DTYPES and DTYPES[dtype].kind == DTYPES[wanted[name] or dtype].kind:
+                message += f'; if that is meant, the schema says so: `dtype = "{dtype}"` of it'
             dtypes.append(Failure(FailureKind.DTYPE, message, output=name))
     return [*_check_names(tuple(actual), tuple(expected)), *shapes, *dtypes]
 

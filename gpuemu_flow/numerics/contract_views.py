@@ -187,7 +187,11 @@ def view_of(  # noqa: PLR0911 - one for each kind
     values = np.asarray(values)
     if contract.ties:
         source = inputs[contract.ties]
-        return chosen(values, source, _axis(contract, source.ndim))
+        axis = _axis(contract, source.ndim)
+        taken = chosen(values, source, axis)
+        if not contract.order or values.shape != expected.shape or values.ndim != source.ndim:
+            return taken
+        return in_order_of(taken, chosen(np.asarray(expected), source, axis), axis)
     if values.shape != expected.shape:
         return values
     if contract.up_to == "phase":

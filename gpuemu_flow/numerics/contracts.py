@@ -359,7 +359,8 @@ class CaseContracts:
         if contract is None:
             return ""
         if contract.ties:
-            return f"the elements of {contract.ties!r} at these indices"
+            order = ", in the order that fits best" if contract.order else ""
+            return f"the elements of {contract.ties!r} at these indices{order}"
         if contract.up_to == "permutation":
             return "labels numbered in the order in which they first occur"
         if self._raw[name].dtype.kind == "c":

@@ -73,7 +73,9 @@ class Envelope:
         bounds: Mapping[str, ElementBound] | None,
         rounding: Rounding | None = None,
         separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
+        by_norm: bool = False,
     ) -> None:
+        self._by_norm = by_norm
         self._inputs = inputs
         self._expected = expected64
         self._formats = formats
@@ -221,6 +223,7 @@ class Envelope:
             weak=self._weak,
             thorough=thorough,
             rounding=self._rounding,
+            by_norm=self._by_norm,
         )
         self._weak = measured.weak
         self._fault = self._fault or measured.fault
@@ -240,6 +243,7 @@ def build_envelope(
     bounds: Mapping[str, ElementBound] | None = None,
     rounding: Rounding | None = None,
     separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
+    by_norm: bool = False,
 ) -> Envelope:
     """Return the envelope of one case; nothing is evaluated before it is needed."""
     formats: dict[str, FloatLimits | None] = {}
@@ -259,6 +263,7 @@ def build_envelope(
         bounds=bounds,
         rounding=rounding,
         separate=separate,
+        by_norm=by_norm,
     )
 
 

@@ -53,6 +53,9 @@ SECOND_LOOK_SAFETY = 1.5
 """Factor on the measured error before a case fails, since the largest of some twenty draws is still
 below the worst case. Without it, a correct attention reached 0.92 of the tolerance."""
 
+SHUFFLED = 3
+"""Number of evaluations with shuffled elements, for ops that are accurate by norm."""
+
 SETTLING = 12
 """Number of draws, none of which may change an integer if its verdict is to be restored."""
 
@@ -125,7 +128,11 @@ class ErrorMeasurement:
         weak: bool,
         thorough: bool = False,
         rounding: Rounding | None = None,
+        by_norm: bool = False,
     ) -> None:
+        self._by_norm = by_norm
+        steps = rounding is not None and rounding.steps
+        self._step = FLOAT_LIMITS[rounding.dtype].eps / 2 if rounding and steps else 0.0
         self._outputs = {name: Spread(array, formats[name]) for name, array in expected64.items()}
         in_float64 = {fmt.name for fmt in formats.values() if fmt is not None} == {"float64"}
         self._longest_dim, self._thorough = longest_dim, thorough
@@ -141,6 +148,8 @@ class ErrorMeasurement:
             self.fault = evaluations.reason if evaluations.succeeded == before else ""
             if evaluations.succeeded == before:
                 session.exclude_all()
+            if by_norm:
+                session.take_terms()
             # No type is wider than float64: the reference's own rounding is measured instead.
             if in_float64:
                 session.reordered_draws()
@@ -179,6 +188,8 @@ class ErrorMeasurement:
                     usual=max(1.0, largest_magnitude(self._inputs64)),
                     weak=not self._shadowed,
                     safety=SECOND_LOOK_SAFETY if self._thorough else 1.0,
+                    step=self._step,
+                    by_norm=self._by_norm,
                 )
                 for name, output in self._outputs.items()
             }
@@ -243,6 +254,24 @@ class _Session:
         if len(found) == len(sizes) and at_headroom is not None:
             for name, output in self._outputs.items():
                 output.add_magnitudes([values[name] for values in found], at_headroom[name])
+
+    def take_terms(self) -> None:
+        """Evaluate the reference on magnitudes, of every second input negative, and shuffled.
+
+        The terms of ``(a - b)**2`` are then as large as those of its expansion, and no element is 0
+        because those that it depends on are.
+        """
+        sizes = self._perturbation.magnitudes()
+        floats = [name for name, array in sizes.items() if array.dtype == np.float64]
+        for draw in range(1 + SHUFFLED):
+            rng = self._rng.derive(f"auto/terms/{draw}")
+            moved = dict(sizes)
+            for number, name in enumerate(floats):
+                flat = sizes[name].reshape(-1)
+                order = np.argsort(rng.u64(flat.size), kind="stable") if draw else slice(None)
+                moved[name] = (-1.0) ** number * flat[order].reshape(sizes[name].shape)
+            for name, values in (self._evaluate(moved) or {}).items():
+                self._outputs[name].add_terms(values)
 
     def more_plain_draws(self) -> None:
         """Evaluate the reference in float64 on further perturbed inputs."""

@@ -222,6 +222,12 @@ class Spread:
         self._power_like = np.isfinite(size) & (np.abs(to_float64(at_headroom)) <= STEEPEST * size)
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
+    def add_terms(self, values: NDArray[Any]) -> None:
+        """Raise S to the results of an evaluation in which terms do not cancel."""
+        if self.fmt is not None:
+            size = np.abs(_clip(to_float64(values), self.fmt))
+            np.fmax(self._magnitude, np.where(np.isfinite(size), size, 0.0), out=self._magnitude)
+
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
         """Withhold the verdict where `at_headroom` overflows, except for exponential growth.
 
@@ -263,8 +269,13 @@ class Spread:
         usual: float,
         weak: bool,
         safety: float,
+        step: float = 0.0,
+        by_norm: bool = False,
     ) -> ElementBound:
         """Return the envelope from all evaluations that were added so far.
+
+        If `by_norm`, the largest error and the largest S of any element are those of each. If every
+        step may be rounded, `step` is half of such a rounding, to which R is raised for all terms.
 
         S is the estimated sum of the magnitudes of an element's terms; see `add_magnitudes`.
 
@@ -286,8 +297,15 @@ class Spread:
         accounted = self._accounted(unit_roundoff, terms)
         # Below the smallest normal numbers it is `least` that decides.
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
+        if by_norm:
+            magnitude = _of_all(np.minimum(self._magnitude, self.fmt.max), self.finite)
         scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
+        rounded = np.where(self._power_like, np.maximum(self._rounded, step * magnitude), 0.0)
+        rounded = np.maximum(rounded, self._rounded)
         largest = np.maximum(self._error, self._cancelled)
+        if by_norm:
+            usable = self.finite & ~self.unstable
+            largest, rounded = _of_all(largest, usable), _of_all(rounded, usable)
         own = factor * (safety * largest + unit_roundoff * magnitude)
         limit = SMOOTH_SHARE * scale
         smooth = (self._constants <= limit) | self._grows
@@ -297,21 +315,21 @@ class Spread:
         self.unstable |= self.finite & smooth & (safety * alone > SANE_SHARE * scale)
         few = self._constants <= FEW_ROUNDINGS * unit_roundoff * usual
         self.unstable |= self.finite & ~smooth & few
-        measured = own + ROUNDED_FACTOR * safety * self._rounded
+        measured = own + ROUNDED_FACTOR * safety * rounded
         if self._largest > 0.0:
             # Without this test, an output of zeros would have no element with a verdict.
             sane = (measured <= SANE_SHARE * scale) & (self._noise <= NOISE_SHARE * self._largest)
             self.unstable |= self.finite & ~sane & ~self._untouched
         stepping = self._untouched & (measured > LOOSE_SHARE * scale)
         judged = self.finite & ~self.unstable & ~stepping
-        error = self._spread_error(judged)
+        error = _of_all(largest, judged) if by_norm else self._spread_error(judged)
         if weak:
             magnitude = np.maximum(magnitude, min(usual, self._largest))
         spread = factor * (safety * error + unit_roundoff * magnitude)
         plain = self._finish(longest_dim, spread, own + constants, scale, judged)
-        if not self._rounded.any():
+        if not rounded.any():
             return plain
-        rounded = _spread_over_binades(self._rounded, self._reference, judged)
+        rounded = _spread_over_binades(rounded, self._reference, judged)
         spread = spread + ROUNDED_FACTOR * safety * rounded
         wider = self._finish(longest_dim, spread, measured + constants, scale, judged)
         if not self._drawn:
@@ -410,6 +428,11 @@ class Spread:
         known = np.isfinite(changed)
         self.unstable |= self.finite & ~known
         np.maximum(into, np.where(known, changed, 0.0), out=into)
+
+
+def _of_all(values: Float64Array, counted: BoolArray) -> Float64Array:
+    """Return the largest of the counted elements' values, for each element."""
+    return np.full(values.shape, float(values[counted].max(initial=0.0)))
 
 
 def _is_nan(values: NDArray[Any]) -> BoolArray:

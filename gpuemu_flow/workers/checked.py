@@ -18,6 +18,7 @@ from gpuemu_flow.cases.generate import decoy_case
 from gpuemu_flow.model.types import Case, Failure, FailureKind, Json
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import EMULATED, Checks, OpError, OutputInfo, Program
 from gpuemu_flow.workers.arena import Arena, InputBuffers, as_number, same_bytes
@@ -351,6 +352,21 @@ def compare_calls(
     return found
 
 
+BY_ROUNDING = 2.0**-10
+"""Largest difference, relative to the largest value, that another order of additions may make."""
+
+
+def _remedy(first: np.ndarray, second: np.ndarray) -> str:
+    """Name the key that allows differences by roundings; empty for larger ones."""
+    if dtype_name(first.dtype) not in FLOAT_LIMITS:
+        return ""
+    with np.errstate(all="ignore"):
+        apart = np.abs(to_float64(first) - to_float64(second)).max()
+        small = apart <= BY_ROUNDING * np.abs(to_float64(first)).max()
+    told = ", by roundings only: if it adds in any order (atomics), `deterministic = false`"
+    return told if small else ""
+
+
 def _failure(
     kind: FailureKind, name: str, where: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> Failure:
@@ -361,5 +377,6 @@ def _failure(
         f"{count} of {first.size} elements of output {name!r} were never written"
         if kind is FailureKind.UNWRITTEN
         else f"an identical call changed {count} of {first.size} elements of output {name!r}"
+        f"{_remedy(first[where.reshape(first.shape)], second[where.reshape(first.shape)])}"
     )
     return Failure(kind, told, name, index, as_number(first[index]), as_number(second[index]))

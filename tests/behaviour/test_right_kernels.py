@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from many_ops import Op, Ran, run_once
 
@@ -102,7 +104,86 @@ FAR = {
         finite("x", dims="M=[1, 4];N=[5, 33]", output='["M", "N"]'), head=UP,
     ),
 }  # fmt: skip
-OPS = {**EXACT, **FAR}
+
+HALF = 'dims = { M = [4], N = [33] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
+PRODUCT = (
+    "dims = { M = [4, 16], K = [32, 64], N = [4, 8] }\n"
+    'inputs = { a = ["M", "K"], b = ["K", "N"] }\noutput = ["M", "N"]'
+)
+SPLIT = "h = a.shape[1] // 2\nx, y = up(a[:, :h]) @ up(b[:h]), up(a[:, h:]) @ up(b[h:])\n"
+STRASSEN = """
+m, k, n = a.shape[0] // 2, a.shape[1] // 2, b.shape[1] // 2
+A, B, C, D = a[:m, :k], a[:m, k:], a[m:, :k], a[m:, k:]
+E, F, G, H = b[:k, :n], b[:k, n:], b[k:, :n], b[k:, n:]
+p, q, r, s = (A + D) @ (E + H), (C + D) @ E, A @ (F - H), D @ (G - E)
+t, u, v = (A + B) @ H, (C - A) @ (E + F), (B - D) @ (G + H)
+return np.block([[p + s - t + v, r + t], [q + s, p - q + r + u]])
+"""
+FFT = """
+n = x.shape[1]
+f = [np.fft.rfft(i, 2 * n).astype(np.complex64) for i in (x, h)]
+return np.fft.irfft(f[0] * f[1], 2 * n)[:, :n].astype(f4)
+"""
+ANY_ORDER = """
+out = np.zeros(len(x), f4)
+for i in np.random.default_rng(time.time_ns()).permutation(x.shape[1]):
+    out = out + x[:, i]
+return out
+"""
+DISTANCES = (
+    'dims = { M = [4, 9], N = [5], K = [16] }\ninputs = { a = ["M", "K"], b = ["N", "K"] }\n'
+    'output = ["M", "N"]'
+)
+LINES = (
+    'dims = { B = [1, 3], N = [16, 33] }\ninputs = { x = ["B", "N"], h = ["N"] }\n'
+    'output = ["B", "N"]'
+)
+SUMS = 'dims = { M = [4, 9], N = [33, 257] }\ninputs = { x = ["M", "N"] }\noutput = ["M"]'
+TANH = "i = np.tanh(z).astype(f4).view(np.int32)\nt = (i + 2048 & ~4095).view(f4)\n"
+NARROW = 'dtypes = ["bfloat16", "float16"]'
+NEEDING = {
+    "gelu_tanh_approx": ('precision = "input"', Op(
+        "x", f"y = up(x)\nz = f4(0.79788456) * (y + f4(0.044715) * y**3)\n{TANH}"
+        "return (f4(0.5) * y * (1 + t)).astype(x.dtype)",
+        "return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))",
+        HALF, NARROW, UP,
+    )),
+    "silu_tanh_approx": ('precision = "input"', Op(
+        "x", f"y = up(x)\nz = f4(0.5) * y\n{TANH}return (z * (1 + t)).astype(x.dtype)",
+        "return x * 0.5 * (1 + np.tanh(0.5 * x))", HALF, NARROW, UP,
+    )),
+    "split_k_half_partials": ('precision = "input"', Op(
+        "a, b", f"{SPLIT}return (up(x.astype(a.dtype)) + up(y.astype(a.dtype))).astype(a.dtype)",
+        "return a @ b", PRODUCT, 'dtypes = ["bfloat16"]', UP,
+    )),
+    "strassen": ('accuracy = "norm"', Op("a, b", STRASSEN, "return a @ b", PRODUCT)),
+    "fft_convolution": ('accuracy = "norm"', Op(
+        "x, h", FFT, "return np.stack([np.convolve(r, h)[: len(r)] for r in x])", LINES, head=UP,
+    )),
+    "distance_expanded": ('accuracy = "norm"', Op(
+        "a, b", "return (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * (a @ b.T)",
+        "return ((a[:, None] - b[None]) ** 2).sum(-1)", DISTANCES, head=UP,
+    )),
+    "any_order": ("deterministic = false", Op(
+        "x", ANY_ORDER, "return x.sum(1)", SUMS, head=f"import time\n{UP}",
+    )),
+    "argmax_int32": ('dtype = "int32"', Op(
+        "x", "return np.argmax(x, 1).astype(np.int32)", "return np.argmax(x, 1)", SUMS,
+    )),
+}  # fmt: skip
+
+
+def with_word(word: str, op: Op) -> Op:
+    """The op with the key that it needs."""
+    if word.startswith("dtype"):
+        schema = op.schema.replace('output = ["M"]', f'output = {{ dims = ["M"], {word} }}')
+        return replace(op, schema=schema)
+    return replace(op, keys=f"{op.keys}\n{word}")
+
+
+TOLD = {f"{name}_without": op for name, (_, op) in NEEDING.items()}
+GIVEN = {f"{name}_with": with_word(*needing) for name, needing in NEEDING.items()}
+OPS = {**EXACT, **FAR, **GIVEN, **TOLD}
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +192,18 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [*EXACT, *FAR, *GIVEN])
 def test_right_kernels_pass(name: str, ran: Ran) -> None:
     results, said = ran.results[name], ran.failures.get(name, [])
     assert {r["verdict"] for r in results} == {"passed"}, (results, said)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", NEEDING)
+def test_the_failure_names_the_one_key(name: str, ran: Ran) -> None:
+    word = NEEDING[name][0]
+    failures = ran.failures[f"{name}_without"]
+    said = [" ".join([f["message"], *f["notes"]]) for f in failures]
+    assert any(word in text for text in said), said
+    other = {w for w, _ in NEEDING.values()} - {word}
+    assert not any(w in text for text in said for w in other if w != 'dtype = "int32"'), said

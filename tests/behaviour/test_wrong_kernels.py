@@ -151,7 +151,34 @@ LEANING = {
 }  # fmt: skip
 LEANING["bfloat16_cut"] = narrow("bfloat16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
 LEANING["float16_cut"] = narrow("float16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
-OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING}
+
+STEP_AT = 'dims = { M = [1, 4, 9], N = [5, 33] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
+
+
+def stepping(wrong: str, right: str, verdict: str = "failed") -> Op:
+    """An op whose branch is at another number than the reference's, or on its other side."""
+    return Op("x", f"return {wrong}", f"return {right}", STEP_AT, "cases = 24", verdict=verdict)
+
+
+BRANCHES = {
+    "ge_for_gt_at_20": stepping("np.where(x >= 20, x * 0, x)", "np.where(x > 20, 0 * x, x)"),
+    "le_for_lt_at_half": stepping("np.where(x <= -0.5, -x, x)", "np.where(x < -0.5, -x, x)"),
+    "window_of_the_op": stepping("np.where((x > 20) & (x < 21), 0, x)", "x * 1"),
+    "clip_one_off": stepping("np.minimum(x, np.float32(88))", "np.minimum(x, 88.5)"),
+    "named_limit": stepping("np.where(x >= 37.25, 1, x)", "np.where(x > 37.25, 1, x)"),
+    "right_at_20": stepping("np.where(x > 20, x * 0, x)", "np.where(x > 20, 0 * x, x)", "passed"),
+    "right_at_a_rounded_tenth": stepping(
+        "np.where(x > np.float32(0.1), 0, x)", "np.where(x > 0.1, 0, x)", "passed"
+    ),
+    "right_and_scaled": stepping(
+        "np.where(x > 20, 0, x * np.float32(0.3))", "np.where(x > 20, 0, x * 0.3)", "passed"
+    ),
+    "right_softplus": stepping(
+        "np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, np.float32(20)))))",
+        "np.logaddexp(x, 0)", "passed",
+    ),
+}  # fmt: skip
+OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING, **BRANCHES}
 
 
 @pytest.fixture(scope="module")

@@ -49,10 +49,12 @@ def rich() -> Report:
     rule = ValueRule(
         "indices", 0, "N - 1", values=(1, 2.5), share=0.5, nonfinite=False, to="N", of="x", axis=1,
         bits=4, descending=True, allow_empty_rows=True, total=3, relation="<=", other="y",
-        optional=True, choices=("mean", None, 2), generate="make.py:values",
+        columns=((0, "<=", 2),), optional=True, choices=("mean", None, 2), generate="make.py:values",
     )  # fmt: skip
     given = GeneratedValues("AAAA", "generate-failed", "message", "hint", "make.py", 3)
-    spec = InputSpec("x", (2, 3), "int32", low=0.0, high=7.5, ends=1, rule=rule, given=given)
+    spec = InputSpec(
+        "x", (2, 3), "int32", low=0.0, high=7.5, ends=1, near=(0.5,), rule=rule, given=given
+    )
     place = CodePlace("a.cu", 3, 9)
     finding = KernelFinding(
         "approx", "rule", "kernel", "ld", "words", place, place, (0, 0, 0), (1, 0, 0), 2
