@@ -140,6 +140,8 @@ class Gpu:
             yield
         except OpError:
             raise
+        except FlowError as error:
+            raise op_error(error) from None
         except Exception as error:
             report = self.report()
             if report.problems:
@@ -388,7 +390,7 @@ class HostFunctionRunner:
         for name, array in inputs.items():
             if array.flags.writeable and buffers[name].tobytes() != array.tobytes():
                 array[...] = buffers[name]
-        made_names = [made.name for made in self._described.outputs]
+        made_names = [made.name for made in self._described.outputs] or self._program.mutates
         outputs = {n: a for n, a in buffers.items() if n in made_names or n not in inputs}
         only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
         return name_outputs(only, self._program.output_names)

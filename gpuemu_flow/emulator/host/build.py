@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +69,15 @@ class Toolkit(msgspec.Struct, frozen=True):
 def problem(slug: str, text: str, hint: str = "") -> FlowError:
     """Make an error of `exec`."""
     return FlowError(Problem(slug, text, hint))
+
+
+def no_nvcc(what: str) -> FlowError:
+    """Make the error of a source that cannot be compiled."""
+    return problem(
+        "exec-no-nvcc", f"nvcc is not on PATH, which compiles {what}",
+        "install it (for example nvidia-cuda-nvcc), or build elsewhere, with "
+        "nvcc -cudart shared -lineinfo",
+    )  # fmt: skip
 
 
 @cache
@@ -287,6 +298,15 @@ class Kept:
         self.folder = (Path(given) if given else cache_folder()) / kind / key
         self._note = self.folder / "inputs.json"
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let one process at a time build it; the others find it afterwards."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_newest(self.folder.parent, "", MOST_PROGRAMS)
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def is_current(self) -> bool:
         """Tell whether it is there, and was built from the files as they are now."""
         try:
@@ -303,8 +323,6 @@ class Kept:
 
     def keep(self, made: Path, inputs: Iterable[str]) -> None:
         """Move a file that was built here, with the digests of what went into it."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keep_newest(self.folder.parent, "", MOST_PROGRAMS)
         self._note.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             moved = Path(shutil.move(made, name))
@@ -332,11 +350,7 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
     """Compile a program of ``.cu`` files; an unchanged one is taken from the cache."""
     toolkit = find_toolkit()
     if not toolkit.nvcc:
-        raise problem(
-            "exec-no-nvcc", f"nvcc is not on PATH, which compiles {sources[0]}",
-            "install it (for example nvidia-cuda-nvcc), or give a program built elsewhere with "
-            "nvcc -cudart shared -lineinfo",
-        )  # fmt: skip
+        raise no_nvcc(str(sources[0]))
     places = [str(path.resolve()) for path in sources]
     options = [
         *([] if any(f.startswith("-O") for f in flags) else ["-O1"]),
@@ -345,9 +359,9 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
     ]
     kept = Kept("programs", digest(*compilers(toolkit), *options, "\0", *places))
     program = kept.folder / "program"
-    if kept.is_current():
-        return program
-    with tempfile.TemporaryDirectory() as name:
+    with kept.alone(), tempfile.TemporaryDirectory() as name:
+        if kept.is_current():
+            return program
         made, depends = Path(name) / "program", Path(name) / "depends"
         command = [toolkit.nvcc, *options, *_libraries(toolkit, places), *places, "-o", str(made)]
         if len(places) == 1:

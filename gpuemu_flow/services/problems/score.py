@@ -13,7 +13,10 @@ from gpuemu_flow.report.document import causes
 
 SCORE_VERSION = 1
 _JUDGES = (FailureKind.REFERENCE, FailureKind.GENERATOR)
-_LACKING = frozenset({"framework-missing", "triton-missing"})
+_LACKING = frozenset(
+    {"framework-missing", "triton-missing", "exec-no-cuda", "exec-no-nvcc", "exec-no-compiler",
+     "exec-torch"}
+)  # fmt: skip
 """Errors of a machine on which the candidate cannot run; they say nothing about the candidate."""
 
 

@@ -1,0 +1,125 @@
+"""Ops with CUDA host code: C functions of a .cu file, and extensions of PyTorch. Needs nvcc."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuemu_flow.lint.toolchain import Tool, find_tools
+
+OPS = Path(__file__).parent / "ops"
+REFERENCE = """\
+import numpy as np
+
+
+def blur(x):
+    wide = np.pad(x, 1, mode="edge")
+    return (wide[:-2] + wide[1:-1] + wide[2:]) / 3
+"""
+SCHEMA = 'schema = { inputs = { x = ["N"] }, dims = { N = [1, 100] } }'
+FUNCTIONS = ("right", "bounds", "grid", "race", "dies", "hangs", "leaves", "graph", "hidden")
+CONFIG = """\
+[project]
+name = "host"
+
+[validation]
+dtypes = ["float32"]
+cases = 3
+layouts = ["contiguous"]
+strategies = ["normal"]
+"""
+OP = """
+[[ops]]
+name = "{name}"
+op = {program}
+reference = "{reference}"
+timeout = 20
+{more}
+{schema}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvcc() -> None:
+    if not isinstance(find_tools().first("nvcc"), Tool):
+        pytest.skip("nvcc was not found")
+
+
+def host(function: str, more: str = "") -> str:
+    return f'{{ kind = "cuda", file = "ops/blur.cu", function = "{function}"{more} }}'
+
+
+def workspace(folder: Path, *ops: str) -> Path:
+    shutil.copytree(OPS, folder / "ops")
+    (folder / "reference.py").write_text(REFERENCE)
+    (folder / "gpuemu.toml").write_text(CONFIG + "".join(ops))
+    return folder
+
+
+def run(folder: Path, *words: str) -> dict[str, dict[str, Any]]:
+    """Run the workspace; return the results by the ops' names."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", *(words or ("run",)), "--format", "json"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return {one["op"]: one for one in json.loads(done.stdout)["results"]}
+
+
+def said(result: dict[str, Any]) -> str:
+    return json.dumps(result["failures"])
+
+
+def line_of(mark: str, file: str = "blur.cu") -> str:
+    lines = (OPS / file).read_text().splitlines()
+    return f"{file}:{next(n for n, text in enumerate(lines, 1) if f'line: {mark}' in text)}"
+
+
+@pytest.mark.ci
+def test_host_functions_are_judged_and_what_they_do_wrong_is_found(tmp_path: Path) -> None:
+    plain = [
+        OP.format(name=f, program=host(f), reference="reference.py:blur", more="", schema=SCHEMA)
+        for f in FUNCTIONS
+    ]
+    described = OP.format(
+        name="in_place", program=host("in_place", ', args = ["x", { i64 = "N" }]'),
+        reference="reference.py:blur", more='mutates = ["x"]', schema=SCHEMA,
+    )  # fmt: skip
+    results = run(workspace(tmp_path, *plain, described))
+    verdicts = {name: result["verdict"] for name, result in results.items()}
+    assert verdicts == {
+        "right": "passed", "bounds": "failed", "grid": "failed", "race": "failed",
+        "dies": "error", "hangs": "error", "leaves": "error", "graph": "error",
+        "hidden": "error", "in_place": "passed",
+    }, results  # fmt: skip
+    assert f"memcheck: {line_of('bounds')} ld.global reads" in said(results["bounds"])
+    assert f"initcheck: {line_of('grid')} cudaMemcpy" in said(results["grid"])
+    assert f"racecheck: {line_of('race')} ld.shared reads" in said(results["race"])
+    assert "op-crashed" in said(results["dies"])
+    assert "op-timeout" in said(results["hangs"])
+    assert "op-crashed" in said(results["leaves"])
+    assert f"{line_of('graph')}: cudaGraphCreate is not supported" in said(results["graph"])
+    assert "that C can call" in said(results["hidden"])
+    # a header is an input
+    (tmp_path / "ops" / "blur.cuh").write_text("#pragma once\n#define WEIGHT 4\n")
+    assert run(tmp_path, "run", "right")["right"]["verdict"] == "failed"
+    (tmp_path / "ops" / "blur.cuh").write_text("#pragma once\n#define WEIGHT 3\n")
+    assert run(tmp_path, "run", "right")["right"]["verdict"] == "passed"
+
+
+def test_a_host_function_takes_no_launch(tmp_path: Path) -> None:
+    program = host("right", ", grid = [1]")
+    folder = workspace(tmp_path, OP.format(
+        name="both", program=program, reference="reference.py:blur", more="", schema=SCHEMA,
+    ))  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "run"], cwd=folder, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "has both function and grid" in done.stdout + done.stderr
