@@ -123,3 +123,31 @@ def test_a_host_function_takes_no_launch(tmp_path: Path) -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "has both function and grid" in done.stdout + done.stderr
+
+
+def test_init_shows_a_host_function_that_passes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpuemu_flow", "init", "--framework", "cuda"]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    file = tmp_path / "gpuemu.toml"
+    lines = file.read_text().splitlines()
+    shown = next(line for line in lines if "softmax_rows" in line).removeprefix("# ")
+    at = next(n for n, line in enumerate(lines) if line.startswith('op = { kind = "cuda"'))
+    lines[at] = shown
+    file.write_text("\n".join(lines) + "\n")
+    assert run(tmp_path, "run", "compare:softmax:float32")["softmax"]["verdict"] == "passed"
+
+
+def test_what_a_host_function_needs_is_said_in_one_line(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, OP.format(
+        name="right", program=host("right"), reference="reference.py:blur", more="",
+        schema=SCHEMA,
+    ))  # fmt: skip
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"], cwd=folder,
+        capture_output=True, text=True, check=False,
+        env={"PATH": str(empty), "HOME": str(tmp_path), "CUDA_HOME": str(empty)},
+    )  # fmt: skip
+    text = json.dumps(json.loads(done.stdout)["results"])
+    assert "exec-no-compiler" in text and "install g++" in text
