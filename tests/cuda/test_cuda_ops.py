@@ -69,11 +69,11 @@ def run(folder: Path, *words: str) -> dict[str, dict[str, Any]]:
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout, done.stderr
-    return {one["op"]: one for one in json.loads(done.stdout)["results"]}
-
-
-def said(result: dict[str, Any]) -> str:
-    return json.dumps(result["failures"])
+    report = json.loads(done.stdout)
+    found = {one["op"]: {**one, "said": ""} for one in report["results"]}
+    for failure in report["failures"]:
+        found[failure["op"]]["said"] += json.dumps(failure)
+    return found
 
 
 def line_of(mark: str, file: str = "blur.cu") -> str:
@@ -98,14 +98,14 @@ def test_host_functions_are_judged_and_what_they_do_wrong_is_found(tmp_path: Pat
         "dies": "error", "hangs": "error", "leaves": "error", "graph": "error",
         "hidden": "error", "in_place": "passed",
     }, results  # fmt: skip
-    assert f"memcheck: {line_of('bounds')} ld.global reads" in said(results["bounds"])
-    assert f"initcheck: {line_of('grid')} cudaMemcpy" in said(results["grid"])
-    assert f"racecheck: {line_of('race')} ld.shared reads" in said(results["race"])
-    assert "op-crashed" in said(results["dies"])
-    assert "op-timeout" in said(results["hangs"])
-    assert "op-crashed" in said(results["leaves"])
-    assert f"{line_of('graph')}: cudaGraphCreate is not supported" in said(results["graph"])
-    assert "that C can call" in said(results["hidden"])
+    assert f"memcheck: {line_of('bounds')} ld.global reads" in results["bounds"]["said"]
+    assert f"initcheck: {line_of('grid')} cudaMemcpy" in results["grid"]["said"]
+    assert f"racecheck: {line_of('race')} ld.shared reads" in results["race"]["said"]
+    assert "op-crashed" in results["dies"]["said"]
+    assert "op-timeout" in results["hangs"]["said"]
+    assert "op-crashed" in results["leaves"]["said"]
+    assert f"{line_of('graph')}: cudaGraphCreate is not supported" in results["graph"]["said"]
+    assert "that C can call" in results["hidden"]["said"]
     # a header is an input
     (tmp_path / "ops" / "blur.cuh").write_text("#pragma once\n#define WEIGHT 4\n")
     assert run(tmp_path, "run", "right")["right"]["verdict"] == "failed"
@@ -149,5 +149,5 @@ def test_what_a_host_function_needs_is_said_in_one_line(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False,
         env={"PATH": str(empty), "HOME": str(tmp_path), "CUDA_HOME": str(empty)},
     )  # fmt: skip
-    text = json.dumps(json.loads(done.stdout)["results"])
+    text = json.dumps(json.loads(done.stdout)["failures"])
     assert "exec-no-compiler" in text and "install g++" in text

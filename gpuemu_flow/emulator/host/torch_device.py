@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from gpuemu_flow.emulator.host.build import (
     Kept,
     digest,
     no_nvcc,
+    run_by,
     runtime_library,
 )
 from gpuemu_flow.emulator.host.torch_build import Home, make_home
@@ -154,17 +154,29 @@ def _patch_extensions(extension: Any) -> None:
                         object_file.unlink()  # ninja compares times, which a header may have kept
                 made.unlink(missing_ok=True)
                 build(**options)
-                kept.keep(made, _headers(build_directory))
+                folders = {str(source.parent.absolute()) for source in sources}
+                folders |= {str(Path(p).absolute()) for p in options["extra_include_paths"] or ()}
+                kept.keep(made, _headers(build_directory), sorted(folders - {build_directory}))
         made.unlink(missing_ok=True)
         made.symlink_to(kept.folder / made.name)
 
     extension.load_inline = load_inline
+    extension._run_ninja_build = _run_ninja
     extension._write_ninja_file_and_build_library = build_once
     if BUILD_FOLDER in os.environ:  # in a sandbox, where a program's own folder is not writable
         extension._get_build_directory = _scratch_folder
         for name in ("load", "load_inline"):
             setattr(extension, name, _without_folder(getattr(extension, name)))
     _patch_locks()
+
+
+def _run_ninja(build_directory: str, verbose: bool, error_prefix: str) -> None:
+    command = ["ninja", "-v", *(["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else [])]
+    ran = run_by[-1](command, build_directory)
+    if ran.code:
+        raise RuntimeError(f"{error_prefix}: {ran.said}")
+    if verbose:
+        print(ran.said, file=sys.stderr)
 
 
 def _patch_locks() -> None:
@@ -246,8 +258,6 @@ def _headers(folder: str) -> list[str]:
     """List the headers that were compiled in a build folder, as ninja knows them."""
     if not Path(folder, "build.ninja").exists():
         return []
-    done = subprocess.run(
-        ["ninja", "-t", "deps"], capture_output=True, text=True, cwd=folder, check=False
-    )
-    found = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    ran = run_by[-1](["ninja", "-t", "deps"], folder)
+    found = [line.strip() for line in ran.said.splitlines() if line.startswith("    ")]
     return [header for header in found if not header.startswith(f"{folder}/")]
