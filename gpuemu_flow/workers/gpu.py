@@ -350,9 +350,11 @@ def read_signature(source: str, function: str) -> list[Parameter] | None:
         return None
     parameters = []
     for said in filter(None, (part.strip() for part in found[1].split(","))):
-        named = re.fullmatch(rf"(.+?)({_WORD})\s*(\[\s*\d*\s*\])?", said, re.S)
-        if named is None or said == "void":
+        named = re.fullmatch(rf"(.+?[\s*])({_WORD})\s*(\[\s*\d*\s*\])?", said, re.S)
+        if said == "void":
             continue
+        if named is None:  # without a name, as by float*
+            return None
         words = re.findall(rf"{_WORD}|\*", re.sub(r"__restrict__|\brestrict\b", "", named[1]))
         pointer = "*" in words or named[3] is not None
         kind = " ".join(w for w in words if w not in ("const", "*"))

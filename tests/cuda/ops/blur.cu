@@ -33,9 +33,9 @@ void right(const float* x, float* y, int n) { any(x, y, n, RIGHT); }
 void bounds(const float* x, float* y, int n) { any(x, y, n, BOUNDS); }
 void grid(const float* x, float* y, int n) { any(x, y, n, GRID); }
 void race(const float* x, float* y, int n) { any(x, y, n, RACE); }
-void dies(const float*, float*, int) { abort(); }
-void hangs(const float*, float*, int) { for (volatile int i = 0;; i = i) {} }
-void leaves(const float*, float*, int) { exit(0); }
+void dies(const float* x, float* y, int n) { abort(); }
+void hangs(const float* x, float* y, int n) { for (volatile int i = 0;; i = i) {} }
+void leaves(const float* x, float* y, int n) { exit(0); }
 void graph(const float* x, float* y, int n) {
   cudaGraph_t made;
   any(x, y, n, RIGHT);
