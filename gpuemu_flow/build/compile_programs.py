@@ -153,12 +153,12 @@ class ProgramCompiler:
         if ref.kind != "cuda-host":
             if ref.kind not in ("torch", "callable"):
                 return ""
-            starts = [*ref.files]
+            starts = [*ref.files, *((ref.loads,) if ref.loads else ())]
             found = self._sources.module_file(ref.module) if ref.module else None
             starts += [found] if found is not None else []
             if not any(map(self._sources.uses_cuda, starts)):
                 return ""
-        place = f"{self._config.root}\0{ref.path or ref.module}"
+        place = f"{self._config.root}\0{ref.loads or ref.path or ref.module}"
         return f"{self._builds}/{digest_bytes(place.encode())[:32]}"
 
     def _framework(self, ref: ProgramRef) -> str:

@@ -78,6 +78,8 @@ def with_loaded(
         key: next((word for word in words if word.encode() in content), "")
         for key, words in wanted.items()
     }
+    if b"cpp_extension" in content and not found["skip_if"]:
+        return ref  # it brings its kernels itself, to the emulated GPU
     if found["skip_if"]:
         ref = replace(ref, skip=f"{relative} holds {shown(found['skip_if'])} (skip_if)")
     return replace(ref, kind="triton") if found["triton_if"] else ref

@@ -225,6 +225,7 @@ def plain_variable(symbol: str) -> str:
     """Return a static variable's plain name from its symbol; return other text unchanged."""
     if not symbol.startswith("_ZZ"):
         return symbol
+    symbol = symbol.partition("_$_")[0]  # nvcc's number of a variable of that name
     for start in range(len(symbol) - 1, 2, -1):
         match = _LAST.match(symbol, start)
         if match is not None and int(match.group(1)) == len(match.group(2)):

@@ -14,7 +14,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +27,11 @@ from gpuemu_flow.emulator.described import DescribedLaunches, ScalarText, Struct
 from gpuemu_flow.emulator.host import torch_device
 from gpuemu_flow.emulator.host.build import (
     BUILD_FOLDER,
+    Ran,
     build_program,
     find_toolkit,
+    run_by,
+    run_here,
     runtime_folder,
     runtime_library,
 )
@@ -36,7 +39,7 @@ from gpuemu_flow.emulator.host.run import serve
 from gpuemu_flow.emulator.host.session import HostReport, Options
 from gpuemu_flow.emulator.host.torch_build import make_home
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNINITIALISED, WRITTEN
-from gpuemu_flow.model.decoding import known
+from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.expressions import ExpressionError, compute
 from gpuemu_flow.model.kernel_findings import CodePlace
@@ -82,28 +85,65 @@ def start_gpu(program: Program) -> None:
         libraries = runtime_library(runtime_folder(find_toolkit()))
     except FlowError as error:
         raise op_error(error) from None
+    run_by.append(_Builder().run)
     _serve_in_child(Options(quiet=True, arch=int(os.environ.get("GPUEMU_ARCH", "80"))), program)
     libraries[1].gpuemu_share_all()  # now: the program's memory may be limited later
 
 
 def _serve_in_child(options: Options, program: Program) -> None:
+    def answer(ours: socket.socket) -> None:
+        keep_user_cache(program.gpu_folder)  # an op must not write what others load
+        serve(ours, options)
+
+    os.environ["GPUEMU_FD"] = str(keep_high(_child(answer).detach()))
+
+
+def _child(answer: Callable[[socket.socket], None]) -> socket.socket:
+    """Fork a process that answers at the other end of a socket, and ends with this one."""
     theirs, ours = socket.socketpair()
     parent = os.getpid()
     if os.fork():
         ours.close()
-        os.environ["GPUEMU_FD"] = str(keep_high(theirs.detach()))
-        return
+        return theirs
     try:
         limits.die_with_parent(parent)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         fd = ours.detach()
         limits.close_all_but({0, 1, 2, fd})
-        keep_user_cache(program.gpu_folder)  # an op must not write what others load
-        serve(socket.socket(fileno=fd), options)
+        answer(socket.socket(fileno=fd))
     except BaseException as error:
-        print(f"gpuemu-flow: the emulator failed: {error!r}", file=sys.stderr, flush=True)
+        print(f"gpuemu-flow: the emulated GPU failed: {error!r}", file=sys.stderr, flush=True)
     finally:
         os._exit(0)
+
+
+class _Builder:
+    """Runs compilers behind the same wall, in a process whose files are not recorded.
+
+    A compiler opens thousands of headers, and each would wait for the record. The worker reads what
+    matters of them afterwards: `Kept` lists it.
+    """
+
+    def __init__(self) -> None:
+        self._socket = _child(self._answer)
+        os.set_inheritable(self._socket.fileno(), False)
+
+    @staticmethod
+    def _answer(ours: socket.socket) -> None:
+        stream = ours.makefile("rwb")
+        while line := stream.readline():
+            command, folder, environ = msgspec.json.decode(line)
+            os.environ.update(environ)
+            stream.write(msgspec.json.encode(run_here(command, folder)) + b"\n")
+            stream.flush()
+
+    def run(self, command: Sequence[str], folder: str | None) -> Ran:
+        """Run a compiler in a folder, with this process's environment."""
+        request = (list(command), folder or str(Path.cwd()), dict(os.environ))
+        stream = self._socket.makefile("rwb")
+        stream.write(msgspec.json.encode(request) + b"\n")
+        stream.flush()
+        return convert(msgspec.json.decode(stream.readline()), Ran)
 
 
 class Gpu:
@@ -140,6 +180,8 @@ class Gpu:
             yield
         except OpError:
             raise
+        except FlowError as error:
+            raise op_error(error) from None
         except Exception as error:
             report = self.report()
             if report.problems:
@@ -308,9 +350,11 @@ def read_signature(source: str, function: str) -> list[Parameter] | None:
         return None
     parameters = []
     for said in filter(None, (part.strip() for part in found[1].split(","))):
-        named = re.fullmatch(rf"(.+?)({_WORD})\s*(\[\s*\d*\s*\])?", said, re.S)
-        if named is None or said == "void":
+        named = re.fullmatch(rf"(.+?[\s*])({_WORD})\s*(\[\s*\d*\s*\])?", said, re.S)
+        if said == "void":
             continue
+        if named is None:  # without a name, as by float*
+            return None
         words = re.findall(rf"{_WORD}|\*", re.sub(r"__restrict__|\brestrict\b", "", named[1]))
         pointer = "*" in words or named[3] is not None
         kind = " ".join(w for w in words if w not in ("const", "*"))
@@ -388,7 +432,7 @@ class HostFunctionRunner:
         for name, array in inputs.items():
             if array.flags.writeable and buffers[name].tobytes() != array.tobytes():
                 array[...] = buffers[name]
-        made_names = [made.name for made in self._described.outputs]
+        made_names = [made.name for made in self._described.outputs] or self._program.mutates
         outputs = {n: a for n, a in buffers.items() if n in made_names or n not in inputs}
         only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
         return name_outputs(only, self._program.output_names)

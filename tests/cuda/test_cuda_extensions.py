@@ -68,3 +68,31 @@ def test_what_published_extensions_use_works(tmp_path: Path) -> None:
 def test_pytorchs_own_operators_run_on_the_device(tmp_path: Path) -> None:
     code, said, found = run("operators.py", tmp_path=tmp_path)
     assert (code, found) == (0, []) and "PASSED" in said, said
+
+
+def marks(name: str, mistake: str) -> list[str]:
+    """Return FILE:LINE of the lines that are marked for a mistake; none if its values tell."""
+    lines = (EXTENSIONS / "published.py").read_text().splitlines()
+    return [
+        f"published.py:{number} "
+        for number, line in enumerate(lines, 1)
+        if f"{name} {mistake}" in line.partition("// line: ")[2].split(", ")
+    ]
+
+
+def test_published_styles_pass_and_each_of_their_mistakes_is_found(tmp_path: Path) -> None:
+    code, said, _ = run("published.py", tmp_path=tmp_path)
+    rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert code == 0 and len(rows) == 4 * 19, said
+    missed = []
+    for row in rows:
+        found, places = row["found"], marks(row["name"], row["mistake"])
+        if not row["mistake"]:
+            good = row["right"] and not found
+        elif places:
+            good = any(place in text for place in places for text in found)
+        else:
+            good = bool(found) or not row["right"]
+        if not good or row["problems"]:
+            missed.append(row)
+    assert not missed, missed

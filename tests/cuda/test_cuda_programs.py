@@ -7,7 +7,6 @@ cases of a file; the cache keeps them for the next run of the tests.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,11 +14,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+<<<<<<< HEAD
 from whole import sample
+=======
+from msgspec.structs import replace
+>>>>>>> cuda
 
 from gpuemu_flow.cli.main import cli
-from gpuemu_flow.emulator.host.run import Device, prepare
-from gpuemu_flow.emulator.host.session import Options
+from gpuemu_flow.emulator.host import build
 from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -43,9 +45,18 @@ CASES = {
         "barrier", "pipeline", "branches", "functors", "queues", "pairs", "launches",
         "pointers",
     ), ""),
+    "benchmarks": {
+        "bfs": "memcheck", "hotspot": "racecheck", "lud": "racecheck", "nw": "racecheck",
+        "srad": "initcheck", "backprop": "memcheck", "kmeans": "racecheck",
+        "pathfinder": "racecheck", "sdk_reduction": "memcheck", "bitonic": "memcheck",
+        "convolution": "initcheck", "scans": "initcheck",
+    },
 }  # fmt: skip
 ALL = [(file, case) for file, cases in CASES.items() for case in cases]
-OUTSIDE = {"unwritten": ("common.h", "cudaMemcpy(x.data()")}
+OUTSIDE = {
+    "unwritten": ("common.h", "cudaMemcpy(x.data()"),
+    "srad": ("common.h", "cudaMemcpy(x.data()"),
+}
 """Cases whose mistake shows elsewhere than at the marked line."""
 
 
@@ -163,15 +174,34 @@ def test_what_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
     assert 'identifier "missing" is undefined' in str(done.exception)
 
 
-def test_a_process_may_be_given_its_connection(tmp_path: Path) -> None:
-    device = Device(Options(quiet=True))
-    theirs = device.connect()
-    environment = device.environment(os.environ)
-    del environment["GPUEMU_SOCKET"]
-    environment["GPUEMU_FD"] = str(theirs.fileno())
-    command = [prepare(str(PROGRAMS / "memory.cu"), [], 80), "freed", "bug"]
-    subprocess.run(command, env=environment, pass_fds=[theirs.fileno()], check=True)
-    theirs.close()
-    report = device.finish()
-    device.close()
-    assert [finding.check for finding in report.findings] == ["mem"]
+def test_programs_built_otherwise_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    source, nvcc = tmp_path / "one.cu", find_tools().first("nvcc")
+    assert isinstance(nvcc, Tool)
+    source.write_text(
+        "__global__ void k() {}\nint main() { k<<<1, 1>>>(); return cudaDeviceSynchronize(); }\n"
+    )
+    static, machine = tmp_path / "static", tmp_path / "machine"
+    subprocess.run([nvcc.path, "-cudart", "static", source, "-o", static], check=True)
+    done = CliRunner().invoke(cli, ["exec", str(static)])
+    assert "exec-static" in str(done.exception) and "-cudart shared" in str(done.exception)
+    flags = ["-cudart", "shared", "-gencode", "arch=compute_80,code=sm_80"]
+    subprocess.run([nvcc.path, *flags, source, "-o", machine], check=True)
+    code, report = run(str(machine), tmp_path=tmp_path)
+    assert code != 0
+    assert "machine code for sm_80 only, no PTX" in report["problems"][0]
+    assert "code=compute_" in report["problems"][0]
+
+
+def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "one.cu"
+    source.write_text("int main() { return 0; }\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "exec", str(source)], capture_output=True, text=True,
+        check=False, env={"PATH": str(tmp_path), "HOME": str(tmp_path)},
+    )  # fmt: skip
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("exec-no-compiler: ") and "install g++" in line
+    toolkit = build.find_toolkit()
+    monkeypatch.setattr(build, "find_toolkit", lambda: replace(toolkit, nvcc=""))
+    done = CliRunner().invoke(cli, ["exec", str(source)])
+    assert "exec-no-nvcc" in str(done.exception) and "install it" in str(done.exception)

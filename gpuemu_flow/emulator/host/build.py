@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -67,6 +69,15 @@ class Toolkit(msgspec.Struct, frozen=True):
 def problem(slug: str, text: str, hint: str = "") -> FlowError:
     """Make an error of `exec`."""
     return FlowError(Problem(slug, text, hint))
+
+
+def no_nvcc(what: str) -> FlowError:
+    """Make the error of a source that cannot be compiled."""
+    return problem(
+        "exec-no-nvcc", f"nvcc is not on PATH, which compiles {what}",
+        "install it (for example nvidia-cuda-nvcc), or build elsewhere, with "
+        "nvcc -cudart shared -lineinfo",
+    )  # fmt: skip
 
 
 @cache
@@ -177,19 +188,35 @@ def digest(*parts: bytes | str) -> str:
     return made.hexdigest()[:32]
 
 
-def run_tool(command: Sequence[str], what: str, folder: Path | None = None) -> None:
+class Ran(msgspec.Struct):
+    """How a compiler ended, and what it said."""
+
+    code: int
+    said: str
+
+
+def run_here(command: Sequence[str], folder: str | None) -> Ran:
+    """Run a compiler as a child of this process."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS,
-            check=False, stdin=subprocess.DEVNULL, cwd=folder,
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            timeout=COMPILE_SECONDS, check=False, stdin=subprocess.DEVNULL, cwd=folder,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise problem("exec-build", f"{what} took more than {COMPILE_SECONDS} s") from None
+        return Ran(1, f"{command[0]} took more than {COMPILE_SECONDS} s")
     except OSError as error:
-        raise problem("exec-build", f"{command[0]} cannot be started: {error.strerror}") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip())[-4000:]
-        raise problem("exec-build", f"{what} failed:\n{said}")
+        return Ran(1, f"{command[0]} cannot be started: {error.strerror}")
+    return Ran(done.returncode, done.stdout.strip())
+
+
+run_by: list[Callable[[Sequence[str], str | None], Ran]] = [run_here]
+"""What runs compilers: the last one; a worker's own process has each open of a file recorded."""
+
+
+def run_tool(command: Sequence[str], what: str, folder: Path | None = None) -> None:
+    ran = run_by[-1](command, str(folder) if folder else None)
+    if ran.code:
+        raise problem("exec-build", f"{what} failed:\n{ran.said[-4000:]}")
 
 
 def runtime_folder(toolkit: Toolkit) -> Path:
@@ -287,6 +314,15 @@ class Kept:
         self.folder = (Path(given) if given else cache_folder()) / kind / key
         self._note = self.folder / "inputs.json"
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let one process at a time build it; the others find it afterwards."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_newest(self.folder.parent, "", MOST_PROGRAMS)
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def is_current(self) -> bool:
         """Tell whether it is there, and was built from the files as they are now."""
         try:
@@ -301,17 +337,22 @@ class Kept:
         given = (str(find_toolkit().include), "/usr/", str(cache_folder()), str(NATIVE.parent))
         return [h for h in headers if not h.startswith(given) and "/site-packages/torch/" not in h]
 
-    def keep(self, made: Path, inputs: Iterable[str]) -> None:
-        """Move a file that was built here, with the digests of what went into it."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keep_newest(self.folder.parent, "", MOST_PROGRAMS)
+    def keep(self, made: Path, inputs: Iterable[str], folders: Iterable[str] = ()) -> None:
+        """Move a file that was built here, with the digests of what went into it.
+
+        Headers that would be found first in one of the include `folders` must stay absent.
+        """
+        used = [os.path.normpath(path) for path in self.own(inputs)]
+        around = [os.path.normpath(folder) for folder in folders]
+        names = {os.path.relpath(p, f) for p in used for f in around if p.startswith(f"{f}/")}
+        used += [f"{folder}/{name}" for folder in around for name in sorted(names)]
         self._note.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             moved = Path(shutil.move(made, name))
             moved.replace(self.folder / made.name)
             note = Path(name) / "note"
             note.write_bytes(
-                msgspec.json.encode(_Built({path: _file_digest(path) for path in self.own(inputs)}))
+                msgspec.json.encode(_Built({path: _file_digest(path) for path in used}))
             )
             note.replace(self._note)
 
@@ -332,11 +373,7 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
     """Compile a program of ``.cu`` files; an unchanged one is taken from the cache."""
     toolkit = find_toolkit()
     if not toolkit.nvcc:
-        raise problem(
-            "exec-no-nvcc", f"nvcc is not on PATH, which compiles {sources[0]}",
-            "install it (for example nvidia-cuda-nvcc), or give a program built elsewhere with "
-            "nvcc -cudart shared -lineinfo",
-        )  # fmt: skip
+        raise no_nvcc(str(sources[0]))
     places = [str(path.resolve()) for path in sources]
     options = [
         *([] if any(f.startswith("-O") for f in flags) else ["-O1"]),
@@ -345,9 +382,9 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
     ]
     kept = Kept("programs", digest(*compilers(toolkit), *options, "\0", *places))
     program = kept.folder / "program"
-    if kept.is_current():
-        return program
-    with tempfile.TemporaryDirectory() as name:
+    with kept.alone(), tempfile.TemporaryDirectory() as name:
+        if kept.is_current():
+            return program
         made, depends = Path(name) / "program", Path(name) / "depends"
         command = [toolkit.nvcc, *options, *_libraries(toolkit, places), *places, "-o", str(made)]
         if len(places) == 1:
@@ -357,8 +394,15 @@ def build_program(sources: Sequence[Path], flags: Sequence[str], arch: int) -> P
         if depends.is_file():
             text = depends.read_text(errors="replace").replace("\\\n", " ").partition(":")[2]
             inputs += re.findall(r"(?:[^\s\\]|\\.)+", text)
-        kept.keep(made, inputs)
+        folders = [*(str(Path(place).parent) for place in places), *_include_folders(flags)]
+        kept.keep(made, inputs, folders)
     return program
+
+
+def _include_folders(flags: Sequence[str]) -> list[str]:
+    """List the folders that flags such as ``-Iinclude`` and ``-I include`` name."""
+    words = " ".join(flags).replace("-I ", "-I").split()
+    return [str(Path(word[2:]).absolute()) for word in words if word.startswith("-I")]
 
 
 def _libraries(toolkit: Toolkit, sources: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -69,12 +70,19 @@ class Places:
 
     def of(self, addresses: tuple[int, ...]) -> CodePlace:
         """Return the first place that is the program's own, not a header's of CUDA."""
+        return next(self._own(addresses), CodePlace())
+
+    def of_launch(self, addresses: tuple[int, ...]) -> CodePlace:
+        """Return the place of a launch: nvcc's function that makes it has the kernel's own line."""
+        stub = self.of(addresses)
+        return next((place for place in self._own(addresses) if place != stub), stub)
+
+    def _own(self, addresses: tuple[int, ...]) -> Iterator[CodePlace]:
         self._look_up([a for a in addresses if a not in self._known])
         for address in addresses:
             for place in self._known.get(address, ()):
                 if place.line and not any(part in place.file for part in _FOREIGN):
-                    return place
-        return CodePlace()
+                    yield place
 
     def allocated(self, addresses: tuple[int, ...]) -> Allocated:
         """Read the line of an allocation: ``cudaMalloc(&d_x, n * sizeof(float))`` is ``d_x``."""

@@ -423,7 +423,7 @@ class Session:
             finding = found.typed()
             if _is_of_cuda(finding):
                 continue
-            where = self._places.of(sites)
+            where = self._places.of_launch(sites)
             self._add(
                 replace(finding, kernel=_plain(finding.kernel)),
                 f"{_plain(finding.kernel)}<<<{_size(grid)}, {_size(block)}>>>"

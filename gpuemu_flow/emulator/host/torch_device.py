@@ -11,14 +11,20 @@ import importlib.util
 import inspect
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.emulator.host.build import BUILD_FOLDER, Kept, digest, runtime_library
+from gpuemu_flow.emulator.host.build import (
+    BUILD_FOLDER,
+    Kept,
+    digest,
+    no_nvcc,
+    run_by,
+    runtime_library,
+)
 from gpuemu_flow.emulator.host.torch_build import Home, make_home
 from gpuemu_flow.emulator.host.torch_cuda import cuda_patches
 
@@ -34,6 +40,8 @@ def load(torch_folder: str) -> None:
     home = make_home(Path(torch_folder))
     runtime, core = runtime_library(home.runtime)
     ctypes.CDLL(f"{torch_folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
+    # PyTorch's own brings it: extensions use it without naming it to the linker.
+    ctypes.CDLL(str(home.runtime / "libcublas.so"), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(home.device), ctypes.RTLD_GLOBAL)
     _loaded.append((home, runtime, core))
     os.environ["CUDA_HOME"] = str(home.folder)
@@ -105,8 +113,6 @@ class _ExtensionFinder:
 
 
 def _patch_extensions(extension: Any) -> None:
-    from torch.utils.file_baton import FileBaton  # noqa: PLC0415
-
     home = _loaded[0][0]
     extension.CUDA_HOME = str(home.folder)
     inline, build = extension.load_inline, extension._write_ninja_file_and_build_library
@@ -128,6 +134,8 @@ def _patch_extensions(extension: Any) -> None:
     def build_once(name: str, build_directory: str, **options: Any) -> None:
         """Build a library, or take it from the cache if all that went into it is unchanged."""
         options = {**options, "name": name, "build_directory": build_directory}
+        if options["with_cuda"] and not home.toolkit.nvcc:
+            raise no_nvcc(f"the extension {name}")
         if options["is_standalone"]:
             build(**options)
             return
@@ -139,22 +147,41 @@ def _patch_extensions(extension: Any) -> None:
             *(source.name for source in sources), *(source.read_bytes() for source in sources),
         ))  # fmt: skip
         made = Path(build_directory) / f"{name}.so"
-        if not kept.is_current():
-            if kept.own(_headers(build_directory)):
-                for object_file in Path(build_directory).glob("*.o"):
-                    object_file.unlink()  # ninja compares times, which a header may have kept
-            made.unlink(missing_ok=True)
-            build(**options)
-            kept.keep(made, _headers(build_directory))
+        with kept.alone():
+            if not kept.is_current():
+                if kept.own(_headers(build_directory)):
+                    for object_file in Path(build_directory).glob("*.o"):
+                        object_file.unlink()  # ninja compares times, which a header may have kept
+                made.unlink(missing_ok=True)
+                build(**options)
+                folders = {str(source.parent.absolute()) for source in sources}
+                folders |= {str(Path(p).absolute()) for p in options["extra_include_paths"] or ()}
+                kept.keep(made, _headers(build_directory), sorted(folders - {build_directory}))
         made.unlink(missing_ok=True)
         made.symlink_to(kept.folder / made.name)
 
     extension.load_inline = load_inline
+    extension._run_ninja_build = _run_ninja
     extension._write_ninja_file_and_build_library = build_once
     if BUILD_FOLDER in os.environ:  # in a sandbox, where a program's own folder is not writable
         extension._get_build_directory = _scratch_folder
         for name in ("load", "load_inline"):
             setattr(extension, name, _without_folder(getattr(extension, name)))
+    _patch_locks()
+
+
+def _run_ninja(build_directory: str, verbose: bool, error_prefix: str) -> None:
+    command = ["ninja", "-v", *(["-j", os.environ["MAX_JOBS"]] if "MAX_JOBS" in os.environ else [])]
+    ran = run_by[-1](command, build_directory)
+    if ran.code:
+        raise RuntimeError(f"{error_prefix}: {ran.said}")
+    if verbose:
+        print(ran.said, file=sys.stderr)
+
+
+def _patch_locks() -> None:
+    from torch.utils.file_baton import FileBaton  # noqa: PLC0415
+
     acquire = FileBaton.try_acquire
 
     def try_acquire(baton: Any) -> bool:
@@ -231,8 +258,6 @@ def _headers(folder: str) -> list[str]:
     """List the headers that were compiled in a build folder, as ninja knows them."""
     if not Path(folder, "build.ninja").exists():
         return []
-    done = subprocess.run(
-        ["ninja", "-t", "deps"], capture_output=True, text=True, cwd=folder, check=False
-    )
-    found = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    ran = run_by[-1](["ninja", "-t", "deps"], folder)
+    found = [line.strip() for line in ran.said.splitlines() if line.startswith("    ")]
     return [header for header in found if not header.startswith(f"{folder}/")]

@@ -130,4 +130,17 @@ softmax(const float* __restrict__ x, float* __restrict__ y, int columns) {
   const float total = partial[0];
   for (int i = thread; i < columns; i += kThreads) out[i] = expf(row[i] - largest) / total;
 }
+
+// The host function: its parameters are inputs (x), outputs (y) and sizes of the schema (m, n).
+extern "C" void softmax_rows(const float* x, float* y, int m, int n) {
+  const size_t bytes = sizeof(float) * m * n;
+  float *device_x, *device_y;
+  cudaMalloc(&device_x, bytes);
+  cudaMalloc(&device_y, bytes);
+  cudaMemcpy(device_x, x, bytes, cudaMemcpyHostToDevice);
+  softmax<<<m, kThreads>>>(device_x, device_y, n);
+  cudaMemcpy(y, device_y, bytes, cudaMemcpyDeviceToHost);
+  cudaFree(device_x);
+  cudaFree(device_y);
+}
 """

@@ -116,6 +116,11 @@ _CUDA_PROGRAM = """\
 { kind = "cuda", kernel = "softmax_kernel", entry = "softmax", grid = ["M"], block = [128], \
 args = ["x", "y", { i32 = "N" }], outputs = { y = ["M", "N"] } }"""
 
+_CUDA_HOST = """\
+# Or run the whole host function, which allocates, copies and launches; nvcc compiles it:
+# op = { kind = "cuda", file = "scripts/kernels/softmax.cu", function = "softmax_rows" }
+"""
+
 _KERNEL = """
 # Built by nvcc, linted, and run by the op of its name; all of it is skipped, and counted as such,
 # where there is no nvcc.
@@ -186,7 +191,7 @@ def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
 def _op_table(op: Op, framework: Framework) -> str:
     program, more = f'"scripts/{op.name}.py:{op.name}"', ""
     if (framework.name, op.name) == _COMPILED:
-        program, more = _CUDA_PROGRAM, 'dtypes = ["float32"]\n'
+        program, more = _CUDA_PROGRAM, _CUDA_HOST + 'dtypes = ["float32"]\n'
     if framework.name == "triton":
         program = f'{{ kind = "triton", file = "scripts/{op.name}.py", function = "run" }}'
     return (

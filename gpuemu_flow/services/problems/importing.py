@@ -259,7 +259,7 @@ def _op(one: OpTemplate) -> str:
         "function": "load",
         "loads": one.candidates.replace("*", "{candidate}"),
         "triton_if": one.triton_if,
-        "skip_if": one.skip_if,
+        **({"skip_if": one.skip_if} if one.skip_if else {}),
     }
     lines = [
         "# A file that is put there is a candidate from then on.",

@@ -15,7 +15,6 @@ from gpuemu_flow.services.problems.adapters.constants import constants_in
 from gpuemu_flow.services.problems.found import (
     defined_names,
     named_home,
-    needs_compiler,
     parsed,
     plain_name,
     python_files,
@@ -59,6 +58,7 @@ _COLLECTION = Collection(
     "`ModelNew` of a candidate's file",
     "no candidate: no file with a class ModelNew is for it",
     triton_if=("triton", "cuda"),
+    skip_if=(),
 )
 
 
@@ -159,10 +159,6 @@ def find_kernelbench(
             continue
         names = defined_names(tree)
         if "ModelNew" in names:
-            reason = needs_compiler(tree)
-            if reason:
-                left.append(SkippedProblem(str(file), reason))
-                continue
             triton = b"triton" in content or b"cuda" in content
             found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
         elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:

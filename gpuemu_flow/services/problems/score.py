@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 SCORE_VERSION = 1
 _JUDGES = (FailureKind.REFERENCE, FailureKind.GENERATOR)
-_LACKING = frozenset({"framework-missing", "triton-missing", TIMEOUT, NOT_RUN_SLUG})
+_LACKING = frozenset(
+    {"framework-missing", "triton-missing", "exec-no-cuda", "exec-no-nvcc", "exec-no-compiler",
+     "exec-torch", TIMEOUT, NOT_RUN_SLUG}
+)  # fmt: skip
 """Errors of a machine that lacks something, or time; they say nothing about the candidate."""
 INTERRUPTED = "interrupted before it was judged"
 

@@ -357,7 +357,7 @@ int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t 
   for (size_t row = 0; row < height; row++) {
     char* t = (char*)to + row * to_pitch;
     const char* f = (const char*)from + row * from_pitch;
-    if (b && !a) {
+    if (b && (!a || kind == kDeviceToHost)) {  // the host reads pinned memory, too, without asking
       size_t first, n = gpuemu_unwritten(f, width, &first);
       if (n && !bad) where = (uint64_t)f - kBase - b->start + first;
       bad += n;

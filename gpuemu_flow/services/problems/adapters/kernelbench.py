@@ -33,13 +33,17 @@ def reference(names: dict[str, Any], folder: str) -> Callable[..., Any]:
 def candidate(path: str, folder: str) -> Callable[..., Any]:
     """Make the function that runs `ModelNew` of a candidate's file."""
     module = files.loaded("candidate", Path(path))
-    return Caller(module.ModelNew, files.described(folder), folder)
+    device = "cuda" if b"cpp_extension" in Path(path).read_bytes() else "cpu"
+    return Caller(module.ModelNew, files.described(folder), folder, device)
 
 
 class Caller:
     """Calls a model with the problem's weights, which are restored before each call."""
 
-    def __init__(self, model_class: Any, described: Mapping[str, Any], folder: str) -> None:
+    def __init__(
+        self, model_class: Any, described: Mapping[str, Any], folder: str, device: str = "cpu"
+    ) -> None:
+        self._device = device
         self._class = model_class
         self._described = described
         self._weights = Path(folder, "weights.npz")
@@ -47,7 +51,7 @@ class Caller:
 
     def __call__(self, all_inputs: Mapping[str, Any]) -> Any:
         """Call the model with inputs given by name, and return its outputs."""
-        given = {name: as_tensor(value) for name, value in all_inputs.items()}
+        given = {name: self._on_device(as_tensor(value)) for name, value in all_inputs.items()}
         model, state = self._model(_float_of(given.values()))
         arguments = [
             given[one["name"]] if "name" in one else plain(one["value"])
@@ -64,12 +68,15 @@ class Caller:
         with torch.no_grad():
             return as_outputs(model(*arguments))
 
+    def _on_device(self, value: Any) -> Any:
+        return value.to(self._device) if isinstance(value, torch.Tensor) else value
+
     def _model(self, dtype: Any) -> tuple[Any, dict[str, Any]]:
         if dtype not in self._made:
             seed_all(self._described["seed"])
             model = self._class(*[plain(value) for value in self._described["init"]])
             share(model, self._weights)
-            model = model.to(dtype)
+            model = model.to(dtype).to(self._device)
             state = {name: value.clone() for name, value in model.state_dict().items()}
             self._made[dtype] = model, state
         return self._made[dtype]

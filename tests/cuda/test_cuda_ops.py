@@ -1,0 +1,153 @@
+"""Ops with CUDA host code: C functions of a .cu file, and extensions of PyTorch. Needs nvcc."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuemu_flow.lint.toolchain import Tool, find_tools
+
+OPS = Path(__file__).parent / "ops"
+REFERENCE = """\
+import numpy as np
+
+
+def blur(x):
+    wide = np.pad(x, 1, mode="edge")
+    return (wide[:-2] + wide[1:-1] + wide[2:]) / 3
+"""
+SCHEMA = 'schema = { inputs = { x = ["N"] }, dims = { N = [1, 100] } }'
+FUNCTIONS = ("right", "bounds", "grid", "race", "dies", "hangs", "leaves", "graph", "hidden")
+CONFIG = """\
+[project]
+name = "host"
+
+[validation]
+dtypes = ["float32"]
+cases = 3
+layouts = ["contiguous"]
+strategies = ["normal"]
+"""
+OP = """
+[[ops]]
+name = "{name}"
+op = {program}
+reference = "{reference}"
+timeout = 20
+{more}
+{schema}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _needs_nvcc() -> None:
+    if not isinstance(find_tools().first("nvcc"), Tool):
+        pytest.skip("nvcc was not found")
+
+
+def host(function: str, more: str = "") -> str:
+    return f'{{ kind = "cuda", file = "ops/blur.cu", function = "{function}"{more} }}'
+
+
+def workspace(folder: Path, *ops: str) -> Path:
+    shutil.copytree(OPS, folder / "ops")
+    (folder / "reference.py").write_text(REFERENCE)
+    (folder / "gpuemu.toml").write_text(CONFIG + "".join(ops))
+    return folder
+
+
+def run(folder: Path, *words: str) -> dict[str, dict[str, Any]]:
+    """Run the workspace; return the results by the ops' names."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", *(words or ("run",)), "--format", "json"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    report = json.loads(done.stdout)
+    found = {one["op"]: {**one, "said": ""} for one in report["results"]}
+    for failure in report["failures"]:
+        found[failure["op"]]["said"] += json.dumps(failure)
+    return found
+
+
+def line_of(mark: str, file: str = "blur.cu") -> str:
+    lines = (OPS / file).read_text().splitlines()
+    return f"{file}:{next(n for n, text in enumerate(lines, 1) if f'line: {mark}' in text)}"
+
+
+@pytest.mark.ci
+def test_host_functions_are_judged_and_what_they_do_wrong_is_found(tmp_path: Path) -> None:
+    plain = [
+        OP.format(name=f, program=host(f), reference="reference.py:blur", more="", schema=SCHEMA)
+        for f in FUNCTIONS
+    ]
+    described = OP.format(
+        name="in_place", program=host("in_place", ', args = ["x", { i64 = "N" }]'),
+        reference="reference.py:blur", more='mutates = ["x"]', schema=SCHEMA,
+    )  # fmt: skip
+    results = run(workspace(tmp_path, *plain, described))
+    verdicts = {name: result["verdict"] for name, result in results.items()}
+    assert verdicts == {
+        "right": "passed", "bounds": "failed", "grid": "failed", "race": "failed",
+        "dies": "error", "hangs": "error", "leaves": "error", "graph": "error",
+        "hidden": "error", "in_place": "passed",
+    }, results  # fmt: skip
+    assert f"memcheck: {line_of('bounds')} ld.global reads" in results["bounds"]["said"]
+    assert f"initcheck: {line_of('grid')} cudaMemcpy" in results["grid"]["said"]
+    assert f"racecheck: {line_of('race')} ld.shared reads" in results["race"]["said"]
+    assert "op-crashed" in results["dies"]["said"]
+    assert "op-timeout" in results["hangs"]["said"]
+    assert "op-crashed" in results["leaves"]["said"]
+    assert f"{line_of('graph')}: cudaGraphCreate is not supported" in results["graph"]["said"]
+    assert "that C can call" in results["hidden"]["said"]
+    # a header is an input
+    (tmp_path / "ops" / "blur.cuh").write_text("#pragma once\n#define WEIGHT 4\n")
+    assert run(tmp_path, "run", "right")["right"]["verdict"] == "failed"
+    (tmp_path / "ops" / "blur.cuh").write_text("#pragma once\n#define WEIGHT 3\n")
+    assert run(tmp_path, "run", "right")["right"]["verdict"] == "passed"
+
+
+def test_a_host_function_takes_no_launch(tmp_path: Path) -> None:
+    program = host("right", ", grid = [1]")
+    folder = workspace(tmp_path, OP.format(
+        name="both", program=program, reference="reference.py:blur", more="", schema=SCHEMA,
+    ))  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "run"], cwd=folder, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "has both function and grid" in done.stdout + done.stderr
+
+
+def test_init_shows_a_host_function_that_passes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gpuemu_flow", "init", "--framework", "cuda"]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    file = tmp_path / "gpuemu.toml"
+    lines = file.read_text().splitlines()
+    shown = next(line for line in lines if "softmax_rows" in line).removeprefix("# ")
+    at = next(n for n, line in enumerate(lines) if line.startswith('op = { kind = "cuda"'))
+    lines[at] = shown
+    file.write_text("\n".join(lines) + "\n")
+    assert run(tmp_path, "run", "compare:softmax:float32")["softmax"]["verdict"] == "passed"
+
+
+def test_what_a_host_function_needs_is_said_in_one_line(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, OP.format(
+        name="right", program=host("right"), reference="reference.py:blur", more="",
+        schema=SCHEMA,
+    ))  # fmt: skip
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"], cwd=folder,
+        capture_output=True, text=True, check=False,
+        env={"PATH": str(empty), "HOME": str(tmp_path), "CUDA_HOME": str(empty)},
+    )  # fmt: skip
+    text = json.dumps(json.loads(done.stdout)["failures"])
+    assert "exec-no-compiler" in text and "install g++" in text
