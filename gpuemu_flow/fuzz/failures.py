@@ -24,7 +24,6 @@ from gpuemu_flow.fuzz.subjects import (
     open_ordered,
     select_ops,
 )
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import Reproduction
 from gpuemu_flow.judge.results import OpResult
@@ -41,6 +40,7 @@ from gpuemu_flow.model.types import (
     canonical_dtype,
 )
 from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.store.failure_record import SUBMITTED
 from gpuemu_flow.store.failures import (
     GENERATED,
     INPUTS_DROPPED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
@@ -150,15 +151,20 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
         yield TrivialResult(candidate.name, case.seed, case.strategy, passed)
 
 
+LARGEST_RTOL = 0.25
+"""Largest relative tolerance that rounding explains, in the narrowest dtypes."""
+
+
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
     """Suggest tolerances from the errors of the op as it is now; useful only if the op is correct.
 
     Raises UsageError: ``unknown-op``. Raises RunnerError: ``calibration-failed`` if the op or its
-    reference fails on a case; ``needs-missing``.
+    reference ends in an error, or no case passes; ``needs-missing``.
     """
     select_ops(workspace, [op])
+    verdicts: Counter[Verdict] = Counter()
     observations: list[MeasuredErrors] = []
     with _all_evaluators(workspace, op, cancel) as each:
         for subject, evaluator in each:
@@ -172,9 +178,16 @@ def calibrate_op(
                 if evaluated.result.verdict is Verdict.ERROR:
                     message = evaluated.result.failures[0].message
                     raise RunnerError(Problem("calibration-failed", f"{op}: {message}"))
+                verdicts[evaluated.result.verdict] += 1
                 given = {n: a for n, a in evaluated.actual.items() if n not in elsewhere}
                 observations += observe(given, evaluated.expected)
-    return calibrate(observations)
+    found = calibrate(observations)
+    wide = any(one.rtol > LARGEST_RTOL for one in found)
+    if wide and verdicts[Verdict.FAILED] and not verdicts[Verdict.PASSED]:
+        text = f"{op} fails in each of {verdicts[Verdict.FAILED]} cases, so its errors say nothing"
+        hint = f"`gpuemu-flow run {op}` shows how; calibrate an op that is right"
+        raise RunnerError(Problem("calibration-failed", text, hint))
+    return found
 
 
 def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:

@@ -103,8 +103,8 @@ def test_an_exception_is_told_once_at_its_line(tmp_path: Path) -> None:
     (error,) = ElementTree.fromstring((mini.root / "a.xml").read_text()).iter("error")
     assert "(in 4 cases)" in error.attrib["message"]
     said = lines_of(error.text or "")
-    assert "the op raises ZeroDivisionError: division by zero" in said[1]
-    assert said[2] == "at scripts/scale.py:4"
+    assert said[0].endswith("the op raises ZeroDivisionError: division by zero")
+    assert said[1] == "at scripts/scale.py:4"
     (result,) = json.loads((mini.root / "a.sarif").read_text())["runs"][0]["results"]
     region = result["locations"][0]["physicalLocation"]["region"]
     assert region["startLine"] == 4, "the line that raised, not that of the op"
