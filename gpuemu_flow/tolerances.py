@@ -42,7 +42,7 @@ _PRODUCTION: Pairs = {
     "float64": (1e-12, 1e-11),
 }  # fmt: skip
 _CROSS_FACTOR = 1.5
-_PROFILES = ("testing", "production")
+_PROFILES = ("testing", "production", "cross_framework")
 
 
 class ToleranceConfig(Struct, frozen=True):
@@ -162,9 +162,24 @@ class ToleranceProfile:
         """Return the tolerance of a dtype; 1e-5 for a dtype that the profile does not name."""
         return self.tolerances.get(_name(dtype)) or ToleranceConfig(*_UNKNOWN)
 
+    @property
+    def atol(self) -> float:
+        """Return the absolute tolerance of float32."""
+        return self.of_dtype("float32").atol
+
+    @property
+    def rtol(self) -> float:
+        """Return the relative tolerance of float32."""
+        return self.of_dtype("float32").rtol
+
     @classmethod
     def named(cls, name: str) -> ToleranceProfile:
-        """Return the profile ``testing`` or ``production``; raise UsageError for another name."""
+        """Return ``testing``, ``production`` or ``cross_framework``.
+
+        Raises UsageError: ``unknown-tolerance-profile``.
+        """
+        if name == "cross_framework":
+            return cls.for_cross_framework()
         if name not in _PROFILES:
             hint = did_you_mean(name, _PROFILES)
             message = f"there is no tolerance profile {name!r}"

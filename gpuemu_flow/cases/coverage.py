@@ -237,6 +237,11 @@ def table(rows: Iterable[Row]) -> list[list[str]]:
     """
     lines = [list(HEADINGS)]
     for row in rows:
+        if not row.seen:  # a client's op: only its cases are known
+            lines.append(
+                [row.op, row.dtype, str(row.cases), str(row.unjudged), *["-"] * (len(ASPECTS) + 1)]
+            )
+            continue
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]
         parts = [*(row.seen[aspect] for aspect in ASPECTS), _sum(pairs)]
         shown = [f"{met}/{possible}" for met, possible in parts]

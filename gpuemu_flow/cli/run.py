@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -184,9 +185,13 @@ def _validate(
 
     gc.freeze()  # spares the garbage collector modules and graph, all of which stay
     jobs = count_jobs(workspace, options)
+    begin, live = time.perf_counter(), wants_color() and output_format == "text"
+    warnings = workspace.settings.warnings if live else ()
+    for problem in warnings:  # before a run that may be long
+        say(str(problem), err=True)
     with (
         executor.open_cluster(jobs) as cluster,
-        make_listener(live=wants_color() and output_format == "text") as listener,
+        make_listener(live=live) as listener,
     ):
         options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
@@ -202,6 +207,8 @@ def _validate(
         from gpuemu_flow.report.minimal import with_minima  # noqa: PLC0415
 
         report = with_minima(workspace, report, search=search)
+    told = tuple(problem for problem in report.problems if problem not in warnings)
+    report = replace(report, problems=told, duration_s=time.perf_counter() - begin)
     _show_report(workspace, report, output_format)
     return report.exit_code
 

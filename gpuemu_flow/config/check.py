@@ -76,7 +76,8 @@ def check_table(table: type[Table], value: Json, path: KeyPath, out: Reporter) -
         result = check(key.type, element, here, out)
         said = result is not INVALID and result != key.default and (result or result is False)
         if key.unread and said:
-            out.add("config-unread-key", here, f"{dotted(here)} has no effect", key.unread)
+            told = f"{dotted(here)} has no effect"
+            out.add("config-unread-key", here, told, key.unread, warning=True)
         if result is INVALID:
             wrong.add(key.name)
         elif key.name in checked:

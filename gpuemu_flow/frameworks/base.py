@@ -244,6 +244,10 @@ class FrameworkAdapter(ABC):
         }
 
 
+BaseAdapter = FrameworkAdapter
+"""The documented name."""
+
+
 def to_tensors(adapter: FrameworkAdapter, arrays: Arrays) -> dict[str, Any]:
     """Copy arrays to tensors of a framework."""
     return {name: adapter.from_numpy(array) for name, array in arrays.items()}

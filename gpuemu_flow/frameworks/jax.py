@@ -131,11 +131,16 @@ class JAXAdapter(FrameworkAdapter):
             return super().evaluate(function, arrays)
 
 
+JaxAdapter = JAXAdapter
+"""The documented name."""
+
+
 ADAPTER = JAXAdapter()
 
 
 __all__ = [
     "JAXAdapter",
+    "JaxAdapter",
     "check_grad_safe",
     "check_gradients",
     "check_jit_safe",

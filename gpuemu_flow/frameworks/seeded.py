@@ -144,8 +144,16 @@ def fuzz_shapes_seeded(
     hidden_dims: Sequence[int] = HIDDEN_DIMS,
     edge_cases: Sequence[Sequence[int]] = EDGE_CASES,
     edge_case_probability: float = protocol_v1.EDGE_CASE_PROBABILITY,
+    **limits: int,
 ) -> Iterator[tuple[int, Shape]]:
-    """Yield (case seed, shape) without end, as the daemon does for the same seed and lists."""
+    """Yield (case seed, shape) without end, as the daemon does for the same seed and lists.
+
+    With `min_dims`, `max_dims`, `min_size` or `max_size`, shapes are random within these limits.
+    """
+    if limits:
+        seeds = (case_seed for case_seed, _ in _iterations(seed, "shape"))
+        yield from zip(seeds, fuzz_shapes(seed=seed, **limits), strict=False)
+        return
     for case_seed, rng in _iterations(seed, "shape"):
         if edge_cases and rng.gen_bool(edge_case_probability):
             yield case_seed, tuple(rng.choice(edge_cases))
@@ -154,10 +162,12 @@ def fuzz_shapes_seeded(
         yield case_seed, (batch, seq, rng.choice(hidden_dims))
 
 
-def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[int, str]]:
-    """Yield (case seed, dtype) without end."""
+def fuzz_dtypes_seeded(
+    seed: int, dtypes: Sequence[str] = DTYPES, *, include: Sequence[str] | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield (case seed, dtype) without end, of `dtypes` or `include`."""
     for case_seed, rng in _iterations(seed, "dtype"):
-        yield case_seed, rng.choice(dtypes)
+        yield case_seed, rng.choice(include or dtypes)
 
 
 def fuzz_layouts_seeded(

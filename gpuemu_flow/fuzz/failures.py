@@ -25,7 +25,6 @@ from gpuemu_flow.fuzz.subjects import (
     select_ops,
     tasks_of,
 )
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import Reproduction
 from gpuemu_flow.judge.results import OpResult
@@ -47,6 +46,7 @@ from gpuemu_flow.store.failures import (
     GENERATED,
     INPUTS_DROPPED,
     INPUTS_LIMIT,
+    SUBMITTED,
     FailureRecord,
     FailureStore,
     inputs_dropped_problem,

@@ -56,7 +56,7 @@ def minimise_failure(
 ) -> Minimization:
     """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
 
-    After `seconds`, the search ends with the smallest case found so far.
+    After `seconds`, counted from the first call, the search ends with the smallest case found.
 
     Raises StoreError: ``failure-inputs-lost``. Raises RunnerError: ``not-minimizable``: an input
     could not be made, or the failure is a timeout and every smaller case ends in time. ``needs-
@@ -79,7 +79,7 @@ def minimise_failure(
         "strategy": strategy,
     }
     with Pool(2 * SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
-        shrinker = _Shrinker(workspace, pool, subject, record, cancel, time.monotonic() + seconds)
+        shrinker = _Shrinker(workspace, pool, subject, record, cancel, seconds)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:
             return Minimization(record, None, 0, found.calls, one_minimal=False)
@@ -138,11 +138,12 @@ class _Shrinker:
         subject: Subject,
         record: FailureRecord,
         cancel: Event | None,
-        end: float,
+        seconds: float,
     ) -> None:
         self._workspace = workspace
         self._pool = pool
-        self._end = end
+        self._seconds = seconds
+        self._end = math.inf
         self._patient = self._subject = subject
         if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
             quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
@@ -191,9 +192,10 @@ class _Shrinker:
         def fails(candidate: Candidate) -> bool:
             if time.monotonic() >= self._end:
                 raise StopMinimising
-            return (
-                self.fails_alone(candidate) if not evaluator else self._fails(evaluator, candidate)
-            )
+            found = self._fails(evaluator, candidate) if evaluator else self.fails_alone(candidate)
+            # What is loaded for the first call does not count.
+            self._end = min(self._end, time.monotonic() + self._seconds)
+            return found
 
         return fails
 

@@ -19,7 +19,7 @@ from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.plan import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.fuzz.failures import FailureLog
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED, PlannedCases, Query, Subjects, WireSubject
+from gpuemu_flow.fuzz.wire_ops import PlannedCases, Query, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.judge.generated import with_generated
 from gpuemu_flow.judge.judge_requests import GivenCase
@@ -28,6 +28,7 @@ from gpuemu_flow.judge.verdicts import run_error_result
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.in_place import with_changed_inputs
 from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Json
+from gpuemu_flow.store.failures import SUBMITTED
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT, Program, RunError
 from gpuemu_flow.workers.arena import changed_inputs
 from gpuemu_flow.workers.arguments import given_values

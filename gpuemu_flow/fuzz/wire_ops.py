@@ -25,13 +25,13 @@ from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.observed import ConfiguredEnv, Observation
 from gpuemu_flow.model.types import IN_PROCESS, PRECISIONS, Case, InputSpec, Json, Tolerance
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
+from gpuemu_flow.store.failures import SUBMITTED
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.workers.script import kwarg_text
 
-SUBMITTED = "submitted"
 """Kind of program for ops whose outputs clients send; no runner can run it."""
 
 

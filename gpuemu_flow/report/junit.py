@@ -152,6 +152,9 @@ def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, st
 
 
 def _cases(report: Report) -> Iterator[_Test]:
+    """Yield a test for each case; cases that end with one exception are one test."""
+    alike = Counter(map(_exception, report.cases))
+    told: set[tuple[str, ...]] = set()
     seconds = {(r.op, r.dtype): r.duration_s / max(1, r.cases) for r in report.run.results}
     for checked in report.cases:
         result = checked.result
@@ -162,9 +165,23 @@ def _cases(report: Report) -> Iterator[_Test]:
         first = result.failures[0] if result.failures else None
         kind = first.kind.value if first is not None else result.verdict.value
         message = f"{kind}: {first.message}" if first is not None else result.verdict.value
+        raised = _exception(checked)
+        if raised and raised in told:
+            continue
+        told.add(raised)
+        if raised and alike[raised] > 1:
+            message = f"{message} (in {alike[raised]} cases)"
         element = _ELEMENTS.get(result.verdict, "skipped")
         body = "\n".join(_body(report, checked, message))
         yield _Test(f"ops.{checked.op}", checked.name, took, element, kind, message, body)
+
+
+def _exception(checked: CaseVerdict) -> tuple[str, ...]:
+    """Return what a program raised, and where; empty for a case that did not end so."""
+    first = checked.result.failures[0] if checked.result.failures else None
+    if checked.result.verdict is not Verdict.ERROR or first is None or not first.place:
+        return ()
+    return checked.op, checked.case.dtype, first.why, first.place
 
 
 def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.fuzz.failures import stored_inputs
+from gpuemu_flow.fuzz.failures import CODE, fails_alike, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.judge.fuzz_results import FuzzReport
 from gpuemu_flow.judge.results import CaseVerdict, Minimal, MinimalInput, OpResult, RunReport
@@ -34,16 +35,13 @@ SECONDS = 1.0
 MOST_SECONDS = 4.0
 """Time to shrink failures of all ops of a run together."""
 MINIMIZE_RUNS = 300
+NOT_LOADABLE = "op-not-loadable"
 
 
 def minimal_of(workspace: Workspace, record: FailureRecord) -> Minimal:
     """Return what is shown of a recorded failure: of its shrunk case, if there is one."""
     store = FailureStore(workspace.cache)
-    if record.minimized:
-        try:
-            record = store.get(record.minimized)
-        except FlowError:
-            pass
+    record = _smaller(store, record) or record
     try:
         inputs = stored_inputs(store, record)
     except FlowError:
@@ -51,6 +49,17 @@ def minimal_of(workspace: Workspace, record: FailureRecord) -> Minimal:
     case, result = Case.from_json(record.case), CheckResult.from_json(record.result)
     place = places_of_ops(workspace, {record.op}).get(record.op, "")
     return describe(case, result, inputs, record.reproduce, place, record.id)
+
+
+def _smaller(store: FailureStore, record: FailureRecord) -> FailureRecord | None:
+    """Return the case that a failure was shrunk to; None if other code or another fault was."""
+    try:
+        found = store.get(record.minimized) if record.minimized else None
+    except FlowError:
+        return None
+    if found is None or (found.provenance or {}).get(CODE) != (record.provenance or {}).get(CODE):
+        return None
+    return found if fails_alike(record, CheckResult.from_json(found.result)) else None
 
 
 def describe(
@@ -72,6 +81,8 @@ def describe(
     }
     if failure is None:
         return Minimal(inputs=found, command=command, id=failure_id, place=op_place)
+    if failure.why == NOT_LOADABLE:  # whatever the inputs
+        found = {}
     finding = failure.finding.place if failure.finding is not None else None
     place = failure.place or (f"{finding.file}:{finding.line}" if finding is not None else "")
     return Minimal(
@@ -129,7 +140,7 @@ def one_line(array: NDArray[Any]) -> str:
     if values.size <= SHOWN_VALUES:
         text = np.array2string(
             values, separator=", ", max_line_width=1 << 16, threshold=SHOWN_VALUES,
-            floatmode="unique",
+            formatter={"float_kind": lambda v: re.sub(r"\.0$", ".", str(v))},
         )  # fmt: skip
         flat = " ".join(text.split())
         if len(flat) <= SHORT:
@@ -198,15 +209,23 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
         for number, failure in enumerate(shown_of(results)):
             record = records.get((op, failure.case.seed, failure.case.dtype))
             left = min(SECONDS, end - time.monotonic())
-            fresh = search and number == 0 and not all(r.cached for r in results)
-            if record is not None and not record.minimized and fresh and left > 0:
+            fresh = search and number == 0 and not _fails_always(results)
+            if record is not None and _smaller(store, record) is None and fresh and left > 0:
                 record = _shrunk(workspace, store, record, left)
             minima[op, failure.case.seed, failure.case.dtype] = (
                 minimal_of(workspace, record)
-                if record is not None and record.minimized
+                if record is not None and _smaller(store, record) is not None
                 else _of_case(failure, places.get(op, ""), record)
             )
     return replace(report, minima=minima)
+
+
+def _fails_always(results: Sequence[OpResult]) -> bool:
+    """Tell whether nothing is to be found: cached results, or an error in every case alike."""
+    if all(result.cached for result in results):
+        return True
+    first = {f.result.failures[0].why for r in results for f in r.failures if f.result.failures}
+    return len(first) == 1 and all(result.errors == result.cases for result in results)
 
 
 def shown_of(results: Sequence[OpResult]) -> list[CaseVerdict]:

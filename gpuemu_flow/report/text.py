@@ -25,7 +25,7 @@ from gpuemu_flow.model.shown_values import shown_values
 from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
 from gpuemu_flow.report.document import Explained, causes
 from gpuemu_flow.tasks.stages import OTHER_CASES
-from gpuemu_flow.workers.sandbox.spec import shown_level
+from gpuemu_flow.workers.sandbox.spec import OFF, lacks, shown_level
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.kernel import Violation
@@ -45,6 +45,8 @@ MOST_UNTRIED = 3
 """Maximum number of ops that are named, or listed on separate lines, for a common reason."""
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
+LARGEST_SHARE = 10_000
+"""Multiple of the tolerance, or of the expected value, above which the figure says no more."""
 LONGEST_FIRST = 100
 """Largest number of characters of a failure's first line; longer ones are broken after inputs."""
 NO_MINIMA: Mapping[tuple[str, int, str], Minimal] = {}
@@ -94,6 +96,8 @@ def share(value: float) -> str:
     """Format a share of the tolerance in per cent, or as a multiple if it is 10 or more."""
     if not math.isfinite(value):
         return "inf"
+    if value >= LARGEST_SHARE:
+        return f"> {LARGEST_SHARE} x"
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
@@ -113,7 +117,7 @@ def _row(result: OpResult) -> list[str]:
     if result.passed + result.failed + result.inconclusive:
         errors = [
             number(result.max_abs),
-            number(result.max_rel),
+            number(result.max_rel) if result.max_rel < LARGEST_SHARE else f"> {LARGEST_SHARE} x",
             _ulps(result.max_ulp),
             share(result.tolerance_used),
             percent(result.unjudged),
@@ -445,7 +449,9 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         for r in close
     ]
     lines += _change_lines(report.changes)
-    lines += condition_lines(report)
+    weak = {r.sandbox for r in report.results if r.sandbox == OFF or lacks(r.sandbox)} - {""}
+    conditions = condition_lines(report)
+    lines += conditions if weak else [c for c in conditions if not c.startswith("sandbox: ")]
     lines += _untried_lines(report)
     lines.append("")
     lines += render_failures(report.results, style, report.minima)

@@ -24,6 +24,8 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 SOURCES = ("run", "fuzz", "minimize", "daemon", "pytest")
 GENERATED = ("run", "fuzz")
 """Sources for which the case alone determines the inputs."""
+SUBMITTED = "submitted"
+"""Kind of a program whose outputs a client or a test submitted."""
 
 VERSION = 1
 _NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
@@ -118,7 +120,14 @@ class FailureRecord(Struct, frozen=True):
 
     @property
     def reproduce(self) -> str:
-        """Return the command that runs this case again, quoted for a shell."""
+        """Return the command that runs this case again, quoted for a shell.
+
+        An op that only a client runs cannot be run by us: then it gives the client the inputs.
+        """
+        op = (self.provenance or {}).get("op")
+        if isinstance(op, Mapping) and op.get("kind") == SUBMITTED and self.id:
+            line = f"import gpuemu_flow; print(gpuemu_flow.Client().reproduce({self.id!r}).inputs)"
+            return f"python -c {shlex.quote(line)}"
         if self.source not in GENERATED and self.id:
             return f"gpuemu-flow reproduce {self.id}"
         words = [str(self.seed), "--op", self.op, "--case", Case.from_json(self.case).to_text()]

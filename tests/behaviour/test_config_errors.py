@@ -195,10 +195,13 @@ def test_a_value_that_nothing_follows_from_is_an_error(tmp_path: Path) -> None:
     head = ["[project]", 'name = "p"', "[[kernels]]", 'name = "k"', 'ptx = "k.ptx"', *kernel,
             "[[ops]]", 'name = "o"', 'op = "a.py:f"', 'reference = "r.py:f"', *op]  # fmt: skip
     mini.write("gpuemu.toml", "\n".join(head) + "\n")
-    said = mini.command("config", "check", code=2).stderr.splitlines()
+    done = mini.command("config", "check", code=2)
+    warned, said = done.stdout.splitlines(), done.stderr.splitlines()
     places = [line.split(": ")[:2] for line in said[:-1]]
-    lines = [head.index(text) + 1 for text in (*kernel, *op)]
+    lines = [head.index(text) + 1 for text in (*kernel[3:], *op)]
     assert places == [[f"gpuemu.toml:{line}", "config-unread-key"] for line in lines]
+    assert len(warned) == 3, "documented keys that have no meaning here say what to write"
+    assert all("put it into the [[ops]] that runs this kernel" in line for line in warned)
     empty = {'reference = "r.py"': 'reference = ""', op[0]: "frameworks = []",
              op[1]: "xla_compatible = false"}  # fmt: skip
     kept = [empty.get(line, line) for line in head if line not in kernel[1:]]

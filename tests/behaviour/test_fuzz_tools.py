@@ -76,6 +76,22 @@ def test_calibrate_writes_tolerances_under_which_the_op_passes(mini: Mini) -> No
     assert {r["verdict"] for r in mini.run("total", code=1)["results"]} == {"failed"}
 
 
+def test_an_op_that_is_never_right_gives_no_tolerance(mini: Mini) -> None:
+    mini.edit("scripts/total.py", "return acc.", "return (acc * 2 + 1).")
+    said = mini.command("calibrate", "total", "-n", "8", code=3)
+    assert "calibration-failed: total fails in each of" in said.stderr and not said.stdout
+
+
+def test_coverage_lists_the_ops_that_only_clients_run(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "[targets]", '[[ops]]\nname = "theirs"\ndtypes = ["float32"]\n'
+              'reference = "scripts/relu_ref.py"\ninput_names = ["x"]\n\n[targets]')  # fmt: skip
+    for words in (("coverage",), ("coverage", "theirs")):
+        lines = mini.command(*words).stdout.splitlines()
+        assert any(line.split()[:3] == ["theirs", "float32", "0"] for line in lines), lines
+    found = json.loads(mini.command("coverage", "--format", "json").stdout)
+    assert "theirs" in found["uncovered"]
+
+
 def test_coverage_counts_what_was_judged_and_names_the_gaps(mini: Mini) -> None:
     mini.command("fuzz", "relu", "-n", "12", "--strategy", "normal,ties", "--layout", "offset")
     after = mini.command("coverage", "relu").stdout

@@ -14,11 +14,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-<<<<<<< HEAD
-from whole import sample
-=======
 from msgspec.structs import replace
->>>>>>> cuda
+from whole import sample
 
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.emulator.host import build

@@ -105,4 +105,5 @@ def test_a_large_input_that_is_nearly_all_one_value_names_the_others() -> None:
     assert one_line(np.full(100, True)) == "bool[100]: True everywhere"
     assert one_line(np.arange(100.0)) == "float64[100]"
     assert one_line(np.zeros((0, 3), np.float32)) == "[]"
-    assert one_line(np.array([[1.0, 0.5]], np.float32)) == "[[1. , 0.5]]"
+    assert one_line(np.array([10.0, np.inf, 1e30, -0.0, np.nan])) == "[10., inf, 1e+30, -0., nan]"
+    assert one_line(np.array([[1.0, 0.5]], np.float32)) == "[[1., 0.5]]"

@@ -125,6 +125,11 @@ def test_tolerances_have_the_documented_numbers() -> None:
     assert ToleranceConfig.relaxed("bfloat16") == ToleranceConfig(5e-2, 5e-1)
     assert ToleranceProfile.get("testing").get("float32") == ToleranceConfig(1e-5, 1e-4)
     assert ToleranceProfile.for_testing().get("float16") == ToleranceConfig(1e-3, 1e-2)
+    assert (ToleranceProfile.for_testing().atol, ToleranceProfile.for_testing().rtol) == (
+        1e-5,
+        1e-4,
+    )
+    assert ToleranceProfile.get("cross_framework").get("float32").atol > 1e-5
     assert ToleranceProfile.for_production().get("float64") == ToleranceConfig(1e-12, 1e-11)
     across = ToleranceProfile.for_cross_framework("pytorch", "jax").get("float32")
     assert across.atol == pytest.approx(2.25e-5)
@@ -157,6 +162,10 @@ def test_shapes_and_dtypes() -> None:
     seed, shape = next(gpuemu_flow.fuzz_shapes_seeded(42, batch_sizes=[2]))
     assert seed and shape
     assert next(gpuemu_flow.fuzz_dtypes_seeded(42, ["float16"]))[1] == "float16"
+    assert next(gpuemu_flow.fuzz_dtypes_seeded(42, include=["float64"]))[1] == "float64"
+    seed, shape = next(gpuemu_flow.fuzz_shapes_seeded(42, min_dims=2, max_dims=2, max_size=4))
+    assert (seed, len(shape)) == (next(gpuemu_flow.fuzz_shapes_seeded(42))[0], 2)
+    assert max(shape) <= 4
     assert next(gpuemu_flow.fuzz_dtypes_seeded(seed=42, dtypes=["int8"]))[1] == "int8"
 
 

@@ -49,7 +49,8 @@ def rich() -> Report:
     rule = ValueRule(
         "indices", 0, "N - 1", values=(1, 2.5), share=0.5, nonfinite=False, to="N", of="x", axis=1,
         bits=4, descending=True, allow_empty_rows=True, total=3, relation="<=", other="y",
-        columns=((0, "<=", 2),), optional=True, choices=("mean", None, 2), generate="make.py:values",
+        columns=((0, "<=", 2),), optional=True, choices=("mean", None, 2),
+        generate="make.py:values",
     )  # fmt: skip
     given = GeneratedValues("AAAA", "generate-failed", "message", "hint", "make.py", 3)
     spec = InputSpec(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.fuzz.failures import CODE, code_key
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED, WireSubject
+from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.judge.subject import provenance_of
 from gpuemu_flow.judge.verdicts import with_violations
 from gpuemu_flow.model.errors import UsageError
@@ -23,7 +23,7 @@ from gpuemu_flow.services.daemon.jobs import Job
 from gpuemu_flow.services.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.services.daemon.service import Issued, Service
 from gpuemu_flow.services.daemon.submissions import CommonFields, Reader, Submission, seeds_of
-from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.store.failures import SUBMITTED, FailureRecord
 from gpuemu_flow.store.results import CountedResult, NewResult
 from gpuemu_flow.workers import blobs
 

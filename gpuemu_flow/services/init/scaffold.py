@@ -239,6 +239,7 @@ on:
     branches: [main]
 permissions:
   contents: read
+  security-events: write  # findings at their lines, in the code that is reviewed
 concurrency:
   group: gpuemu-flow-${{{{ github.ref }}}}
   cancel-in-progress: ${{{{ github.event_name == 'pull_request' }}}}
@@ -268,6 +269,10 @@ jobs:
       - name: Thorough
         if: github.event_name == 'push'
         run: {thorough}
+      - uses: github/codeql-action/upload-sarif@v3
+        if: always()
+        with:
+          sarif_file: gpuemu.sarif
       - uses: actions/upload-artifact@v4
         if: always()
         with:
