@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
-from gpuemu_flow.cases.rule_values import draw_by_rule, setting_of
+from gpuemu_flow.cases.rule_values import draw_by_rule, poisoned, setting_of
 from gpuemu_flow.cases.special_values import (
     LONE,
     LONE_TURNS,
@@ -66,7 +66,10 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     _share(values, case, spec, seed, setting.low, setting.high)
     finished = _finished(values, spec, seed, setting.low, setting.high)
     _share_specials(finished, case, spec, setting.low, setting.high)
-    return finished
+    if spec.rule.unused is None:
+        return finished
+    (lengths,) = (each for each in case.inputs if each.name == spec.rule.unused.lengths)
+    return poisoned(finished, spec.rule, input_values(case, lengths), SeededRng(seed))
 
 
 def _share(

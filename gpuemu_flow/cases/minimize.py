@@ -24,7 +24,7 @@ from gpuemu_flow.cases.candidates import (
 )
 from gpuemu_flow.cases.generated_values import encode_values
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
-from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of
+from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of, without_poison
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
 from gpuemu_flow.model.errors import UsageError
@@ -101,6 +101,9 @@ def _corrected(schema: OpSchema, candidate: Candidate) -> Candidate | None:
         corrected = fit_to_rule(values, setting, inputs)
         if corrected is None:
             return None
+        if tensor.rule.unused is not None:
+            lengths = inputs[tensor.rule.unused.lengths]
+            corrected = without_poison(corrected, tensor.rule, lengths)
         if corrected.tobytes() != values.tobytes():
             inputs[tensor.name] = corrected
     return make_candidate(inputs, fitted.layouts, fitted.dims)

@@ -15,7 +15,7 @@ from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.expressions import ExpressionError, compute
 from gpuemu_flow.model.types import DTYPES, STRATEGIES, InputSpec, Shape
 from gpuemu_flow.model.value_rules import SCALAR, Bound, Number, ValueRule
-from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype
+from gpuemu_flow.numerics.dtypes import dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 
 Array = NDArray[Any]
@@ -255,3 +255,32 @@ def _with_columns(values: Array, setting: Setting, *, touching: bool = False) ->
             below = np.where(equal & (moved < below), moved, below)
         values[..., low], values[..., high] = below, above
     return values
+
+
+def _beyond(rule: ValueRule, shape: Shape, lengths: Array) -> NDArray[np.bool_]:
+    """Mark the elements of an input that are unused."""
+    unused = rule.unused
+    if unused is None:
+        return np.zeros(shape, bool)
+    order = sorted(range(len(unused.axes)), key=unused.axes.__getitem__)
+    ranks = range(len(shape))
+    spread = lengths.transpose(order).reshape([shape[a] if a in unused.axes else 1 for a in ranks])
+    places = np.arange(shape[unused.along]).reshape([-1 if a == unused.along else 1 for a in ranks])
+    return np.broadcast_to(places >= spread, shape)
+
+
+def poisoned(values: Array, rule: ValueRule, lengths: Array, rng: SeededRng) -> Array:
+    """Return the values with NaN, or with Inf of both signs, in the elements that are unused."""
+    limits = float_limits(dtype_name(values.dtype) or "")
+    infinity = np.inf if limits.has_inf else limits.max
+    signed = np.where(np.arange(values.size).reshape(values.shape) % 2, infinity, -infinity)
+    nan = rng.derive("unused").gen_range(0, 2) == 0
+    filling = np.full(values.shape, np.nan) if nan else signed
+    beyond = _beyond(rule, values.shape, lengths)
+    return np.where(beyond, filling.astype(values.dtype), values)
+
+
+def without_poison(values: Array, rule: ValueRule, lengths: Array) -> Array:
+    """Return the values with 0 for NaN and Inf in elements that are used, as other lengths left."""
+    kept = np.isfinite(values.astype(np.float64)) | _beyond(rule, values.shape, lengths)
+    return np.where(kept, values, np.zeros((), values.dtype))

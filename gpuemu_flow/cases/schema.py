@@ -7,6 +7,7 @@ value, so that one pass over a configuration file finds all errors. Problems who
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -43,7 +44,7 @@ from gpuemu_flow.cases.schema_rules import (
 )
 from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.types import DTYPES, canonical_dtype
-from gpuemu_flow.model.value_rules import ValueRule, strategies_of
+from gpuemu_flow.model.value_rules import Unused, ValueRule, strategies_of
 
 __all__ = [
     "BUILTIN_SCHEMAS",
@@ -67,6 +68,7 @@ WARNING_SLUGS = frozenset(
     {"schema-unused-dim", "schema-index-without-range", "schema-separate-orders"}
 )
 
+_UNUSED = re.compile(r"\s*([A-Za-z_]\w*)\s*>=\s*([A-Za-z_]\w*)\s*")
 MAX_SIZE = 2**31 - 1
 MAX_ELEMENTS = 2**30  # of the smallest tensor that a schema allows: no machine should try more
 MAX_RANK = 32  # numpy 1.x's
@@ -305,6 +307,9 @@ class _SchemaTable:
                     message = f"the schema does not say the shape of input {name!r}"
                     hint = did_you_mean(name, tuple(tensors)) or "add it to inputs"
                     self.report(("inputs",), "schema-inputs", message, hint)
+        for path, name, value in entries:
+            if isinstance(value, Mapping) and "unused" in value:
+                tensors[name] = self._with_unused((*path, "unused"), value["unused"], name, tensors)
         named = tuple(tensors[name] for name in names if name in tensors)
         scalars = self._scalars(dims)
         for scalar in scalars:
@@ -367,6 +372,32 @@ class _SchemaTable:
             hint = 'range = [0, "V-1"], or kind = "indices" and of = the input that is read'
             self.report(path, "schema-index-without-range", text, hint)
         return tensor
+
+    def _with_unused(
+        self, path: KeyPath, value: object, name: str, tensors: Mapping[str, TensorDef]
+    ) -> TensorDef:
+        """Return an input with the elements that are unused, as ``"T >= lengths"`` says them."""
+        tensor = tensors[name]
+        match = _UNUSED.fullmatch(value) if isinstance(value, str) else None
+        lengths = tensors.get(match[2]) if match else None
+        if match is None or lengths is None or lengths is tensor:
+            hint = 'unused = "T >= lengths", where lengths is an input of integers'
+            self.report(path, "schema-unused", f"{shown(value)} says no elements", hint)
+            return tensor
+        dims = list(tensor.dims)
+        fits = dims.count(match[1]) == 1 and all(dims.count(d) == 1 for d in lengths.dims)
+        whole = lengths.dtype is not None and DTYPES[lengths.dtype].kind in ("int", "uint")
+        if not fits or match[1] in lengths.dims or not whole:
+            text = f"{shown(value)}: {name!r} needs the dims of {match[2]!r}, and {match[1]!r}"
+            self.report(path, "schema-unused", text, f"give {match[2]} an integer dtype, too")
+            return tensor
+        if tensor.dtype is not None and DTYPES[tensor.dtype].kind != "float":
+            text = f"{name!r} is of {tensor.dtype}, which holds no NaN"
+            self.report(path, "schema-unused", text, "only floats can be poisoned")
+            return tensor
+        axes = tuple(dims.index(dim) for dim in lengths.dims)
+        unused = Unused(match[2], dims.index(match[1]), axes)
+        return replace(tensor, rule=replace(tensor.rule or ValueRule(), unused=unused))
 
     def _tensor(
         self,

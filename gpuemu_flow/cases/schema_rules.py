@@ -21,7 +21,7 @@ Report = Callable[[KeyPath, str, str, str], None]
 
 RULE_KEYS = (
     "nonfinite", "values", "share", "kind", "to", "of", "axis", "bits", "descending",
-    "allow_empty_rows", "scale", "optional", "generate",
+    "allow_empty_rows", "scale", "optional", "generate", "unused",
 )  # fmt: skip
 OWN_KEYS: dict[str, tuple[str, ...]] = {
     "": (),
@@ -138,7 +138,7 @@ class RuleReader(Struct):
             return
         if kind:
             for key in ("range", *RULE_KEYS):
-                if key in self.table and key not in ("kind", "optional", *OWN_KEYS[kind]):
+                if key in self.table and key not in ("kind", "optional", "unused", *OWN_KEYS[kind]):
                     text = f"{self.name!r} is of kind {kind!r}, which does not read {key!r}"
                     reads = ", ".join(OWN_KEYS[kind]) or "none of its own"
                     self.complain(key, "schema-rule-key", text, f"keys of this kind: {reads}")
@@ -149,7 +149,9 @@ class RuleReader(Struct):
                     self.report(self.path, "schema-rule-key", text, f"for example {example}")
             return
         for key in RULE_KEYS:
-            plain = ("kind", "values", "share", "nonfinite", "optional", "generate")
+            plain = (
+                "kind", "values", "share", "nonfinite", "optional", "generate", "unused"
+            )  # fmt: skip
             if key in self.table and key not in plain:
                 text = f"{self.name!r} has {key!r}, which only inputs of some kinds have"
                 self.complain(key, "schema-rule-key", text, f"kind = one of {', '.join(KINDS)}")

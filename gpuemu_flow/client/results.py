@@ -193,7 +193,7 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
         passed=sum(result.passed for result in done),
         failed=len(failures),
         failures=failures,
-        inconclusive=sum(result.verdict == undecided for result in done),
+        inconclusive=sum(not r.passed and r.verdict == undecided for r in done),
         verdict=verdict.value,
         reason=reason,
         unjudged=tally.unjudged,

@@ -238,7 +238,9 @@ class Judge:
         if result.verdict is not Verdict.FAILED or not explain:
             return result
         findings = self._findings(result, actual, expected, inputs, criteria)
-        fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
+        fix = []
+        if not _is_poisoned(case):
+            fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         overflows = overflow_notes(actual, expected, inputs, self._evaluate)
         return replace(result, notes=(*overflows, *findings, *fix, *result.notes))
@@ -317,7 +319,8 @@ class Judge:
         kinds = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF)
         if any(failure.kind not in kinds for failure in result.failures):
             return ""
-        if self._settings.accuracy == NORM and SpecialInputs(inputs):
+        special = not _is_poisoned(case) and bool(SpecialInputs(inputs))
+        if self._settings.accuracy == NORM and special:
             return 'under `accuracy = "norm"` nothing is asked where inputs hold NaN or Inf'
         names = far_inputs(case, inputs)
         if not names or self._traits().exact:
@@ -587,6 +590,11 @@ def precision_note(precision: str, dtype: str) -> str:
 
 NORM = "norm"
 NORM_NOTE = '`accuracy = "norm"`, where errors need be small only beside the largest element'
+
+
+def _is_poisoned(case: Case) -> bool:
+    """Tell whether inputs hold NaN and Inf in elements that no op may use."""
+    return any(spec.rule is not None and spec.rule.unused is not None for spec in case.inputs)
 
 
 def far_inputs(case: Case, inputs: Mapping[str, NDArray[Any]]) -> list[str]:

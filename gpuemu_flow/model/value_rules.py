@@ -20,6 +20,17 @@ STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
 STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 
 
+class Unused(Struct, frozen=True):
+    """The elements of an input beyond a length: those of an index along an axis that is too large.
+
+    Each axis of the input that holds the lengths is one of this input's `axes`.
+    """
+
+    lengths: str
+    along: int
+    axes: tuple[int, ...]
+
+
 class ValueRule(Struct, frozen=True, omit_defaults=True):
     """Rules for the values of one input, which hold under every strategy."""
 
@@ -47,6 +58,7 @@ class ValueRule(Struct, frozen=True, omit_defaults=True):
     other: str = ""
     # Relations between places of the last axis, as of boxes: ``(0, "<=", 2)``
     columns: tuple[tuple[int, str, int], ...] = ()
+    unused: Unused | None = None  # the elements that no op may use, which hold NaN and Inf
     optional: bool = False  # true if None replaces the input in some cases
     # For a scalar that is not a number, the possible values; the input is an index into them
     choices: tuple[Any, ...] = ()

@@ -181,9 +181,20 @@ def with_word(word: str, op: Op) -> Op:
     return replace(op, keys=f"{op.keys}\n{word}")
 
 
+BY_LAYOUT = """
+rows = x if x.flags.c_contiguous else x[:, ::-1]
+y = np.zeros(len(x), np.float32)
+for column in rows.T:
+    y = y + column.astype(np.float32) * np.float32(1000)
+return y - y.astype(np.float16).astype(np.float32)
+"""
+ORDERED = Op(
+    "x", "return x.sum(1) * 0 - 1", BY_LAYOUT, SUMS,
+    'layouts = ["transposed", "strided"]\nstrategies = ["normal"]', head=UP,
+)  # fmt: skip
 TOLD = {f"{name}_without": op for name, (_, op) in NEEDING.items()}
 GIVEN = {f"{name}_with": with_word(*needing) for name, needing in NEEDING.items()}
-OPS = {**EXACT, **FAR, **GIVEN, **TOLD}
+OPS = {**EXACT, **FAR, **GIVEN, **TOLD, "ordered": ORDERED}
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +218,10 @@ def test_the_failure_names_the_one_key(name: str, ran: Ran) -> None:
     assert any(word in text for text in said), said
     other = {w for w, _ in NEEDING.values()} - {word}
     assert not any(w in text for text in said for w in other if w != 'dtype = "int32"'), said
+
+
+@pytest.mark.ci
+def test_a_reference_that_adds_as_its_input_lies_is_not_random(ran: Ran) -> None:
+    kinds = {failure["kind"] for failure in ran.failures["ordered"]}
+    assert "ToleranceExceeded" in kinds
+    assert "ReferenceError" not in kinds

@@ -178,7 +178,41 @@ BRANCHES = {
         "np.logaddexp(x, 0)", "passed",
     ),
 }  # fmt: skip
-OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING, **BRANCHES}
+
+CACHE = (
+    "dims = { B = [1, 4], T = { min = 1, max = 65 }, D = [8] }\n"
+    'inputs.x = { dims = ["B", "T", "D"], unused = "T >= lens", nonfinite = false }\n'
+    'inputs.lens = { dims = ["B"], dtype = "int32", kind = "lengths", to = "T" }\n'
+    'output = ["B", "D"]'
+)
+BEYOND = "m = (np.arange(x.shape[1]) < lens[:, None])[..., None]\n"
+
+
+def cached(body: str, right: str, verdict: str = "failed") -> Op:
+    """An op over the used part of a cache."""
+    return Op("x, lens", BEYOND + body, BEYOND + right, CACHE, "cases = 24", verdict=verdict)
+
+
+SUMMED = "return np.where(m, x, 0).sum(1)"
+UNUSED = {
+    "weights_of_zero": cached("return (x * m).sum(1)", SUMMED),
+    "whole_tiles_of_four": cached(
+        "p = (np.arange(x.shape[1]) < (lens[:, None] + 3) // 4 * 4)[..., None]\n"
+        "return np.where(p, x, 0).sum(1) * 1",
+        SUMMED,
+    ),
+    "largest_of_the_padded": cached(
+        "return np.where(m, x, x * 0 - np.float32(1e30)).max(1)",
+        "return np.where(m, x, -1e30).max(1)",
+    ),
+    "first_beyond": cached(
+        "p = (np.arange(x.shape[1]) <= lens[:, None])[..., None]\n"
+        "return np.where(m, x, np.where(p, x * 0, 0)).sum(1)",
+        SUMMED,
+    ),
+    "never_touched": cached("return np.where(m, x, 0).sum(1)", SUMMED, "passed"),
+}
+OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING, **BRANCHES, **UNUSED}
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +224,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.mark.parametrize("name", OPS)
 def test_wrong_kernels_fail_and_right_ones_pass(name: str, ran: Ran) -> None:
     ran.check(name, OPS[name])
+    if name in UNUSED:
+        said = [note for failure in ran.failures.get(name, []) for note in failure["notes"]]
+        assert not any("ignore" in note for note in said), "no hint that would hide it"
     if name in LEANING and OPS[name].verdict == "failed":
         (result,) = ran.results[name]
         assert result["failed"] or "ulp on average" in result["reason"], result

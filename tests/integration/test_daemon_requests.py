@@ -53,8 +53,11 @@ def test_every_dtype_and_shape(client: Client) -> None:
         x = np.ones(shape, dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         right = (x * 2).astype(x.dtype)
         result = client.validate_op("double", {"x": x}, right)
-        # An empty output compares nothing, which is no pass, and no failure.
+        # An empty output compares nothing; but a client only knows passed and failed.
         assert result.verdict == ("passed" if x.size else "inconclusive"), (dtype, shape)
+        assert (result.passed, list(result.failures)) == (True, []), (dtype, shape)
+        other = np.zeros((*right.shape, 2), right.dtype)
+        assert not client.validate_op("double", {"x": x}, other).passed, (dtype, shape)
         if x.size:
             off = np.zeros_like(right)
             assert not client.validate_op("double", {"x": x}, off).passed, (dtype, shape)

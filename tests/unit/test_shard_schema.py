@@ -34,7 +34,7 @@ from gpuemu_flow.model.types import (
     Lean,
     WeakOutput,
 )
-from gpuemu_flow.model.value_rules import GeneratedValues, ValueRule
+from gpuemu_flow.model.value_rules import GeneratedValues, Unused, ValueRule
 from gpuemu_flow.report.document import Report, ShardPart, TaskState
 from gpuemu_flow.report.shard_document import document_of, rebuilt, violation
 
@@ -50,7 +50,7 @@ def rich() -> Report:
         "indices", 0, "N - 1", values=(1, 2.5), share=0.5, nonfinite=False, to="N", of="x", axis=1,
         bits=4, descending=True, allow_empty_rows=True, total=3, relation="<=", other="y",
         columns=((0, "<=", 2),), optional=True, choices=("mean", None, 2),
-        generate="make.py:values",
+        generate="make.py:values", unused=Unused("n", 1, (0,)),
     )  # fmt: skip
     given = GeneratedValues("AAAA", "generate-failed", "message", "hint", "make.py", 3)
     spec = InputSpec(
