@@ -190,11 +190,12 @@ def _validate(
     ):
         options = replace(options, elsewhere=cluster)
         outcome, report = run_and_report(workspace, options, listener)
-        # Modules for after the run are imported now, so that an edited op is called earlier.
-        from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+        if report.failures:
+            # Brings numpy: only after the run, and not where there is nothing to explain.
+            from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
 
-        budget = cause_budget(workspace, confirm=confirm)
-        report = with_causes(workspace, report, budget=budget, announce=say_looking)
+            budget = cause_budget(workspace, confirm=confirm)
+            report = with_causes(workspace, report, budget=budget, announce=say_looking)
     _conclude(workspace, outcome, report)
     _show_report(workspace, report, output_format)
     return report.exit_code
