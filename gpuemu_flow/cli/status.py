@@ -15,7 +15,6 @@ from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.report import json_writer, text, workspace_text
 from gpuemu_flow.report.inspect import workspace_status
-from gpuemu_flow.services.daemon.control import describe
 from gpuemu_flow.services.daemon.files import find_place, holder
 from gpuemu_flow.services.daemon.state import DaemonState
 
@@ -41,4 +40,6 @@ def _daemon(root: Path) -> DaemonState:
     place = find_place(root, os.environ)
     if place is None or holder(place.lock) is None:
         return DaemonState()
+    from gpuemu_flow.services.daemon.control import describe  # noqa: PLC0415 - brings pynng
+
     return describe(root, os.environ)
