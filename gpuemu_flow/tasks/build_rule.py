@@ -161,7 +161,7 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     )
 
 
-_TOLD = {
+_SLUGS = {
     "reads": (
         "rule-undeclared-input",
         "also read {}, which its inputs do not name",
@@ -182,7 +182,7 @@ _TOLD = {
 
 def undeclared_problems(spec: TaskSpec, values: Mapping[str, Json]) -> Iterator[Problem]:
     """Yield the warnings about files that a command used although it does not declare them."""
-    for kept, (slug, text, hint) in _TOLD.items():
+    for kept, (slug, text, hint) in _SLUGS.items():
         if values.get(kept):
             message = f"{spec.name} {text.format(some(values[kept]))}"
             yield Problem(slug, message, hint, *_place(spec), warning=True)
