@@ -86,6 +86,7 @@ groups `quick`, `lint` and `all` are no names either.
 | `{ kind = "triton", file = "kernels/x.py", function = "run" }` | a host function of Triton kernels, run by Triton's interpreter on the CPU; see [frameworks.md](frameworks.md#triton) |
 | `{ kind = "ptx", file = "kernels/x.ptx", entry = "f", grid = ["B"], block = [256], args = ["x", "out"], outputs = { out = ["B", "H"] } }` | a compiled kernel, run by the emulator with its checks; see [emulator.md](emulator.md) |
 | `{ kind = "cuda", file = "kernels/x.cu", arch = "sm_80", ... }` | the same for the PTX that nvcc makes of it; `kernel = "name"` in place of `file` takes the build of one of `[[kernels]]` |
+| `{ kind = "cuda", file = "kernels/x.cu", function = "run" }` | a C function that allocates, copies and launches; see [cuda.md](cuda.md#as-ops) |
 | `{ kind = "triton", ..., mode = "compiled" }` | Triton's launches compiled for `arch` and run from their PTX; see [emulator.md](emulator.md#triton) |
 
 `module` is the documented key of ops that run in a client. Without a function,

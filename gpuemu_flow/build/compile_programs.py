@@ -151,7 +151,8 @@ class ProgramCompiler:
     def _gpu_folder(self, ref: ProgramRef) -> str:
         """Return the folder for what a program with CUDA host code builds; empty for others."""
         if ref.kind != "cuda-host":
-            if ref.kind not in ("torch", "callable"):
+            elsewhere = self._config.execution.python_path
+            if ref.kind not in ("torch", "callable") or elsewhere:
                 return ""
             starts = [*ref.files, *((ref.loads,) if ref.loads else ())]
             found = self._sources.module_file(ref.module) if ref.module else None

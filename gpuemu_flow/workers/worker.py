@@ -104,6 +104,13 @@ def _foreign_command(program: Program, function: str) -> list[str]:
     return [program.python, str(_SHIM), program.path, program.module, function, outputs]
 
 
+def _enter(program: Program) -> None:
+    """Set this process up for the workspace, and for the emulated GPU if the program uses it."""
+    enter_workspace(program)
+    if program.gpu_folder:  # before limits: its memory is large, but empty
+        importlib.import_module("gpuemu_flow.workers.gpu").start_gpu(program)
+
+
 class Worker:
     """Serves one session until the coordinator closes its end of the socket."""
 
@@ -187,9 +194,7 @@ class Worker:
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
         program = self._program = convert(message["program"], Program)
         try:
-            enter_workspace(program)
-            if program.gpu_folder:  # its memory is large, but empty
-                importlib.import_module("gpuemu_flow.workers.gpu").start_gpu(program)
+            _enter(program)
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             if program.shadow:
                 set_source_transform(jobs.shadow_bytes)
@@ -216,10 +221,10 @@ class Worker:
             program, lambda p: _runner(p, self._streams), self._watch, self._runner
         )
         try:
-            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             if self._runner is None:
-                enter_workspace(program)
+                _enter(program)
                 self._observer.begin()
+            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             limits.lift_memory_limit()
             np.random.seed(0)  # as in a worker that has run no case
             result = jobs.run_job(message["target"], message["payload"], evaluator)

@@ -151,3 +151,34 @@ def test_what_a_host_function_needs_is_said_in_one_line(tmp_path: Path) -> None:
     )  # fmt: skip
     text = json.dumps(json.loads(done.stdout)["failures"])
     assert "exec-no-compiler" in text and "install g++" in text
+
+
+@pytest.mark.ci
+def test_an_extension_is_an_op(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built for CUDA")
+    names = ("right", "race", "unwritten", "refused")
+    schema = 'schema = { inputs = { x = ["M", "N"] }, dims = { M = [1, 4], N = [3, 100] } }'
+    ops = [
+        OP.format(
+            name=name, program=f'"ops/row_sum_ext.py:{name}"', reference="torch_reference.py:total",
+            more='gradients = ["x"]' if name == "right" else "", schema=schema,
+        )
+        for name in names
+    ]  # fmt: skip
+    folder = workspace(tmp_path, *ops)
+    (folder / "torch_reference.py").write_text(
+        "import torch\n\ndef total(x):\n    return x.sum(1)\n"
+    )
+    config = folder / "gpuemu.toml"
+    both = config.read_text().replace('["contiguous"]', '["contiguous", "transposed"]')
+    config.write_text(both)
+    results = run(folder)
+    verdicts = {name: result["verdict"] for name, result in results.items()}
+    expected = dict(zip(names, ("passed", "failed", "failed", "error"), strict=True))
+    assert verdicts == expected, results
+    place = line_of("ext_race", "row_sum_ext.py")
+    assert f"racecheck: {place} ld.shared reads part[" in results["race"]["said"]
+    assert "of output 'result' were never written" in results["unwritten"]["said"]
+    assert "no mode 3" in results["refused"]["said"]
