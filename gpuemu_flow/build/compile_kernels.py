@@ -116,7 +116,7 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
     """Tell whether the artifacts, headers and tools that tasks were compiled from are unchanged."""
     return (
         all(
-            find_includes(root / start, flags, root).to_json() == found
+            to_builtins(find_includes(root / start, flags, root)) == found
             for start, flags, found in basis.includes
         )
         and all((root / path).is_file() == there for path, there in basis.given)
@@ -303,7 +303,7 @@ class KernelCompiler:
             params = msgspec.structs.replace(params, sandbox=self._fence.key())
         if kind == CUDA and kernel.source is not None:
             start = relative(kernel.source, self._root)
-            self._includes.append([start, list(kernel.build.flags), includes.to_json()])
+            self._includes.append([start, list(kernel.build.flags), to_builtins(includes)])
             headers = [name for name in includes.headers if name not in files]
             host = host_compilers(kernel.build.flags, self._root)
             params = msgspec.structs.replace(

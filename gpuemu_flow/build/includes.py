@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from msgspec import Struct, field, to_builtins
-
-from gpuemu_flow.model.types import Json
+from msgspec import Struct, field
 
 _INCLUDE = re.compile(
     rb'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\r\n]{1,1024})"|<([^>\r\n]{1,1024})>)', re.M
@@ -39,11 +37,6 @@ class Includes(Struct, frozen=True):
     absent: list[str] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        plain: dict[str, Json] = to_builtins(self)
-        return plain
 
 
 def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig
-from gpuemu_flow.model.types import Json
-
-_LISTS = ("settings", "words", "given")
 
 
 class Overrides(Struct, frozen=True):
@@ -36,20 +31,6 @@ class Overrides(Struct, frozen=True):
         }
         keys = {f"config.{setting.partition('=')[0].strip()}" for setting in self.settings}
         return self.given | keys | {name for name, here in own.items() if here}
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        lists = {
-            name: sorted(asdict(self)[name]) if name == "given" else list(asdict(self)[name])
-            for name in _LISTS
-        }
-        return {**asdict(self), **lists}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Overrides:
-        """Rebuild from `to_json`'s result, or raise TypeError or KeyError."""
-        lists = {name: tuple(data[name]) for name in _LISTS}
-        return cls(**{**data, **lists, "given": frozenset(lists["given"])})
 
 
 # Changes that a mode of ``[ci]`` makes to the ops' cases.

@@ -120,9 +120,7 @@ def cpu_features() -> str:
                     return digest_bytes(" ".join(sorted(value.split())).encode())[:16]
     except OSError:
         pass
-    import platform  # noqa: PLC0415
-
-    return platform.processor() or platform.machine()
+    return os.uname().machine
 
 
 def fingerprint() -> dict[str, str]:

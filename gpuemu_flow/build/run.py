@@ -20,7 +20,7 @@ from doit.reporter import ZeroReporter
 from doit.runner import MThreadRunner
 from doit.task import Stream, Task
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from gpuemu_flow.build.events import Listener, TaskEvent
 from gpuemu_flow.build.graph import Graph
@@ -184,6 +184,9 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self._specs = specs
         self._forced = forced
         self.parts: dict[str, KeyParts] = {}
+        self.made: dict[
+            str, StageResult
+        ] = {}  # until they are stored: doit keeps values to its end
         self.left: set[str] = set()  # tasks that did not run, so that their records stay valid
 
     def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
@@ -198,7 +201,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
 
     def save_success(self, task: Task, result_hash: object = None) -> None:
         """Store the success of one task."""
-        self.save(self._specs[task.name], StageResult(**task.values))
+        self.save(self._specs[task.name], self.made.pop(task.name))
 
     def save(self, spec: TaskSpec, result: StageResult) -> None:
         """Store the success of one task under the key that `get_status` kept."""
@@ -346,7 +349,8 @@ class Executor:
             and result.values.get("verdict") in (Verdict.FAILED.value, Verdict.ERROR.value)
         ):
             self._runner.stop()
-        return asdict(result)
+        self._dependency.made[spec.name] = result
+        return {"executed": result.executed}
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
         """Run the op of the comparison `judging` again if it could read files of the reference.

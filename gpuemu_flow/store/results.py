@@ -30,14 +30,6 @@ DAY_NS = 86_400 * 10**9
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
 
 
-class _Write(Struct):
-    """Records of one call that wait to be written, and the outcome of writing them."""
-
-    records: dict[str, bytes] = field(default_factory=dict)
-    done: bool = False
-    error: BaseException | None = None
-
-
 class ResultStore:
     """The results of one workspace, also held in memory. Thread-safe; only one process may
     write.
@@ -55,14 +47,12 @@ class ResultStore:
         self._records = JsonStore(folder / FOLDER, cache.set_aside)
         self._files = PrivateFolder(folder)
         self._stamp = folder / STAMP
-        self._stamp_file = StampFile(self._files, self._stamp)  # used while writing only
         self._forgotten = folder / FORGOTTEN
         self._forgotten_ns = self._last_forgotten()
         self._max_results = max_results
         self._retention_days = retention_days
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._unwritten: list[_Write] = []
         self._last_ns = 0
         self._keys: list[str] = []
         self._by_key: dict[str, StoredResult] = {}
@@ -137,49 +127,27 @@ class ResultStore:
     def add_many(self, new: Sequence[NewResult]) -> list[StoredResult]:
         """Store results in one transaction; they are on disk when this returns.
 
-        Simultaneous calls from several threads use the same transaction.
-
         Raises StoreError: The results cannot be stored. None of them is.
         """
-        if not new:
-            return []
-        write = _Write()
-        added = []
-        for one, time_ns in zip(new, self._times(len(new)), strict=True):
-            key = f"{time_ns:0{TIME_DIGITS}d}"
-            write.records[key] = seal(one.to_json(), key)
-            added.append(
-                StoredResult(
-                    key, one.op, one.seed, one.dtype, one.source, one.judged_by, one.judged,
-                    to_text(dict(one.result)), one.client,
-                )
-            )  # fmt: skip
-        with self._lock:
-            self._unwritten.append(write)
+        records, added = {}, []
         with self._writing:
-            if not write.done:
-                self._write_all()
-        if write.error is not None:
-            raise write.error
+            times = self._times(len(new))
+            for one, time_ns in zip(new, times, strict=True):
+                key = f"{time_ns:0{TIME_DIGITS}d}"
+                records[key] = seal(one.to_json(), key)
+                added.append(
+                    StoredResult(
+                        key, one.op, one.seed, one.dtype, one.source, one.judged_by, one.judged,
+                        to_text(dict(one.result)), one.client,
+                    )
+                )  # fmt: skip
+            if records:
+                self._records.put_sealed(records)
+                self._touch(times[-1])
         with self._lock:
             for stored in added:
                 self._index(stored)
         return added
-
-    def _write_all(self) -> None:
-        """Store all waiting records, also those of other threads, and set each call's outcome."""
-        with self._lock:
-            batch, self._unwritten = self._unwritten, []
-        error: BaseException | None = None
-        try:
-            self._records.put_sealed({k: v for write in batch for k, v in write.records.items()})
-        except BaseException as failed:  # all of these calls must report the error
-            error = failed
-        for write in batch:
-            write.done, write.error = True, error
-        if error is None:
-            with contextlib.suppress(OSError):
-                self._stamp_file.touch(max(int(next(iter(write.records))) for write in batch))
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
         """Set the time of a stamp file, by which other processes notice changes of the store."""
@@ -272,52 +240,6 @@ class ResultStore:
     def close(self) -> None:
         """Close this thread's connections."""
         self._records.close()
-        with self._writing:
-            self._stamp_file.close()
-
-
-# Set a file's modification time many times, for processes that watch the file.
-
-
-class StampFile:
-    """A file whose time of modification tells other processes that something has changed.
-
-    The file is kept open. It is opened again, with all checks of a `PrivateFolder`, only if `path`
-    now leads to another file, or to a file with more or fewer hard links. Not thread-safe.
-    """
-
-    def __init__(self, files: PrivateFolder, path: Path) -> None:
-        self._files = files
-        self._path = path
-        self._name = str(path)
-        self._descriptor = -1
-        self._known: tuple[int, int, int] | None = None
-
-    def touch(self, time_ns: int) -> None:
-        """Set the file's time of modification; make the file if there is none.
-
-        Raises OSError, StoreError: The errors of `PrivateFolder.open`.
-        """
-        if self._known is None or self._seen() != self._known:
-            self.close()
-            self._descriptor = self._files.open(self._path, os.O_WRONLY | os.O_CREAT)
-            self._known = self._seen()
-        os.utime(self._descriptor, ns=(time_ns, time_ns))
-
-    def _seen(self) -> tuple[int, int, int] | None:
-        """Return the identity and the number of hard links of the file; None if there is none."""
-        try:
-            status = os.lstat(self._name)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino, status.st_nlink
-
-    def close(self) -> None:
-        """Close the file; the next `touch` opens it again."""
-        self._known = None
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 # Results that clients submitted, before and after they are stored.

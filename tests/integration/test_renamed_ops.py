@@ -81,7 +81,7 @@ def test_a_damaged_result_of_the_old_name_is_not_taken_over(tmp_path: Path) -> N
     mini.edit("gpuemu.toml", *RENAME)
     report = mini.run()
     assert verdicts(report) == {"renamed": "passed"}
-    assert "other!" not in str(stored_snapshot.results(mini))
+    assert "other!" not in str(stored_snapshot.rows(mini, "result:compare:renamed"))
 
 
 def test_two_ops_that_swap_their_names_keep_their_own_verdicts(tmp_path: Path) -> None:
