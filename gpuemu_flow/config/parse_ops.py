@@ -253,7 +253,10 @@ class OpParser(Struct, dict=True):
             return mode, op, "" if op else reason
         op = script if script is not None and script.kind in IN_PROCESS else module
         if op is None:
-            text = f"execution_mode is {mode}: the op runs in a client, which submits its outputs"
+            text = (
+                f"execution_mode is {mode}: the op runs in a client, which submits its outputs; "
+                "`gpuemu-flow daemon start --background`, then run the client"
+            )
             reason = f"{text}; {reason}" if reason else text
         return mode, op, "" if op else reason
 

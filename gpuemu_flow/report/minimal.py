@@ -6,12 +6,14 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from threading import Event
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.fuzz.failures import CODE, fails_alike, stored_inputs
@@ -168,8 +170,9 @@ def _few_that_differ(values: NDArray[Any]) -> str:
 def places_of_ops(workspace: Workspace, names: set[str]) -> dict[str, str]:
     """Map ops to ``file:line`` of their sources, relative to the workspace."""
     root, config = workspace.root, workspace.config_path
-    found = ((op.name, place_of_op(op, config, root)) for op in workspace.config.ops)
-    return {name: f"{file}:{line}" for name, (file, line) in found if name in names}
+    ops = (op for op in workspace.config.ops if op.name in names)
+    found = ((op.name, place_of_op(op, config, root)) for op in ops)
+    return {name: f"{file}:{line}" for name, (file, line) in found}
 
 
 def with_shown(workspace: Workspace, report: FuzzReport) -> FuzzReport:
@@ -194,7 +197,7 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
         return report
     store = FailureStore(workspace.cache)
     records = {
-        (record.op, record.seed, record.dtype): record
+        (record.op, record.seed, record.dtype, record.message): record
         for record in store
         if record.minimized_from is None
     }
@@ -205,18 +208,21 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
             by_op.setdefault(result.op, []).append(result)
     places = places_of_ops(workspace, set(by_op))
     minima: dict[tuple[str, int, str], Minimal] = {}
-    for op, results in by_op.items():
-        for number, failure in enumerate(shown_of(results)):
-            record = records.get((op, failure.case.seed, failure.case.dtype))
-            left = min(SECONDS, end - time.monotonic())
-            fresh = search and number == 0 and not _fails_always(results)
-            if record is not None and _smaller(store, record) is None and fresh and left > 0:
-                record = _shrunk(workspace, store, record, left)
-            minima[op, failure.case.seed, failure.case.dtype] = (
-                minimal_of(workspace, record)
-                if record is not None and _smaller(store, record) is not None
-                else _of_case(failure, places.get(op, ""), record)
-            )
+    with cancel_on_signals() as cancel:
+        for op, results in by_op.items():
+            for number, failure in enumerate(shown_of(results)):
+                case, first = failure.case, next(iter(failure.result.failures), None)
+                said = "" if first is None else first.message
+                record = records.get((op, case.seed, case.dtype, said))
+                left = min(SECONDS, end - time.monotonic())
+                fresh = search and number == 0 and not _fails_always(results)
+                if record is not None and _smaller(store, record) is None and fresh and left > 0:
+                    record = _shrunk(workspace, store, record, left, cancel)
+                minima[op, case.seed, case.dtype] = (
+                    minimal_of(workspace, record)
+                    if record is not None and _smaller(store, record) is not None
+                    else _of_case(failure, places.get(op, ""), record)
+                )
     return replace(report, minima=minima)
 
 
@@ -244,13 +250,24 @@ def _of_case(failure: CaseVerdict, place: str, record: FailureRecord | None) -> 
 
 
 def _shrunk(
-    workspace: Workspace, store: FailureStore, record: FailureRecord, seconds: float
+    workspace: Workspace,
+    store: FailureStore,
+    record: FailureRecord,
+    seconds: float,
+    cancel: Event,
 ) -> FailureRecord:
     """Shrink a recorded failure for a while; return its record as it is then."""
-    if record.verdict not in {verdict.value for verdict in BAD}:
+    if cancel.is_set() or record.verdict not in {verdict.value for verdict in BAD}:
         return record
     try:
-        minimise_failure(workspace, record, strategy="all", budget=MINIMIZE_RUNS, seconds=seconds)
+        minimise_failure(
+            workspace,
+            record,
+            strategy="all",
+            budget=MINIMIZE_RUNS,
+            seconds=seconds,
+            cancel=cancel,
+        )
     except (FlowError, CancelledRunError):
         return record
     return store.get(record.id)

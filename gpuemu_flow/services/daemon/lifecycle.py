@@ -142,7 +142,11 @@ def _serve(
                 server.start()
                 info = _info(configured.root, place, sockets)
                 write_info(place, info)
-                log.info("daemon %s listens at %s", __version__, ", ".join(map(str, sockets)))
+                log.info(
+                    "gpuemu-flow %s: the daemon listens at %s",
+                    __version__,
+                    ", ".join(map(str, sockets)),
+                )
                 on_ready(info)
                 _wait(service, server, configured.root, idle_seconds)
                 log.info("daemon ends")
