@@ -58,7 +58,8 @@ class FrameworkKinds(Struct):
         there is none, `ref` is returned unchanged.
         """
         named = self._named(table)
-        if not named and any(_EXTENSION in self._imported(r) for r in (ref, op) if r is not None):
+        # An edit of these files counts by what they import, which the graph's basis holds anyway.
+        if not named and any(_EXTENSION in self._imports_of(r) for r in (ref, op) if r is not None):
             named = ["pytorch"]
         if ref is None or ref.kind != "callable" or not isinstance(written, str):
             return ref
@@ -117,12 +118,16 @@ class FrameworkKinds(Struct):
         return [name for name in ([one] if one else several) if name in PACKAGES]
 
     def _imported(self, ref: ProgramRef) -> frozenset[str]:
-        """Return the packages that a program's file imports directly."""
+        """Return the packages that a program's file imports; an edit of it changes the result."""
+        if ref.path is not None and ref.path.suffix == ".py":
+            self.consulted.add(ref.path)
+        return self._imports_of(ref)
+
+    def _imports_of(self, ref: ProgramRef) -> frozenset[str]:
         path = ref.path
         if path is None or path.suffix != ".py":
             return frozenset()
         if path not in self._imports:
-            self.consulted.add(path)
             self._imports[path] = imported_packages(path)
         return self._imports[path]
 
