@@ -33,15 +33,16 @@ import json, sys
 from pathlib import Path
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.tasks.generate import _planned
 
 workspace, found = Workspace(Path.cwd()), []
 ops = {op.name: op for op in workspace.config.ops}
 for spec in workspace.graph.tasks.values():
     if spec.stage == "generate":
         op = ops[spec.subject]
-        cases, _ = _planned(convert(spec.settings["schema"], OpSchema), spec.dtype, spec.params)
+        asked = {name: spec.params[name] for name in ("strategies", "layouts", "seed", "count")}
+        cases = plan_cases(convert(spec.settings["schema"], OpSchema), dtype=spec.dtype, **asked)
         inputs = [[[i.shape, i.dtype, i.low, i.high] for i in case.inputs] for case in cases]
         programs = [[str(p.path), p.function] for p in (op.op, op.reference)]
         found.append([spec.subject, programs, op.kwargs, inputs])
