@@ -8,9 +8,9 @@ from typing import NamedTuple
 from gpuemu_flow.emulator.effects import effect_sections, matrices
 from gpuemu_flow.emulator.effects import matrices as wgmma
 from gpuemu_flow.emulator.effects import matrices as wmma
-from gpuemu_flow.emulator.effects.atomics import OPERATIONS
-from gpuemu_flow.emulator.forms_arithmetic import find_form, lane_wise_bases
-from gpuemu_flow.emulator.sparse import SPARSE_SHAPES
+from gpuemu_flow.emulator.effects.warps import OPERATIONS
+from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
+from gpuemu_flow.emulator.matrices import SPARSE_SHAPES
 from gpuemu_flow.emulator.types import DTYPES
 from gpuemu_flow.lint.ptx import Opcode
 

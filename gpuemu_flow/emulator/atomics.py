@@ -12,7 +12,7 @@ from msgspec import Struct
 from gpuemu_flow.emulator.accesses import Accesses
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
 from gpuemu_flow.emulator.registry import ActiveLanes
-from gpuemu_flow.emulator.semantics import floats, packed
+from gpuemu_flow.emulator.semantics import convert, floats
 from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
 
@@ -22,7 +22,7 @@ Combine = Callable[[Array, Array, Array], Array]
 
 
 def _add_bfloat(old: Array, value: Array) -> Array:
-    return packed.in_bfloat(packed.odd_sum)(old, value)
+    return convert.in_bfloat(convert.odd_sum)(old, value)
 
 
 def _wrap_up(old: Array, limit: Array) -> Array:
@@ -40,7 +40,7 @@ def _float_extreme(least: bool) -> Combine:
 
 _HALVES: dict[str, Callable[..., Array]] = {
     "f16": np.add, "bf16": _add_bfloat,
-    "f16x2": packed.twice_f16(np.add), "bf16x2": packed.twice_bits(_add_bfloat),
+    "f16x2": convert.twice_f16(np.add), "bf16x2": convert.twice_bits(_add_bfloat),
 }  # fmt: skip
 _FLOATS: dict[str, Combine] = {
     "add": lambda old, value, _: floats.canonical(old + value),

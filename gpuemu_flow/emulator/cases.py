@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gpuemu_flow.emulator.block_races import MoreWrittenError
-from gpuemu_flow.emulator.dimensions import check_dimensions
+from gpuemu_flow.emulator.clusters import check_dimensions
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
+from gpuemu_flow.emulator.global_races import MoreWrittenError
 from gpuemu_flow.emulator.ir import KernelProgram, Special, Step
 from gpuemu_flow.emulator.launch import (
     BATCH_THREADS,

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.polling import ORDERS_NOTHING
-from gpuemu_flow.emulator.race_log import LoggedRaces
+from gpuemu_flow.emulator.races import LoggedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.model.kernel_findings import THERE

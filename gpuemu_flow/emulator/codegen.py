@@ -11,7 +11,7 @@ from gpuemu_flow.emulator.effects import find_effect
 from gpuemu_flow.emulator.effects.checking import operand_problem, result_problem
 from gpuemu_flow.emulator.emitter import Emitter
 from gpuemu_flow.emulator.errors import fix_of, unsupported
-from gpuemu_flow.emulator.forms_arithmetic import find_form
+from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import (
     Immediate,
     KernelProgram,

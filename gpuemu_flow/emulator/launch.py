@@ -12,12 +12,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.emulator.block_races import MoreWrittenError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
-from gpuemu_flow.emulator.clusters import size_of, together
+from gpuemu_flow.emulator.clusters import LaunchShape, check_dimensions, size_of, together
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
-from gpuemu_flow.emulator.dimensions import LaunchShape, check_dimensions
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
 from gpuemu_flow.emulator.findings import (
     DEFAULT_CHECKS,
@@ -25,16 +23,16 @@ from gpuemu_flow.emulator.findings import (
     plain_function,
     readable_function,
 )
-from gpuemu_flow.emulator.global_races import GlobalRaces
+from gpuemu_flow.emulator.global_races import GlobalRaces, MoreWrittenError, QuickGlobalRaces
 from gpuemu_flow.emulator.host.fatbin import link_modules
 from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
 from gpuemu_flow.emulator.machine import BlockMachine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LaunchArena, SideBySide
 from gpuemu_flow.emulator.native.backend import NativeKernel
+from gpuemu_flow.emulator.rewriting import watch_registers
 from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.lint.ptx import Function, read_ptx
 from gpuemu_flow.lint.rules.unset_constant import unset_constants
 from gpuemu_flow.model.errors import Problem, did_you_mean

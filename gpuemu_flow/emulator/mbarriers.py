@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.emulator.asynchronous import Asynchronous
 from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.semantics import mbarrier
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.warps import Asynchronous
 
 PATIENCE = 1_000_000
 """Number of failed waits in a row after which the threads are taken to wait for ever."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LOCAL_BASE
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.emulator.wgmma import WarpGroups
+from gpuemu_flow.emulator.wmma import WarpGroups
 
 MAX_PRINTED = 1 << 20
 """Largest number of characters that are kept of the output of one launch."""

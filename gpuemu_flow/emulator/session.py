@@ -6,6 +6,7 @@ import math
 import re
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.emulator.coverage import KernelCoverage, cover_file
+from gpuemu_flow.emulator.codegen import why_not
+from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.errors import LaunchError, UnsupportedError, bad_argument, bad_launch
 from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS, DOUBTS, CheckFinding
 from gpuemu_flow.emulator.ir import KernelParameter
@@ -26,6 +28,7 @@ from gpuemu_flow.emulator.launch import (
     LaunchResult,
     ScalarArgument,
     load_kernel,
+    read_entries,
 )
 from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.emulator.types import DTYPES, SIZES, WARP, Array
@@ -394,3 +397,62 @@ def _as_integer(text: str) -> int | None:
         return int(text, 0) if len(text) < 80 else None
     except ValueError:
         return None
+
+
+# Coverage of a PTX file: instructions that can be run, and why others cannot.
+
+
+class MissingOpcode(Struct, frozen=True):
+    """An opcode that the emulator cannot run: its count in a kernel, first line, and the reason."""
+
+    opcode: str
+    count: int
+    line: int
+    reason: str
+
+
+class KernelCoverage(Struct, frozen=True):
+    """Coverage of one kernel's instructions."""
+
+    name: str
+    steps: int
+    opcodes: dict[str, int]
+    missing: tuple[MissingOpcode, ...]
+    problem: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Tell whether the emulator can run the kernel."""
+        return not self.missing and not self.problem
+
+
+def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
+    """Examine every kernel of a PTX file.
+
+    Raises UnsupportedError when the file is not PTX or holds no kernel.
+    """
+    found = []
+    for entry in read_entries(data, file):
+        try:
+            program = decode_program(entry)
+        except UnsupportedError as error:
+            found.append(KernelCoverage(entry.name, 0, {}, (), str(error)))
+            continue
+        opcodes: Counter[str] = Counter()
+        missing: dict[str, MissingOpcode] = {}
+        for step in program.steps:
+            name = step.opcode.text
+            opcodes[name] += 1
+            reason = why_not(step)
+            if reason and name in missing:
+                known = missing[name]
+                missing[name] = MissingOpcode(name, known.count + 1, known.line, known.reason)
+            elif reason:
+                line = program.module.source.line_of(step.offset)
+                missing[name] = MissingOpcode(name, 1, line, reason)
+        found.append(
+            KernelCoverage(
+                entry.name, len(program.steps), dict(opcodes.most_common()), tuple(missing.values())
+            )
+        )
+    return found

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuemu_flow.emulator.coverage import KernelCoverage
 from gpuemu_flow.emulator.findings import CheckFinding, readable_function
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult, unset_symbols
-from gpuemu_flow.emulator.session import NamedArgument
+from gpuemu_flow.emulator.session import KernelCoverage, NamedArgument
 from gpuemu_flow.emulator.types import Array
 
 Json = object

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,9 +16,6 @@ from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.memory import LaunchArena
 from gpuemu_flow.emulator.types import WARP, WARPGROUP, Array
 from gpuemu_flow.model.errors import Problem
-
-if TYPE_CHECKING:
-    from gpuemu_flow.emulator.race_log import LoggedRaces
 
 
 class _Tally(Struct):
@@ -153,7 +150,7 @@ class State:
         self.carry: Array = np.zeros((1, 1), bool)
         self.cluster_size = size_of(launch.cluster)
         self.ranks: Array = np.zeros(0, np.int64)
-        self.thread_races: LoggedRaces | None = None
+        self.thread_races: Any = None  # of `races`, which imports this module
 
     def begin(self, block_ids: Array) -> None:
         """Set up lanes and special registers; the blocks of a cluster must be adjacent."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from gpuemu_flow.emulator.blocks import defined_and_used, split_blocks
 from gpuemu_flow.emulator.effects.checking import PERTURB
 from gpuemu_flow.emulator.findings import CheckFinding
-from gpuemu_flow.emulator.forms_arithmetic import find_form
+from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Immediate, KernelProgram, Operand, Register, Step
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
 from gpuemu_flow.emulator.registry import ROUNDINGS

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.emulator import launch as launching
-from gpuemu_flow.emulator.coverage import cover_file
 from gpuemu_flow.emulator.decode import decode_program
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
 from gpuemu_flow.emulator.launch import (
@@ -33,6 +32,7 @@ from gpuemu_flow.emulator.launch import (
     read_entries,
 )
 from gpuemu_flow.emulator.memory import READ_ONLY, LaunchArena
+from gpuemu_flow.emulator.session import cover_file
 from gpuemu_flow.model.errors import FlowError
 
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"

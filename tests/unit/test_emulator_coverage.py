@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from ptx_text import HEADER
 
-from gpuemu_flow.emulator.coverage import cover_file
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import load_kernel
+from gpuemu_flow.emulator.session import cover_file
 
 BODY = ".reg .b16 %h<9>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;\n"
 MISSING = {

@@ -14,8 +14,7 @@ from gpuemu_flow.emulator import bytes as batch_memory
 from gpuemu_flow.emulator import launch as launching
 from gpuemu_flow.emulator.global_races import GlobalRaces
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
-from gpuemu_flow.emulator.race_log import LoggedRaces
-from gpuemu_flow.emulator.races import SharedRaces
+from gpuemu_flow.emulator.races import LoggedRaces, SharedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.model.errors import FlowError

@@ -88,7 +88,7 @@ def test_a_flag_without_a_fence_orders_nothing() -> None:
 
 
 def test_a_long_interval_is_examined_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuemu_flow.emulator.race_log.MOST_LANES", 1000)
+    monkeypatch.setattr("gpuemu_flow.emulator.races.MOST_LANES", 1000)
     again = "mov.u32 %r8, 0; L: add.u32 %r12, %r12, 1; " + PUT + "add.u32 %r8, %r8, 1; "
     loop = again + "setp.lt.u32 %p6, %r8, 40; @%p6 bra L; "
     assert launch(other(32) + loop + "bar.sync 0; " + GET + KEEP).findings == ()

@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 from gpuemu_flow.emulator.effects import (
-    asynchronous,
-    atomics,
     barriers,
     checking,
+    copies,
     loads,
     matrices,
     moves,
     stack,
-    tensors,
     warps,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.lint.ptx import Opcode
 
-_EFFECTS: dict[str, Effect] = {
-    **moves.EFFECTS,
-    **loads.EFFECTS,
-    **barriers.EFFECTS,
-    **warps.EFFECTS,
-    **atomics.EFFECTS,
-    **asynchronous.EFFECTS,
-    **matrices.EFFECTS,
-    **matrices.EFFECTS_WMMA,
-    **checking.EFFECTS,
-    **checking.EFFECTS_PERTURB,
-    **matrices.EFFECTS_WGMMA,
-    **barriers.EFFECTS_MBARRIERS,
-    **stack.EFFECTS,
-    **tensors.EFFECTS,
-    **stack.EFFECTS_CALLS,
-    **moves.EFFECTS_CARRIES,
-    **moves.EFFECTS_CLUSTERS,
-}
+_MODULES = (moves, loads, barriers, warps, copies, matrices, checking, stack)
+_EFFECTS: dict[str, Effect] = {name: e for m in _MODULES for name, e in m.EFFECTS.items()}
 
 
 def find_effect(opcode: Opcode) -> Effect | None:

@@ -100,7 +100,7 @@ def _registers_problem(step: Step) -> str:
     return "" if count[0] in range(24, 257, 8) else "its count is no multiple of 8 from 24 to 256"
 
 
-EFFECTS = {
+EFFECTS: dict[str, Effect] = {
     "setmaxnreg": Effect(_registers_problem, lambda e, s, i: None, "setmaxnreg"),
     "bar": Effect(_bar_problem, _emit_bar, "bar, barrier"),
     "barrier": Effect(_bar_problem, _emit_bar, "bar, barrier"),
@@ -213,4 +213,4 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     )  # fmt: skip
 
 
-EFFECTS_MBARRIERS = {"mbarrier": Effect(_problem, _emit, "mbarrier")}
+EFFECTS |= {"mbarrier": Effect(_problem, _emit, "mbarrier")}

@@ -125,7 +125,7 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     emitter.do(f"m.check_defined({undefined}, {emitter.mask(step)}, {index})")
 
 
-EFFECTS = {UNDEFINED: Effect(lambda step: "", _emit, "")}
+EFFECTS: dict[str, Effect] = {UNDEFINED: Effect(lambda step: "", _emit, "")}
 
 
 # The step that perturbs a result within an error bound; the emulator adds it to a program.
@@ -164,7 +164,7 @@ def _value(operand: Operand) -> float:
     return float(struct.unpack("<d", operand.value.to_bytes(8, "little"))[0])
 
 
-def _emit_of_perturb(emitter: Emitter, step: Step, index: int) -> None:
+def _emit_perturb(emitter: Emitter, step: Step, index: int) -> None:
     target, source, bound, least, draw = step.operands
     assert isinstance(draw, Immediate)
     type_name = step.opcode.type
@@ -174,4 +174,4 @@ def _emit_of_perturb(emitter: Emitter, step: Step, index: int) -> None:
     emitter.write(target, call, type_name, step)
 
 
-EFFECTS_PERTURB = {PERTURB: Effect(lambda step: "", _emit_of_perturb, "")}
+EFFECTS |= {PERTURB: Effect(lambda step: "", _emit_perturb, "")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.emulator.effects.bulk import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
@@ -13,6 +12,7 @@ from gpuemu_flow.emulator.effects.checking import (
     operand_problem,
     result_problem,
 )
+from gpuemu_flow.emulator.effects.copies import emit_store, is_asynchronous, store_problem
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, Symbol
 from gpuemu_flow.emulator.polling import STRONG
@@ -139,7 +139,7 @@ def _nothing(emitter: Emitter, step: Step, index: int) -> None:
     """Write no code, for a step that changes no value, such as ``prefetch``."""
 
 
-EFFECTS = {
+EFFECTS: dict[str, Effect] = {
     "ld": Effect(_load_problem, _emit_load, "ld"),
     "ldu": Effect(_load_problem, _emit_load, "ldu"),
     "st": Effect(_store_problem, _emit_store, "st"),

@@ -15,10 +15,8 @@ from gpuemu_flow.emulator.effects.checking import (
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, Operand, OperandGroup, Step
-from gpuemu_flow.emulator.matrices import ELEMENT_BITS, MatrixForm
-from gpuemu_flow.emulator.sparse import SPARSE_SHAPES, SparseForm
-from gpuemu_flow.emulator.wgmma import GroupForm
-from gpuemu_flow.emulator.wmma import FragmentForm, WmmaForm
+from gpuemu_flow.emulator.matrices import ELEMENT_BITS, SPARSE_SHAPES, MatrixForm, SparseForm
+from gpuemu_flow.emulator.wmma import FragmentForm, GroupForm, WmmaForm
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
@@ -95,7 +93,7 @@ def _access(step: Step) -> tuple[FragmentForm, bool] | None:
     return fragment_form(role, shape, kind), words[4] == "row"
 
 
-def _register_type_of_wmma(kind: str) -> str:
+def _wmma_register_type(kind: str) -> str:
     return {"f32": "f32", "f64": "f64", "s32": "s32"}.get(kind, "b32")
 
 
@@ -113,14 +111,14 @@ def _access_problem(step: Step) -> str:
     if len(items) != form.registers:
         return f"its fragment has {len(items)} registers, not {form.registers}"
     check = result_problem if loads else operand_problem
-    problems = [check(item, _register_type_of_wmma(form.kind)) for item in items]
+    problems = [check(item, _wmma_register_type(form.kind)) for item in items]
     problems.append(address_problem(step.operands[1 if loads else 0]))
     if len(step.operands) == 3:
         problems.append(operand_problem(step.operands[2], "u32"))
     return next((p for p in problems if p), "")
 
 
-def read_product_of_wmma(step: Step) -> WmmaForm | None:
+def read_wmma_product(step: Step) -> WmmaForm | None:
     """Return the form of a ``wmma.mma``, or None if the emulator does not know it."""
     words = list(step.opcode.segments[1:])
     bits = next((w for w in words if w in ("xor", "and")), "")
@@ -150,7 +148,7 @@ def read_product_of_wmma(step: Step) -> WmmaForm | None:
 
 
 def _product_problem(step: Step) -> str:
-    form = read_product_of_wmma(step)
+    form = read_wmma_product(step)
     if form is None or len(step.operands) != 4:
         return UNKNOWN_FORM
     for name, operand in zip("dabc", step.operands, strict=True):
@@ -159,20 +157,20 @@ def _product_problem(step: Step) -> str:
         if len(items) != part.registers:
             return f"its {name} has {len(items)} registers, not {part.registers}"
         check = result_problem if name == "d" else operand_problem
-        problem = next((p for i in items if (p := check(i, _register_type_of_wmma(part.kind)))), "")
+        problem = next((p for i in items if (p := check(i, _wmma_register_type(part.kind)))), "")
         if problem:
             return problem
     return ""
 
 
-def _problem_of_wmma(step: Step) -> str:
+def _wmma_problem(step: Step) -> str:
     words = step.opcode.segments
     if len(words) < 2 or words[1] not in ("load", "store", "mma"):
         return UNKNOWN_FORM
     return _product_problem(step) if words[1] == "mma" else _access_problem(step)
 
 
-def _listed_of_wmma(emitter: Emitter, operand: Operand, kind: str) -> str:
+def _wmma_items(emitter: Emitter, operand: Operand, kind: str) -> str:
     return "(" + "".join(f"{emitter.read(i, _bits_of(kind))}, " for i in items_of(operand)) + ")"
 
 
@@ -194,18 +192,18 @@ def _emit_access(emitter: Emitter, step: Step, index: int) -> None:
         for k, item in enumerate(items_of(step.operands[0])):
             emitter.write(item, f"{given}[{k}]", _bits_of(form.kind), step)
         return
-    values = _listed_of_wmma(emitter, step.operands[1], form.kind)
+    values = _wmma_items(emitter, step.operands[1], form.kind)
     emitter.do(f"m.store_fragment({space!r}, {bound}, {where}, {values}, {tail}")
 
 
-def _emit_of_wmma(emitter: Emitter, step: Step, index: int) -> None:
+def _emit_wmma(emitter: Emitter, step: Step, index: int) -> None:
     if step.opcode.segments[1] != "mma":
         _emit_access(emitter, step, index)
         return
-    form = read_product_of_wmma(step)
+    form = read_wmma_product(step)
     assert form is not None
     lists = [
-        _listed_of_wmma(emitter, operand, getattr(form, name).kind)
+        _wmma_items(emitter, operand, getattr(form, name).kind)
         for name, operand in zip("abc", step.operands[1:], strict=True)
     ]
     bound = emitter.function(form, f"wmma {form}")
@@ -216,7 +214,9 @@ def _emit_of_wmma(emitter: Emitter, step: Step, index: int) -> None:
         emitter.write(item, f"{found}[{k}]", _bits_of(form.d.kind), step)
 
 
-EFFECTS_WMMA = {"wmma": Effect(_problem_of_wmma, _emit_of_wmma, "wmma.load, wmma.mma, wmma.store")}
+EFFECTS: dict[str, Effect] = {
+    "wmma": Effect(_wmma_problem, _emit_wmma, "wmma.load, wmma.mma, wmma.store")
+}
 
 
 _SHAPE = re.compile(r"m(\d{1,2})n(\d{1,2})k(\d{1,3})\Z", re.ASCII)
@@ -374,7 +374,7 @@ def _emit_matrix_access(emitter: Emitter, step: Step, index: int) -> None:
     emitter.do(f"m.store_matrices({space!r}, {where}, ({values}), {transposed}, {mask}, {index})")
 
 
-EFFECTS = {
+EFFECTS |= {
     "mma": Effect(_mma_problem, _emit_mma, "mma, mma.sp"),
     "ldmatrix": Effect(_matrix_access_problem, _emit_matrix_access, "ldmatrix"),
     "stmatrix": Effect(_matrix_access_problem, _emit_matrix_access, "stmatrix"),
@@ -466,4 +466,4 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
         emitter.write(item, f"{found}[{k}]", "b32", step)
 
 
-EFFECTS_WGMMA = {"wgmma": Effect(_problem, _emit, "wgmma.mma_async")}
+EFFECTS |= {"wgmma": Effect(_problem, _emit, "wgmma.mma_async")}

@@ -17,10 +17,9 @@ from gpuemu_flow.emulator.effects.checking import (
 from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Operand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
-from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
+from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32, high, low
 from gpuemu_flow.emulator.semantics.floats import flush
 from gpuemu_flow.emulator.semantics.integers import compare, multiply_high
-from gpuemu_flow.emulator.semantics.packed import high, low
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array, is_float
 
 if TYPE_CHECKING:
@@ -285,7 +284,7 @@ def _in_space(space: str) -> Callable[[Array], Array]:
     return lambda address: np.zeros(address.shape, bool)
 
 
-EFFECTS = {
+EFFECTS: dict[str, Effect] = {
     "setp": Effect(_setp_problem, _emit_setp, "setp"),
     "set": Effect(_setp_problem, _emit_set, "set"),
     "mov": Effect(_mov_problem, _emit_mov, "mov"),
@@ -364,7 +363,7 @@ def _subtract(a: Array, b: Array, borrow: Array | None) -> tuple[Array, Array]:
 
 _EFFECT = Effect(_problem, _emit, "Extended-Precision Integer Arithmetic Instructions")
 
-EFFECTS_CARRIES = dict.fromkeys(("add", "addc", "sub", "subc", "mad", "madc"), _EFFECT)
+EFFECTS |= dict.fromkeys(("add", "addc", "sub", "subc", "mad", "madc"), _EFFECT)
 
 
 # Addresses in the shared memory of other blocks of a cluster: mapa, getctarank.
@@ -412,7 +411,7 @@ def _emit_rank(emitter: Emitter, step: Step, index: int) -> None:
     emitter.write(step.operands[0], value, "u32", step)
 
 
-EFFECTS_CLUSTERS = {
+EFFECTS |= {
     "mapa": Effect(_map_problem, _emit_map, "mapa"),
     "getctarank": Effect(_rank_problem, _emit_rank, "getctarank"),
 }

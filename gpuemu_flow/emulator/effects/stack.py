@@ -62,7 +62,7 @@ def _emit_restore(emitter: Emitter, step: Step, index: int) -> None:
     emitter.do(f"m.restore_stack({value}.astype('u8'), {emitter.mask(step)})")
 
 
-EFFECTS = {
+EFFECTS: dict[str, Effect] = {
     "alloca": Effect(_alloca_problem, _emit_alloca, "alloca"),
     "stacksave": Effect(_save_problem, _emit_save, "stacksave"),
     "stackrestore": Effect(_restore_problem, _emit_restore, "stackrestore"),
@@ -115,7 +115,7 @@ def _emit_assert(emitter: Emitter, step: Step, index: int) -> None:
     emitter.do(f"m.assertion_failed({message}, {file}, {line}, {emitter.mask(step)}, {index})")
 
 
-EFFECTS_CALLS = {
+EFFECTS |= {
     "call.vprintf": Effect(_vprintf_problem, _emit_vprintf, "vprintf (system call)"),
     "call.__assertfail": Effect(_assert_problem, _emit_assert, "__assertfail (system call)"),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuemu_flow.emulator.effects.barriers import _split as split
-from gpuemu_flow.emulator.effects.bulk import _directions as directions_of
 from gpuemu_flow.emulator.effects.checking import constant_of
+from gpuemu_flow.emulator.effects.copies import _directions as directions_of
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step
 from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter
 

@@ -26,8 +26,8 @@ from gpuemu_flow.emulator.native.steps import write_step
 from gpuemu_flow.emulator.native.writer import LackingError, SegmentWriter, bits_type
 from gpuemu_flow.emulator.polling import is_strong, polling_loads
 from gpuemu_flow.emulator.races import smallest_access
-from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
+from gpuemu_flow.emulator.wmma import stack_region
 
 MAX_STEPS = 12_000
 """Largest number of steps of a kernel that a compiler can translate in a few seconds."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import UNDEFINED, constant_of, items_of
+from gpuemu_flow.emulator.effects.copies import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.effects.moves import TRUE
 from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
-from gpuemu_flow.emulator.forms_arithmetic import find_form
+from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.native.barrier_objects import write_bulk, write_object
 from gpuemu_flow.emulator.native.lanes import lane_wise
