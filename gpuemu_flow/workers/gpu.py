@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from gpuemu_flow.emulator.described import DescribedLaunches, ScalarText, StructText, read_host_call
+from gpuemu_flow.emulator.host import build as host_build
 from gpuemu_flow.emulator.host import torch_device
 from gpuemu_flow.emulator.host.build import (
     BUILD_FOLDER,
@@ -51,6 +52,7 @@ from gpuemu_flow.workers.api import DEFAULT_OUTPUT, OpError, Program, RunError, 
 from gpuemu_flow.workers.callable import CallableRunner
 from gpuemu_flow.workers.channel import Watch
 from gpuemu_flow.workers.emulated import failure_kind, near
+from gpuemu_flow.workers.process import BUILD_SECONDS
 from gpuemu_flow.workers.script import keep_high
 from gpuemu_flow.workers.tensors import name_outputs
 from gpuemu_flow.workers.torch_runner import TorchHost, TorchRunner, as_torch, framework
@@ -130,6 +132,7 @@ class _Builder:
 
     @staticmethod
     def _answer(ours: socket.socket) -> None:
+        host_build.COMPILE_SECONDS = int(BUILD_SECONDS)  # the limit of loading, which ends both
         stream = ours.makefile("rwb")
         while line := stream.readline():
             command, folder, environ = msgspec.json.decode(line)

@@ -158,27 +158,18 @@ def test_an_extension_is_an_op(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("this torch is built for CUDA")
-    names = ("right", "race", "unwritten", "refused")
-    schema = 'schema = { inputs = { x = ["M", "N"] }, dims = { M = [1, 4], N = [3, 100] } }'
     ops = [
         OP.format(
-            name=name, program=f'"ops/row_sum_ext.py:{name}"', reference="torch_reference.py:total",
-            more='gradients = ["x"]' if name == "right" else "", schema=schema,
+            name=name, program=f'"ops/twice_ext.py:{name}"', reference="torch_reference.py:twice",
+            more="", schema=SCHEMA,
         )
-        for name in names
+        for name in ("right", "wrong")
     ]  # fmt: skip
     folder = workspace(tmp_path, *ops)
-    (folder / "torch_reference.py").write_text(
-        "import torch\n\ndef total(x):\n    return x.sum(1)\n"
-    )
-    config = folder / "gpuemu.toml"
-    both = config.read_text().replace('["contiguous"]', '["contiguous", "transposed"]')
-    config.write_text(both)
+    (folder / "torch_reference.py").write_text("import torch\n\ndef twice(x):\n    return x * 2\n")
     results = run(folder)
-    verdicts = {name: result["verdict"] for name, result in results.items()}
-    expected = dict(zip(names, ("passed", "failed", "failed", "error"), strict=True))
-    assert verdicts == expected, results
-    place = line_of("ext_race", "row_sum_ext.py")
-    assert f"racecheck: {place} ld.shared reads part[" in results["race"]["said"]
-    assert "of output 'result' were never written" in results["unwritten"]["said"]
-    assert "no mode 3" in results["refused"]["said"]
+    assert [results[name]["verdict"] for name in ("right", "wrong")] == ["passed", "failed"]
+    place = line_of("extension", "twice.cu")
+    assert f"memcheck: {place} st.global writes" in results["wrong"]["said"]
+    (folder / "ops" / "twice.h").write_text("#define FACTOR 3\n")  # a header is an input
+    assert run(folder, "run", "right")["right"]["verdict"] == "failed"
