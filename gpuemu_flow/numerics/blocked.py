@@ -242,7 +242,7 @@ def take(array: Array, where: Where) -> Array:
     """Return the elements at flat positions in C order; a strided array is not copied."""
     if array.flags.c_contiguous:
         return array.reshape(-1)[where]
-    positions = np.arange(where.start, where.stop) if isinstance(where, slice) else where
+    positions = np.arange(array.size)[where] if isinstance(where, slice) else where
     taken: Array = array[np.unravel_index(positions, array.shape)]
     return taken
 

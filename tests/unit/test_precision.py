@@ -216,7 +216,12 @@ def test_operands_that_overflow_take_the_verdict_from_what_depends_on_them(
             reference, lambda *t, s=saturate: half_mlp(*t, saturate=s), inputs, dtype,
             rounding=rounding,
         )  # fmt: skip
-        assert (result.verdict, result.failures) == (Verdict.INCONCLUSIVE, ())
+        assert result.failures == ()
+        if saturate and (dtype, precision) == ("float8_e5m2", "input"):
+            # With 2 bits, half a rounding of each step is more than what saturating changes.
+            assert (result.verdict, result.stats.num_no_verdict) == (Verdict.PASSED, 0)
+            continue
+        assert result.verdict is Verdict.INCONCLUSIVE
         assert 0 < result.stats.num_no_verdict <= 2 * 24
     strict, _ = check(reference, half_mlp, inputs, dtype, rounding=rounding_for("float32", dtype))
     assert strict.verdict is Verdict.FAILED
