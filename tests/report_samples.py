@@ -191,7 +191,8 @@ def sample() -> Report:
         report.run, results=(*report.run.results, skipped), kernels=(KERNEL,), problems=(problem,),
         minima={("softmax", 12, "float32"): Minimal(
             {"x": MinimalInput("float32", (1, 2), "[[1. 2.]]")}, FailureKind.TOLERANCE.value,
-            says="expected 1  got 2",
+            "output", (0, 1), 1.0, 2.0, "expected 1  got 2", "scripts/softmax.py:7",
+            "gpuemu-flow reproduce min1", "min1",
         )},
     )  # fmt: skip
     minimized = recorded("min1", message="1 of 1")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from gpuemu_flow.emulator.host.places import needed_libraries
 from gpuemu_flow.model.syntax import constants_of, parse_python
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 
@@ -204,6 +203,9 @@ def _is_python(path: Path, source: bytes) -> bool:
 @functools.cache
 def is_cuda_package(name: str, folders: tuple[str, ...]) -> bool:
     """Tell whether a module, or a library of a package, is linked with CUDA's runtime."""
+    # Most workspaces have no such library.
+    from gpuemu_flow.emulator.host.places import needed_libraries  # noqa: PLC0415
+
     for folder in folders:
         found = [*Path(folder).glob(f"{name}.*.so"), *Path(folder, name).glob("*.so")]
         for library in (*found, *Path(folder, name).glob("*/*.so")):

@@ -146,10 +146,6 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
         yield TrivialResult(candidate.name, case.seed, case.strategy, passed)
 
 
-LARGEST_RTOL = 0.25
-"""Largest relative tolerance that rounding explains, in the narrowest dtypes."""
-
-
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:

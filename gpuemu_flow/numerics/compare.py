@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import (
     DTYPES,
+    ELEMENT_TYPES,
     Case,
     CheckResult,
     ErrorStats,
@@ -248,7 +249,7 @@ def check_structure(
         dtype = known(output.dtype)
         if dtype is None or dtype != wanted[name]:
             message = f"output {name!r} has dtype {output.dtype}, expected {wanted[name]}"
-            if dtype in DTYPES and DTYPES[dtype].kind == DTYPES[wanted[name] or dtype].kind:
+            if dtype in DTYPES and DTYPES[dtype].kind == ELEMENT_TYPES[wanted[name] or dtype].kind:
                 message += f'; if that is meant, the schema says so: `dtype = "{dtype}"` of it'
             dtypes.append(Failure(FailureKind.DTYPE, message, output=name))
     return [*_check_names(tuple(actual), tuple(expected)), *shapes, *dtypes]

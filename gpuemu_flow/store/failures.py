@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
@@ -19,7 +20,9 @@ from gpuemu_flow.model.types import (
     number_to_json,
 )
 from gpuemu_flow.store.keys import digest_bytes, digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 SOURCES = ("run", "fuzz", "minimize", "daemon", "pytest")
 GENERATED = ("run", "fuzz")

@@ -16,7 +16,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
-from msgspec.structs import replace
 from report_samples import passed, recorded, report_of, sample
 
 from gpuemu_flow.build.trust import remembered
@@ -66,7 +65,7 @@ def _documents() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
         "case": (failure.case.to_json(), Case.from_json),
         "result": (failure.result.to_json(), CheckResult.from_json),
         "record": (recorded("one").to_json(), FailureRecord.from_json),
-        "picture": (to_builtins(replace(picture, inputs={})), _picture),
+        "picture": (to_builtins(picture), _picture),
         "passed": (report_of([passed("op", 1)]).cases[0].result.to_json(), CheckResult.from_json),
     }
 

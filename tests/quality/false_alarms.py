@@ -41,7 +41,6 @@ from gpuemu_flow.judge.case_evaluator import (
     SESSIONS_PER_EVALUATOR,
     BatchSize,
     EvaluatedCase,
-    input_bytes,
     open_evaluator,
 )
 from gpuemu_flow.model import verdicts
@@ -166,7 +165,7 @@ def batches(cases: Iterator[Case]) -> Iterator[list[Case]]:
     batch: list[Case] = []
     nbytes = 0
     for case in cases:
-        size = input_bytes(case)
+        size = case.nbytes
         if len(batch) == BatchSize.MAX_CASES or nbytes + size > BatchSize.MAX_BYTES:
             if batch:
                 yield batch
