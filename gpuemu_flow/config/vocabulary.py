@@ -64,6 +64,8 @@ LINT_RULES = (
     "required-instruction",
     "shared-memory-limit",
     "instruction-limit",
+    "unset-constant",
+    "narrow-offset",
 )
 """Names of the rules in ``lint.rules``, copied here so that reading a configuration does
 not import that package."""

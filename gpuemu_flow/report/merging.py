@@ -196,6 +196,7 @@ def _joined(reports: Sequence[Report]) -> Report:
         drawn_seed=seeds.pop() if len(seeds) == 1 else None,
         build_only=all(run.build_only or run.nothing_due for run in runs),
         nothing_due=all(run.nothing_due for run in runs),
+        minima={key: shown for run in runs for key, shown in run.minima.items()},
     )
     first = reports[0]
     return Report(

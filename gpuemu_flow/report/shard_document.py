@@ -20,6 +20,7 @@ from gpuemu_flow.judge.results import (
     CaseVerdict,
     KernelChange,
     KernelResult,
+    Minimal,
     OpResult,
     Regression,
     ResultChange,
@@ -62,6 +63,7 @@ def document_of(report: Report) -> dict[str, Json]:
             ],
             "cases": [[c.op, c.case.to_json(), c.result.to_json()] for c in report.cases],
             "known": [[*key, known.id, known.time] for key, known in report.known.items()],
+            "minima": [[*key, shown] for key, shown in run.minima.items()],
             "states": report.tasks,
         }
     )
@@ -94,6 +96,10 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
         drawn_seed=data["drawn_seed"],
         build_only=data["build_only"],
         nothing_due=data["nothing_due"],
+        minima={
+            (op, seed, dtype): convert(shown, Minimal, strict=False)
+            for op, seed, dtype, shown in data["minima"]
+        },
     )
     report = Report(
         run=run,

@@ -245,8 +245,10 @@ def test_blocks_are_what_they_claim_to_be(page: Path, mini: Mini) -> None:
             mini.write("kernels/softmax.cu", "")
             mini.write("scripts/softmax_ref.py", "def softmax(x):\n    return x\n")
             named = ("submissions/a.py", "scripts/tables/a.json", "../originals/a.py")
-            for name in (*named, "Makefile", "src/k.in"):
+            for name in (*named, "Makefile", "src/k.in", "kernels/stencil.cu"):
                 mini.write(name, "")
+            mini.write("kernels/layernorm_ext.py", "def forward(x): ...\n")
+            mini.write("kernels/reference.py", "def layernorm(x): ...\ndef stencil(x): ...\n")
             path = mini.write("gpuemu.toml", LOADED[block.mark] + block.text)
             assert check_config(path, strict=True) == [], f"{page.name}: {block.text}"
 

@@ -17,6 +17,8 @@ from gpuemu_flow.cases.cause import Cause, Condition, Counts
 from gpuemu_flow.judge.results import (
     KernelChange,
     KernelResult,
+    Minimal,
+    MinimalInput,
     OpResult,
     Regression,
     ResultChange,
@@ -82,7 +84,14 @@ def rich() -> Report:
         KERNEL, changes=(KernelChange("k", "sm_80", "regression", "registers", "m", 1.0, None),)
     )
     changes = (ResultChange("softmax", "float32", "new", "op", None, "failed"),)
-    run = replace(report.run, results=(of_op,), kernels=(kernel,), changes=changes, drawn_seed=5)
+    shown = Minimal(
+        {"x": MinimalInput("int32", (2, 1), "[[0] [7]]", [[0], [7]])}, "nan", "y", (1, 0),
+        float("nan"), 7.0, "expected nan  got 7", "a.py:3", "gpuemu-flow reproduce 1", "1",
+    )  # fmt: skip
+    run = replace(
+        report.run, results=(of_op,), kernels=(kernel,), changes=changes, drawn_seed=5,
+        minima={("softmax", 12, "float32"): shown, ("softmax", 13, "float32"): Minimal()},
+    )  # fmt: skip
     return replace(report, run=run)
 
 
@@ -125,6 +134,8 @@ KERNEL_CHANGE = ("shard_kernel", "properties", "changes", "items")
         (WeakOutput, (*CHECK, "properties", "weak", "items"), ()),
         (Failure, ("shard_failure",), ()),
         (OpResult, ("shard_result",), ("failures", "passing")),
+        (Minimal, ("shard_minimal",), ()),
+        (MinimalInput, ("shard_minimal", "properties", "inputs", "additionalProperties"), ()),
         (KernelResult, ("shard_kernel",), ()),
         (KernelRecord, ("shard_kernel", "properties", "entries", "items"), ()),
         (KernelChange, KERNEL_CHANGE, ()),
@@ -157,6 +168,7 @@ def test_the_schema_has_each_field_of_the_run() -> None:
         (("document", "cases", 0, 1, "seed"), 1.0, "cases[0][1].seed: 1.0 is not of type"),
         (("document", "cases", 0, 1, "seed"), True, "cases[0][1].seed: True is not of type"),
         (("document", "cases", 0, 2, "stats", "max_abs"), "big", "'big' does not match"),
+        (("document", "minima", 0, 3, "index"), "0", "minima[0][3].index: '0' is not of type"),
         (("document", "kernels", 0, "entries", 0, "metrics", "occupancy", "warps"), "8", "warps"),
     ],
 )

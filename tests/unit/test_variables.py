@@ -26,8 +26,10 @@ ELSEWHERE = {
     "LD_LIBRARY_PATH": "the system's own",
     "NVCC_APPEND_FLAGS": "nvcc's own",
     "TORCH_EXTENSIONS_DIR": "PyTorch's own",
+    "MAX_JOBS": "PyTorch's own, the number of compilers at once",
     "GPUEMU_ARCH": "the word of `exec` to the processes below it",
     "GPUEMU_PACKAGE": "the word of `exec` to the processes below it",
+    "GPUEMU_BUILD": "the worker's own word to what builds its extension",
 }
 
 
