@@ -18,8 +18,8 @@ from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import RuleParams, plain
-from gpuemu_flow.workers.sandbox.fence import Fence, is_below, off_limits
-from gpuemu_flow.workers.sandbox.spec import Sandbox
+from gpuemu_flow.workers.sandbox.fence import Fence, off_limits
+from gpuemu_flow.workers.sandbox.spec import Sandbox, is_below
 
 
 class RuleTasks(Struct):

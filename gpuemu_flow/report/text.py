@@ -347,8 +347,10 @@ def _case_lines(failure: CaseVerdict, *, first: bool) -> list[str]:
     """Describe a failing case; `first` is false if what is shown first stands above."""
     case, result = failure.case, failure.result
     target = f" of {case.target}" if case.target else ""
+    # Where a shrunk case stands above, that one is the smallest, and this is what `reproduce` runs.
+    label = "smallest" if first else "drawn as"
     lines = [
-        f"smallest: {case.dtype}  {printable(described(case))}  layout {case.layout}  "
+        f"{label}: {case.dtype}  {printable(described(case))}  layout {case.layout}  "
         f"strategy {case.strategy}{printable(target)}  seed {case.seed}"
     ]
     for reason in result.failures[:3]:

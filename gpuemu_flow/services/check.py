@@ -42,6 +42,8 @@ from gpuemu_flow.services.problems.importing import table_text
 CASES = 24
 SECONDS = 10.0
 SHRINK_SECONDS = 3.0
+CASE_SECONDS = 10.0
+"""Least limit of one case; `Request.seconds` is another, so that a user can raise it."""
 START_UP = 60.0
 FEWEST = 8
 """Least number of cases of which a pass says something."""
@@ -723,9 +725,9 @@ class Scratch:
                 shutil.copyfile(path, goal)
 
     def original(self, text: str) -> str:
-        """Return a text with paths as they were before the copy."""
+        """Return a text with paths as they were before the copy, and the option for a key."""
         there = "" if self._base == Path.cwd() else f"{self._base}/"
-        return text.replace(f"{self.root}/", there)
+        return text.replace(f"{self.root}/", there).replace("`timeout` of the op", "--seconds")
 
     def place(self, text: str) -> str:
         """Return a place in the sources; of an imported model, the place of the op."""
@@ -747,6 +749,7 @@ class Scratch:
             "reference": self._program(self._reference, names, tables),
             "input_names": list(names),
             "dtypes": dtypes,
+            "timeout": max(CASE_SECONDS, request.seconds),
             "env": {CHECKING: "1"},
         }
         if tables["kwargs"] and not self._op.is_cuda:

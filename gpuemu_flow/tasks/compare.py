@@ -49,13 +49,13 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     """Judge the cases of one op and dtype, except cases with a cached verdict."""
     begin = time.perf_counter()
     cases, samples = read_planned(spec, context)
-    manifests = {
+    made_before = {
         source.role: read_result(context.cache, source.task, source.role)
         for source in spec.inputs
         if source.role in (stages.OP, stages.REFERENCE)
     }
-    expected_dtypes = manifests["reference"]["expected_dtypes"]
-    pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])
+    expected_dtypes = made_before["reference"]["expected_dtypes"]
+    pairs = _pairs(cases, made_before["op"]["outcomes"], made_before["reference"]["outcomes"])
     static = digest_json(
         [
             STAGE,
@@ -98,7 +98,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     if todo:
         context.about_to_run()
         try:
-            _judge(spec, context, todo, samples, manifests, known, abouts, results)
+            _judge(spec, context, todo, samples, made_before, known, abouts, results)
         finally:
             known.flush()
     good = {n: results[n] for n in abouts if results[n].verdict is not Verdict.ERROR}
@@ -138,7 +138,7 @@ def _judge(
     context: StageContext,
     todo: Sequence[StoredCase],
     samples: Sequence[Case],
-    manifests: Mapping[str, Json],
+    made_before: Mapping[str, Json],
     known: KnownResults[CheckResult],
     abouts: Mapping[int, list[Json]],
     results: dict[int, CheckResult],
@@ -150,7 +150,7 @@ def _judge(
     op, reference = (program_of(spec.settings[role]) for role in (stages.OP, stages.REFERENCE))
     compare = params_of(CompareParams, spec.params)
     subject = Subject(spec.subject, spec.dtype, op, reference, compare, samples)
-    allowed = manifests[stages.REFERENCE]["expected_dtypes"]
+    allowed = made_before[stages.REFERENCE]["expected_dtypes"]
     total, fresh = len(results) + len(todo), 0
     left = []
     for stored in heal_missing(spec, context, todo):

@@ -46,6 +46,10 @@ FILES = {
             import ref
             return ref.softmax(x)
 
+        def hang(x):
+            import time
+            time.sleep(600)
+
         def vector(v):
             (n,) = v.shape
             return v * 2
@@ -133,6 +137,15 @@ def test_an_exception_names_its_line(sources: Mini) -> None:
     assert failure["minimal"]["says"] == "the op raises ValueError: too wide"
     assert failure["minimal"]["place"] == "op.py:13"
     assert failure["minimal"]["inputs"]["x"]["shape"][-1] > 64
+
+
+@pytest.mark.ci
+def test_an_op_that_hangs_is_given_up_within_its_time(sources: Mini) -> None:
+    found = checked(sources, "op.py:hang", "ref.py:softmax", "--seconds", "4", code=3)
+    (failure,) = found["failures"]
+    assert failure["minimal"]["says"].startswith("the op: op-timeout: no result after 10 s")
+    assert "raise --seconds" in " ".join(failure["notes"])
+    assert found["cases"] == 3
 
 
 def test_an_op_that_calls_its_reference_does_not_pass(sources: Mini) -> None:

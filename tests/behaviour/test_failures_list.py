@@ -72,7 +72,7 @@ def test_scalars_and_indices_show_their_values(tmp_path: Path) -> None:
     )
     text = mini.command("run", code=1).stdout
     shown = r"x\[4\] at\[3\]=\[\d, \d, \d\] k=3 causal=True mode='max'  layout"
-    assert re.search(f"smallest: float32  {shown}", text), text
+    assert re.search(f"(smallest|drawn as): float32  {shown}", text), text
     listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
     failure = next(one["id"] for one in listed if not one["minimized_from"])
     assert re.search(shown, mini.command("reproduce", failure, code=1).stdout)

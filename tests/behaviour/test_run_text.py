@@ -48,7 +48,9 @@ def test_failures_are_folded_to_what_they_have_in_common(mini: Mini) -> None:
     (block,) = re.findall(r"^failed total: .*?(?=^\S|\Z)", text, re.DOTALL | re.MULTILINE)
     assert f"ToleranceExceeded in {len(failures)} cases (float32, float16)" in block
     shown = re.search(
-        r"smallest: (\S+)  x\[(\d+), (\d+)\]  layout (\S+)  strategy (\S+)  seed (\d+)", block
+        r"(?:smallest|drawn as): (\S+)  x\[(\d+), (\d+)\]  layout (\S+)  strategy (\S+)  "
+        r"seed (\d+)",
+        block,
     )
     assert shown is not None
     dtype, rows, columns, layout, strategy, seed = shown.groups()

@@ -445,7 +445,7 @@ def test_the_terminal_picture_shows_what_a_run_prints_now() -> None:
     second = next(n for n, line in enumerate(now) if line.startswith("$ sed"))
     assert kept[: second + 4] == now[: second + 4], "run docs/make_picture.py"
     # Which elements are the worst, and so how a message wraps, is up to the processor's last bits.
-    labels = ("failed ", "smallest:", "reproduce:", "cause:")
+    labels = ("failed ", "drawn as:", "reproduce:", "cause:")
     for label in labels:
         counts = [sum(line.startswith(label) for line in lines) for lines in (kept, now)]
         assert counts[0] == counts[1] > 0, f"{label} run docs/make_picture.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -16,7 +16,14 @@ from gpuemu_flow.model.let_through import USER_CACHE, keep_user_cache
 from gpuemu_flow.workers.sandbox import filters
 from gpuemu_flow.workers.sandbox.listings import Listings
 from gpuemu_flow.workers.sandbox.rules import AccessRules, outermost, rules_for
-from gpuemu_flow.workers.sandbox.spec import NONE, SCRATCH, Sandbox, has_seccomp, landlock_version
+from gpuemu_flow.workers.sandbox.spec import (
+    NONE,
+    SCRATCH,
+    Sandbox,
+    has_seccomp,
+    is_below,
+    landlock_version,
+)
 
 CACHES = {
     "CUDA_CACHE_PATH": "cuda",
@@ -215,19 +222,15 @@ def _cache_folders(scratch: str, sandbox: Sandbox, home: str) -> tuple[dict[str,
         if home
         else set()
     )
-    found = {real for real in map(os.path.realpath, usual) if not _is_at(real, writable)}
+    found = {real for real in map(os.path.realpath, usual) if not is_below(real, writable)}
     for name, folder in CACHES.items():
         given = os.environ.get(name, "")
         real = os.path.realpath(given) if given else ""
-        if not _is_at(real, writable):
+        if not is_below(real, writable):
             folders[name] = f"{scratch}/{folder}"
             if real and name in _OF_KERNELS:
                 found.add(real)
-    return folders, [path for path in found if not _is_at(sandbox.root, (path,))]
-
-
-def _is_at(path: str, places: Iterable[str]) -> bool:
-    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+    return folders, [path for path in found if not is_below(sandbox.root, (path,))]
 
 
 @cache

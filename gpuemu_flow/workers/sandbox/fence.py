@@ -12,7 +12,7 @@ from typing import TypedDict
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.workers.imports import is_workspace_path
 from gpuemu_flow.workers.sandbox import filters
-from gpuemu_flow.workers.sandbox.spec import NONE, OFF, Sandbox, level_of
+from gpuemu_flow.workers.sandbox.spec import NONE, OFF, Sandbox, is_below, level_of
 
 
 class Fence:
@@ -123,11 +123,6 @@ class Fence:
         real = {os.path.realpath(path) for path in own if not os.path.islink(path)}  # noqa: PTH114
         around = (p for p in self._packages if any(is_below(f, (p[:-12],)) for f in real))
         return tuple(sorted(self.references.intersection(real).union(around)))
-
-
-def is_below(path: str, places: Iterable[str]) -> bool:
-    """Tell whether a path is one of several paths, or is below one of them."""
-    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
 
 
 # List the files that an op's process must not touch; this module is cheap to import.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from gpuemu_flow.model.errors import Problem
@@ -88,3 +90,8 @@ def shown_level(level: str) -> str:
     """
     missing = ", ".join(f"no {name}" for name in lacks(level))
     return f"{level}; {missing}" if missing else level
+
+
+def is_below(path: str, places: Iterable[str]) -> bool:
+    """Tell whether a path is one of several paths, or is below one of them."""
+    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
