@@ -56,6 +56,8 @@ class ReportBuilder(Struct):
     status: Mapping[str, str]
     records: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
+    lost: list[Problem] = field(default_factory=list)
+    """The errors of comparisons with a baseline whose results cannot be read."""
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
         """Return the result of one op and dtype, or None if its comparison did not finish.
@@ -157,8 +159,7 @@ class ReportBuilder(Struct):
         for spec in self.tasks.values():
             reads = any(source.task == lint.name for source in spec.inputs)
             if reads and self.status.get(spec.name) in ("ran", "restored"):
-                stored = read_result(self.cache, spec.name, stages.KERNEL_DIFF)
-                found += convert(stored["changes"], list[KernelChange])
+                found += convert(self._changes_of(spec), list[KernelChange])
         return [change for change in found if change.arch == arch or not arch]
 
     def changes(self, diffs: Iterable[TaskSpec]) -> list[ResultChange]:
@@ -166,10 +167,16 @@ class ReportBuilder(Struct):
         found = []
         for spec in diffs:
             if self.status.get(spec.name) in ("ran", "restored"):
-                stored = read_result(self.cache, spec.name, "diff")
-                changes = [{**change, "op": spec.subject} for change in stored["changes"]]
+                changes = [{**change, "op": spec.subject} for change in self._changes_of(spec)]
                 found += convert(changes, list[ResultChange])
         return [change for change in found if change.kind != "new"]
+
+    def _changes_of(self, diff: TaskSpec) -> list[dict[str, Json]]:
+        try:
+            return list(read_result(self.cache, diff.name, diff.stage)["changes"])
+        except StoreError as error:
+            self.lost += error.problems
+            return []
 
 
 def _kept_finite(items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:

@@ -117,6 +117,7 @@ def build_report(
         KernelResult(s.op, "", Verdict.SKIPPED, reason=s.reason) for s in skips if not s.dtype
     ]
     counts = Counter(outcome.status.values())
+    changes = builder.changes(_diffs(selected, outcome))
     return RunReport(
         tasks=TaskCounts(
             total=len(outcome.selected),
@@ -132,11 +133,12 @@ def build_report(
             *workspace.settings.warnings,
             *outcome.problems,
             *kernel_problems,
+            *builder.lost,
             *_undeclared(selected, reader),
             *untracked_inputs(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
-        changes=tuple(builder.changes(_diffs(selected, outcome))),
+        changes=tuple(changes),
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),

@@ -98,3 +98,27 @@ def test_the_next_run_makes_it_again(mini: Mini, edited: str, part: str, moment:
     wrong = path.read_text().replace("* 3)", "* 4)").replace("x + x + x", "x + x")
     path.write_text(wrong)
     assert mini.run(code=1)["results"][0]["verdict"] == "failed"
+
+
+class Losing(Listener):
+    """Deletes the result of each task of a stage once it is stored, as a hostile op may do."""
+
+    def __init__(self, workspace: Workspace, stage: str) -> None:
+        self._workspace, self._stage = workspace, stage
+
+    def on_task(self, event: TaskEvent) -> None:
+        if event.what != "started" and event.task.startswith(f"{self._stage}:"):
+            self._workspace.cache.state.delete(f"result:{event.task}")
+
+
+@pytest.mark.parametrize("stage", ["compare", "diff"])
+def test_a_result_that_is_gone_before_the_report_is_told_in_it(mini: Mini, stage: str) -> None:
+    mini.keep_only("scale")
+    workspace = Workspace(mini.root, environ=mini.environment())
+    workspace.trusted = True
+    _, report = run_and_report(workspace, RunOptions(jobs=1), Losing(workspace, stage))
+    assert [result.op for result in report.results] == ["scale"]
+    assert report.exit_code == 3
+    told = [str(p) for p in report.problems] + [result.reason for result in report.results]
+    assert any("cache-result" in text for text in told)
+    assert mini.run()["results"][0]["verdict"] == "passed"
