@@ -21,14 +21,17 @@ def find(analysis: KernelAnalysis) -> Findings:
 def unset_constants(function: Function) -> list[str]:
     """Return the module's constants without an initial value that a kernel's code names."""
     text = function.module.source.text
-    body = text[function.body_start : function.body_end]
-    names = set(re.findall(r"[A-Za-z_$][\w$]*", body))
-    return [
+    unset = [
         v.name
         for v in function.module.variables
-        if v.space == "const" and not v.external and v.name in names
+        if v.space == "const" and not v.external
         and "=" not in text[v.offset : text.find(";", v.offset)]
     ]  # fmt: skip
+    if not unset:
+        return []
+    body = text[function.body_start : function.body_end]
+    named = {found[0] for found in re.finditer(r"[A-Za-z_$][\w$]*", body)}
+    return [name for name in unset if name in named]
 
 
 RULE = Rule(
