@@ -171,8 +171,10 @@ class Judge:
             name = left[after]
             if after not in actual or after not in expected:
                 unasked.add(after)
-            elif same_values(expected[after], inputs[name]):
-                unasked.update({after} if name not in self._traits().changes else ())
+            elif same_values(expected[after], inputs[name]) and (
+                same_values(actual[after], inputs[name]) or name not in self._traits().changes
+            ):
+                unasked.add(after)
         if not unasked:
             return actual, expected
         kept = [{n: a for n, a in each.items() if n not in unasked} for each in (actual, expected)]
