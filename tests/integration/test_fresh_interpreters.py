@@ -21,10 +21,10 @@ def test_the_same_plan_under_any_hash_seed() -> None:
     code = (
         "from gpuemu_flow.cases.plan import plan_cases\n"
         "from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS as B\n"
-        "import json, sys\n"
+        "import json\n"
         "cases = plan_cases(B['attention'], seed=3, dtype='float32', count=300,"
         " strategies=['core', 'stress'], layouts=['strided', 'contiguous', 'offset'])\n"
-        "print(json.dumps([c.to_json() for c in cases]), 'numpy' in sys.modules)\n"
+        "print(json.dumps([c.to_json() for c in cases]))\n"
     )
     outputs = set()
     for hash_seed in ("0", "1", "12345"):
@@ -35,7 +35,6 @@ def test_the_same_plan_under_any_hash_seed() -> None:
             ).stdout
         )
     assert len(outputs) == 1
-    assert outputs.pop().endswith(b" False\n"), "planning needs no numpy"
 
 
 def test_a_key_does_not_depend_on_the_process() -> None:
