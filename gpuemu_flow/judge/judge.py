@@ -168,11 +168,12 @@ class Judge:
         left = {after_call(name): name for name in self._settings.mutates}
         unasked = set()
         for after in left.keys() & (actual.keys() | expected.keys()):
-            name = left[after]
             if after not in actual or after not in expected:
                 unasked.add(after)
-            elif same_values(expected[after], inputs[name]) and (
-                same_values(actual[after], inputs[name]) or name not in self._traits().changes
+                continue
+            before = inputs[left[after]]
+            if same_values(expected[after], before) and (
+                same_values(actual[after], before) or left[after] not in self._traits().changes
             ):
                 unasked.add(after)
         if not unasked:
