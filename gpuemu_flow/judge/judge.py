@@ -24,7 +24,7 @@ from gpuemu_flow.judge.traits import (
     with_separate_axes,
 )
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
-from gpuemu_flow.model.value_rules import ValueRule
+from gpuemu_flow.model.value_rules import SCALAR, ValueRule
 from gpuemu_flow.model.verdicts import decide
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
@@ -515,6 +515,7 @@ class Judge:
                 rounding=rounding_for(precision, case.dtype),
                 separate=self._separate_axes,
                 by_norm=accuracy == NORM,
+                near=_compared_numbers(case, last.inputs),
             )
         return last.envelopes[key]
 
@@ -528,6 +529,15 @@ class Judge:
         if self.traits is None:
             self.traits = find_traits(self._evaluate, self._samples)
         return self.traits
+
+
+def _compared_numbers(case: Case, inputs: Arrays) -> list[float]:
+    """Return the numbers that an op may compare its inputs with: of the sources, and scalars."""
+    found = {number for spec in case.inputs for number in spec.near}
+    for spec in case.inputs:
+        if spec.rule is not None and spec.rule.kind == SCALAR and inputs[spec.name].size == 1:
+            found.add(float(inputs[spec.name].reshape(())))
+    return sorted(found - {0.0})
 
 
 def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:

@@ -32,7 +32,7 @@ def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module
 
 
 MOST_CONSTANTS = 8
-_TRIED_ANYWAY = 8
+TRIED_ANYWAY = 8
 """Whole numbers up to this size are values of the strategy `integers`."""
 _LIMITING = frozenset(
     ("clip", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "fmin", "fmax", "min", "max",
@@ -51,7 +51,7 @@ def constants_of(source: bytes, *, suffix: str) -> list[float]:
     """Return the numbers that a source compares values with, or limits them to.
 
     At such a number a wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are
-    no whole numbers first. A source that does not parse has none.
+    no whole numbers first, small ones last. A source that does not parse has none.
     """
     if not _MAY_COMPARE.search(source):
         return []
@@ -70,11 +70,15 @@ def constants_of(source: bytes, *, suffix: str) -> list[float]:
     telling = [
         number
         for number in dict.fromkeys(found)
-        if math.isfinite(number)
-        and 1e-30 < abs(number) < 1e30
-        and not (number == int(number) and abs(number) <= _TRIED_ANYWAY)
+        if math.isfinite(number) and 1e-30 < abs(number) < 1e30
     ]
-    return sorted(telling, key=lambda number: number == int(number))[:MOST_CONSTANTS]
+    order = sorted(telling, key=lambda number: (number == int(number), tried_anyway(number)))
+    return order[:MOST_CONSTANTS]
+
+
+def tried_anyway(number: float) -> bool:
+    """Tell whether a number occurs among the values of a case without being asked for."""
+    return number == int(number) and abs(number) <= TRIED_ANYWAY
 
 
 def _python_constants(tree: ast.Module) -> Iterator[float]:
