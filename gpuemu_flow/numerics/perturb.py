@@ -97,7 +97,8 @@ class Perturbation:
         for number, side in self._sides.items():
             near, above = _near(values, number), values > number
             away = np.where(above, 1.0, np.where(values < number, -1.0, side)) * np.sign(number)
-            shares = np.where(near & (away != 0.0), np.abs(shares) * away, shares)
+            held = np.abs(shares) * away if values.ndim else 0.0
+            shares = np.where(near & (away != 0.0), held, shares)
         moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
@@ -176,7 +177,8 @@ SHIFT, JUMP = 2.0**-44, 2.0**-30
 
 def _near(values: Float64Array, number: float) -> NDArray[np.bool_]:
     near: NDArray[np.bool_] = np.abs(values - number) <= NEAR * abs(number)
-    return near
+    rounded = float(np.float32(number))  # with which ops may compare in place of the number
+    return near if rounded == number else near & (values != rounded)
 
 
 def branch_sides(
@@ -187,7 +189,8 @@ def branch_sides(
     """Return the numbers at which the reference branches, each with the side that it belongs to.
 
     The side of 20 is -1 under ``x > 20``, 1 under ``x >= 20``, 0 if both sides differ from it. An
-    input that nothing has rounded is compared exactly, so rounding excuses no op there.
+    input that nothing has rounded is compared exactly, so rounding excuses no op there. Inputs
+    without dims are limits themselves.
     """
     sides = {}
     for number in numbers:
@@ -208,7 +211,10 @@ def branch_sides(
 
 
 def _with_near(inputs64: Arrays, number: float, value: float) -> Arrays:
-    return map_floats(inputs64, lambda values: np.where(_near(values, number), value, values))
+    return map_floats(
+        inputs64,
+        lambda values: np.where(_near(values, number), value, values) if values.ndim else values,
+    )
 
 
 def _jumps(one: NDArray[Any], other: NDArray[Any]) -> bool:

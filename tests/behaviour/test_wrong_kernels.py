@@ -179,6 +179,54 @@ BRANCHES = {
     ),
 }  # fmt: skip
 
+THRESHOLD = f"{STEP_AT}\nscalars = {{ at = [12.5, 30.0] }}"
+SLOPES = "np.where({} > 20, {} * f(0.1), {} * f(0.3))".format(*"yyy")
+
+
+def rounding(
+    op: str, right: str, verdict: str = "failed", dtype: str = "float32", schema: str = STEP_AT
+) -> Op:
+    """An op whose results are rounded, with a branch as of `stepping`; y is the wide input."""
+    takes = "x, at" if schema is THRESHOLD else "x"
+    body = f"f, y = np.float32, x.astype(np.float32)\nreturn ({op}).astype(x.dtype)"
+    reference = f"f, y = float, x\nreturn {right}"
+    keys = f'cases = 24\ndtypes = ["{dtype}"]'
+    return Op(takes, body, reference, schema, keys, verdict=verdict)
+
+
+for _dtype in ("float32", "float16", "bfloat16"):
+    BRANCHES |= {
+        f"slopes_{_dtype}": rounding(SLOPES.replace(">", ">="), SLOPES, dtype=_dtype),
+        f"exp_below_{_dtype}": rounding(
+            "np.where(y <= -30.5, f(1) / 3, np.exp(np.minimum(y, f(5))))",
+            "np.where(y < -30.5, 1 / 3, np.exp(np.minimum(y, 5)))", dtype=_dtype,
+        ),
+        f"summed_{_dtype}": rounding(
+            f"{SLOPES.replace('>', '>=')}.sum(1)", f"{SLOPES}.sum(1)", dtype=_dtype,
+            schema=STEP_AT.replace('output = ["M", "N"]', 'output = ["M"]'),
+        ),
+        f"right_slopes_{_dtype}": rounding(SLOPES, SLOPES, "passed", dtype=_dtype),
+        f"right_exp2_{_dtype}": rounding(
+            "np.where(y > 20, y, np.exp2(np.minimum(y, f(20)) * f(1.442695041)))",
+            "np.where(y > 20, y, np.exp(np.minimum(y, 20)))", "passed", dtype=_dtype,
+        ),
+    }  # fmt: skip
+BRANCHES |= {
+    "slopes_at_one": rounding("np.where(y >= 1, y / f(3), y / f(7))", "np.where(y > 1, y/3, y/7)"),
+    "slopes_at_a_scalar": rounding(
+        SLOPES.replace("> 20", ">= at"), SLOPES.replace("20", "at"), schema=THRESHOLD
+    ),
+    "right_at_a_scalar": rounding(
+        SLOPES.replace("20", "at"), SLOPES.replace("20", "at"), "passed", schema=THRESHOLD
+    ),
+    "right_rounded_constant": rounding(
+        SLOPES.replace("> 20", "> f(20.1)"), SLOPES.replace("20", "20.1"), "passed"
+    ),
+    "right_exp_of_clip": rounding(
+        "np.exp2(np.minimum(y, f(20)) * f(1.442695041))", "np.exp(np.minimum(y, 20))", "passed"
+    ),
+}
+
 CACHE = (
     "dims = { B = [1, 4], T = { min = 1, max = 65 }, D = [8] }\n"
     'inputs.x = { dims = ["B", "T", "D"], unused = "T >= lens", nonfinite = false }\n'
@@ -212,6 +260,40 @@ UNUSED = {
     ),
     "never_touched": cached("return np.where(m, x, 0).sum(1)", SUMMED, "passed"),
 }
+
+POOL = """
+dims = { B = [1, 3], P = [13], M = [4], PAGE = [8], D = [4] }
+inputs.x = { dims = ["P", "PAGE", "D"], unused = "PAGE >= lens in tab", nonfinite = false }
+inputs.tab = { dims = ["B", "M"], dtype = "int32", kind = "indices", of = "x" }
+inputs.lens = { dims = ["B"], dtype = "int32", kind = "lengths", to = "M*PAGE" }
+output = ["B", "D"]
+"""
+PAGES = """
+out = np.zeros((len(lens), 4), x.dtype)
+for b, n in enumerate(lens):
+    r = x[tab[b, : -(-n // 8)]].reshape(-1, 4)
+    out[b] = """
+
+
+def paged(expression: str, verdict: str = "failed", schema: str = POOL, before: str = "") -> Op:
+    """A sum over the rows of a paged cache; r holds whole pages, of which n rows are in use."""
+    op, right = (f"{before}{PAGES}{e}\nreturn out" for e in (expression, "r[:n].sum(0)"))
+    return Op("x, tab, lens", op, right, schema, "cases = 24", verdict=verdict)
+
+
+UNUSED |= {
+    "paged_weights_of_zero": paged("(r * (np.arange(len(r)) < n)[:, None]).sum(0)"),
+    "paged_one_beyond": paged("r[:n].sum(0) + (0 * r[n : n + 1]).sum(0)"),
+    "paged_pages_of_no_use": paged("r[:n].sum(0) + 0 * x[tab[b, -1]].sum(0)"),
+    "paged_page_that_none_names": paged("r[:n].sum(0) + 0 * x.sum((0, 1))"),
+    "paged_rows_last": paged(
+        "(r * (np.arange(len(r)) < n)[:, None]).sum(0)",
+        schema=POOL.replace('"P", "PAGE", "D"', '"P", "D", "PAGE"'),
+        before="x = x.transpose(0, 2, 1)",
+    ),
+    "paged_right": paged("r[:n].sum(0)", "passed"),
+    "paged_right_by_two": paged("r[:n:2].sum(0) + r[1:n:2].sum(0)", "passed"),
+}
 OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING, **BRANCHES, **UNUSED}
 
 
@@ -227,6 +309,7 @@ def test_wrong_kernels_fail_and_right_ones_pass(name: str, ran: Ran) -> None:
     if name in UNUSED:
         said = [note for failure in ran.failures.get(name, []) for note in failure["notes"]]
         assert not any("ignore" in note for note in said), "no hint that would hide it"
+        assert not said or any("`unused` says no op uses" in note for note in said), said
     if name in LEANING and OPS[name].verdict == "failed":
         (result,) = ran.results[name]
         assert result["failed"] or "ulp on average" in result["reason"], result
