@@ -44,7 +44,10 @@ _C_CONSTANTS = re.compile(
     rb"(?:[<>]=?|[=!]=)\s*\(?" + _FLOAT + rb"|" + _FLOAT + rb"f?\s*(?:[<>]=?|[=!]=)(?![<>])"
     rb"|f?m(?:ax|in)f?\([^;()]*,\s*" + _FLOAT + rb"|f?m(?:ax|in)f?\(\s*" + _FLOAT
 )
-_PTX_CONSTANTS = re.compile(rb"(?:setp|min|max|selp)\.[^;]*\b0[fF]([0-9a-fA-F]{8})")
+_PTX_LIMITING = rb"(?:setp|min|max)\.[^;]*"
+_PTX_FLOAT = rb"\b0[fFdD]([0-9a-fA-F]{16}|[0-9a-fA-F]{8})\b"
+_PTX_CONSTANTS = re.compile(_PTX_LIMITING + _PTX_FLOAT)
+_PTX_MOVED = re.compile(rb"mov\.[fb](?:32|64)\s+(%\w+),\s*" + _PTX_FLOAT)
 
 
 def constants_of(source: bytes, *, suffix: str) -> list[float]:
@@ -62,7 +65,13 @@ def constants_of(source: bytes, *, suffix: str) -> list[float]:
             return []
     elif suffix == ".ptx":
         words = _PTX_CONSTANTS.findall(source)
-        found = [struct.unpack(">f", bytes.fromhex(word.decode()))[0] for word in words]
+        words += [
+            word
+            for register, word in _PTX_MOVED.findall(source)
+            if re.search(_PTX_LIMITING + register + rb"\b", source)
+        ]
+        formats = {8: ">f", 16: ">d"}
+        found = [struct.unpack(formats[len(w)], bytes.fromhex(w.decode()))[0] for w in words]
     elif suffix in (".cu", ".cuh", ".cpp", ".c", ".cc", ".h"):
         found = [float(text) for match in _C_CONSTANTS.findall(source) for text in match if text]
     else:

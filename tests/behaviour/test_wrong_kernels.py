@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from many_ops import Op, Ran, run_once
+from mini_workspace import Mini
+
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 STEP = (
     'dims = { N = [1, 7, 64] }\ninputs = { w = ["N"], g = ["N"] }\n'
@@ -323,3 +328,64 @@ def test_no_tolerance_is_suggested_for_an_op_that_is_wrong_in_every_case(
     code = 0 if name == "state_changed_always" else 3  # which is right wherever it trains
     said = ran.mini.command("calibrate", name, "-n", "20", code=code)
     assert ("is wrong in all" in said.stderr) == bool(code), said
+
+
+KERNEL = """
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 o, .param .u32 n) {{
+  .reg .pred %p<4>; .reg .b32 %r<6>; .reg .b64 %d<6>; .reg .f32 %f<6>;
+  mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; mad.lo.s32 %r3, %r1, 64, %r2;
+  ld.param.u32 %r4, [n]; setp.ge.s32 %p1, %r3, %r4; @%p1 ret;
+  ld.param.u64 %d1, [x]; ld.param.u64 %d2, [o];
+  cvta.to.global.u64 %d1, %d1; cvta.to.global.u64 %d2, %d2;
+  mul.wide.s32 %d3, %r3, 4; add.s64 %d1, %d1, %d3; add.s64 %d2, %d2, %d3;
+  ld.global.f32 %f1, [%d1]; div.rn.f32 %f2, %f1, 0f40400000;
+  {body}
+  st.global.f32 [%d2], %f2; ret;
+}}
+"""
+SOURCE = """
+extern "C" __global__ void k(const float *x, float *o, int n) {{
+  int i = blockIdx.x * 64 + threadIdx.x;
+  if (i < n) o[i] = {body};
+}}
+"""
+IN_KERNELS = {
+    # 0f41A00000 is 20, 0f41A80000 is 21; no other file has these numbers.
+    "compared.ptx": "setp.gt.f32 %p2, %f1, 0f41A00000; setp.lt.and.f32 %p3, %f1, 0f41A80000, %p2;"
+    " selp.f32 %f2, 0f00000000, %f2, %p3;",
+    "moved.ptx": "mov.f32 %f3, 0f41A00000; setp.eq.f32 %p2, %f1, %f3;"
+    " selp.f32 %f2, 0f00000000, %f2, %p2;",
+    "limited.ptx": "min.f32 %f3, %f1, 0f41A80000; setp.gt.f32 %p2, %f1, 0f42200000;"
+    " selp.f32 %f3, %f1, %f3, %p2; div.rn.f32 %f2, %f3, 0f40400000;",
+    "right.ptx": "setp.gt.f32 %p2, %f1, 0f41A00000; selp.f32 %f2, %f2, %f2, %p2;",
+    "window.cu": "x[i] > 20.5f && x[i] < 21.5f ? 0.0f : x[i] / 3.0f",
+    "point.cu": "x[i] == 20.5f ? 0.0f : x[i] / 3.0f",
+    "limited.cu": "x[i] > 40.0f ? x[i] / 3.0f : fminf(x[i], 39.5f) / 3.0f",
+    "right.cu": "x[i] > 20.5f ? x[i] / 3.0f : x[i] / 3.0f",
+}
+
+
+@pytest.mark.ci
+def test_constants_of_kernels_are_values_too(tmp_path: Path) -> None:
+    mini, tables = Mini(tmp_path), []
+    built = isinstance(find_tools().first("nvcc"), Tool)
+    kept = [name for name in IN_KERNELS if built or name.endswith("ptx")]
+    for name in kept:
+        ending = name.rpartition(".")[2]
+        mini.write(name, (KERNEL if ending == "ptx" else SOURCE).format(body=IN_KERNELS[name]))
+        tables.append(
+            f'[[ops]]\nname = "{name.replace(".", "_")}"\nreference = "ref.py:third"\n'
+            f'op = {{ kind = "{ending.replace("cu", "cuda")}", file = "{name}", entry = "k",'
+            ' grid = ["cdiv(M*N,64)"], block = [64], args = ["x", "out", { i32 = "M*N" }],'
+            ' outputs = { out = ["M", "N"] } }\n'
+            f"[ops.schema]\n{STEP_AT}\n"
+        )
+    mini.write("ref.py", "def third(x):\n    return x / 3\n")
+    head = '[project]\nname = "kernels"\n[validation]\ncause_budget = 0\ncases = 24\n'
+    mini.write("gpuemu.toml", head + "\n".join(tables))
+    report = mini.run(code=None)
+    verdicts = {r["op"].replace("_", "."): r["verdict"] for r in report["results"]}
+    assert verdicts == {n: "passed" if "right" in n else "failed" for n in kept}
