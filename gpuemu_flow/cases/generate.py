@@ -68,8 +68,9 @@ def input_values(case: Case, spec: InputSpec) -> Array:
     _share_specials(finished, case, spec, setting.low, setting.high)
     if spec.rule.unused is None:
         return finished
-    (lengths,) = (each for each in case.inputs if each.name == spec.rule.unused.lengths)
-    return poisoned(finished, spec.rule, input_values(case, lengths), SeededRng(seed))
+    known = {each.name: each for each in case.inputs}
+    others = [input_values(case, known[name]) for name in spec.rule.unused.others]
+    return poisoned(finished, spec.rule, others, SeededRng(seed))
 
 
 def _share(

@@ -102,8 +102,8 @@ def _corrected(schema: OpSchema, candidate: Candidate) -> Candidate | None:
         if corrected is None:
             return None
         if tensor.rule.unused is not None:
-            lengths = inputs[tensor.rule.unused.lengths]
-            corrected = without_poison(corrected, tensor.rule, lengths)
+            others = [inputs[name] for name in tensor.rule.unused.others]
+            corrected = without_poison(corrected, tensor.rule, others)
         if corrected.tobytes() != values.tobytes():
             inputs[tensor.name] = corrected
     return make_candidate(inputs, fitted.layouts, fitted.dims)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -257,30 +257,44 @@ def _with_columns(values: Array, setting: Setting, *, touching: bool = False) ->
     return values
 
 
-def _beyond(rule: ValueRule, shape: Shape, lengths: Array) -> NDArray[np.bool_]:
+def _beyond(rule: ValueRule, shape: Shape, lengths: Array, *table: Array) -> NDArray[np.bool_]:
     """Mark the elements of an input that are unused."""
     unused = rule.unused
     if unused is None:
         return np.zeros(shape, bool)
-    order = sorted(range(len(unused.axes)), key=unused.axes.__getitem__)
     ranks = range(len(shape))
+    places = np.arange(shape[unused.along])
+    if table:
+        (pages,) = table
+        used = np.zeros((shape[0], places.size), bool)
+        begins = np.arange(pages.shape[-1]) * places.size
+        held = begins[:, None] + places < lengths[..., None, None]
+        inside = (pages >= 0) & (pages < shape[0])
+        np.logical_or.at(used, pages[inside].astype(np.intp), held[inside])
+        return np.broadcast_to(
+            ~used.reshape([n if a in (0, unused.along) else 1 for a, n in enumerate(shape)]), shape
+        )
+    order = sorted(range(len(unused.axes)), key=unused.axes.__getitem__)
     spread = lengths.transpose(order).reshape([shape[a] if a in unused.axes else 1 for a in ranks])
-    places = np.arange(shape[unused.along]).reshape([-1 if a == unused.along else 1 for a in ranks])
-    return np.broadcast_to(places >= spread, shape)
+    along = [-1 if a == unused.along else 1 for a in ranks]
+    return np.broadcast_to(places.reshape(along) >= spread, shape)
 
 
-def poisoned(values: Array, rule: ValueRule, lengths: Array, rng: SeededRng) -> Array:
-    """Return the values with NaN, or with Inf of both signs, in the elements that are unused."""
+def poisoned(values: Array, rule: ValueRule, others: Sequence[Array], rng: SeededRng) -> Array:
+    """Return the values with NaN, or with Inf of both signs, in the elements that are unused.
+
+    `others` are the values of the inputs that say which these are.
+    """
     limits = float_limits(dtype_name(values.dtype) or "")
     infinity = np.inf if limits.has_inf else limits.max
     signed = np.where(np.arange(values.size).reshape(values.shape) % 2, infinity, -infinity)
     nan = rng.derive("unused").gen_range(0, 2) == 0
     filling = np.full(values.shape, np.nan) if nan else signed
-    beyond = _beyond(rule, values.shape, lengths)
+    beyond = _beyond(rule, values.shape, *others)
     return np.where(beyond, filling.astype(values.dtype), values)
 
 
-def without_poison(values: Array, rule: ValueRule, lengths: Array) -> Array:
+def without_poison(values: Array, rule: ValueRule, others: Sequence[Array]) -> Array:
     """Return the values with 0 for NaN and Inf in elements that are used, as other lengths left."""
-    kept = np.isfinite(values.astype(np.float64)) | _beyond(rule, values.shape, lengths)
+    kept = np.isfinite(values.astype(np.float64)) | _beyond(rule, values.shape, *others)
     return np.where(kept, values, np.zeros((), values.dtype))

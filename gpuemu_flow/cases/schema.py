@@ -68,7 +68,7 @@ WARNING_SLUGS = frozenset(
     {"schema-unused-dim", "schema-index-without-range", "schema-separate-orders"}
 )
 
-_UNUSED = re.compile(r"\s*([A-Za-z_]\w*)\s*>=\s*([A-Za-z_]\w*)\s*")
+_UNUSED = re.compile(r"\s*([A-Za-z_]\w*)\s*>=\s*([A-Za-z_]\w*)(?:\s+in\s+([A-Za-z_]\w*))?\s*")
 MAX_SIZE = 2**31 - 1
 MAX_ELEMENTS = 2**30  # of the smallest tensor that a schema allows: no machine should try more
 MAX_RANK = 32  # numpy 1.x's
@@ -376,27 +376,41 @@ class _SchemaTable:
     def _with_unused(
         self, path: KeyPath, value: object, name: str, tensors: Mapping[str, TensorDef]
     ) -> TensorDef:
-        """Return an input with the elements that are unused, as ``"T >= lengths"`` says them."""
+        """Return an input with the elements that are unused, as ``"T >= lengths"`` says them.
+
+        Of a pool of pages, ``"PAGE >= lengths in table"`` says them.
+        """
         tensor = tensors[name]
         match = _UNUSED.fullmatch(value) if isinstance(value, str) else None
-        lengths = tensors.get(match[2]) if match else None
-        if match is None or lengths is None or lengths is tensor:
+        others = [tensors.get(each) for each in match.groups()[1:] if each] if match else []
+        known = [other for other in others if other is not None and other is not tensor]
+        if match is None or len(known) < len(others):
             hint = 'unused = "T >= lengths", where lengths is an input of integers'
             self.report(path, "schema-unused", f"{shown(value)} says no elements", hint)
             return tensor
-        dims = list(tensor.dims)
-        fits = dims.count(match[1]) == 1 and all(dims.count(d) == 1 for d in lengths.dims)
-        whole = lengths.dtype is not None and DTYPES[lengths.dtype].kind in ("int", "uint")
-        if not fits or match[1] in lengths.dims or not whole:
-            text = f"{shown(value)}: {name!r} needs the dims of {match[2]!r}, and {match[1]!r}"
-            self.report(path, "schema-unused", text, f"give {match[2]} an integer dtype, too")
+        dims, lengths = list(tensor.dims), known[0]
+        if match[3]:
+            fits = dims.index(match[1]) > 0 if dims.count(match[1]) == 1 else False
+            fits &= len(known[1].dims) > 0 and known[1].dims[:-1] == lengths.dims
+            needs = (
+                f"its pages along its first dim, {match[3]!r} the dims of {match[2]!r} and pages"
+            )
+        else:
+            fits = dims.count(match[1]) == 1 and all(dims.count(d) == 1 for d in lengths.dims)
+            fits &= match[1] not in lengths.dims
+            needs = f"the dims of {match[2]!r}, and {match[1]!r}"
+        whole = [o.dtype is not None and DTYPES[o.dtype].kind in ("int", "uint") for o in known]
+        if not fits or not all(whole):
+            text = f"{shown(value)}: {name!r} needs {needs}"
+            hint = f"give {' and '.join(o.name for o in known)} an integer dtype, too"
+            self.report(path, "schema-unused", text, hint)
             return tensor
         if tensor.dtype is not None and DTYPES[tensor.dtype].kind != "float":
             text = f"{name!r} is of {tensor.dtype}, which holds no NaN"
             self.report(path, "schema-unused", text, "only floats can be poisoned")
             return tensor
-        axes = tuple(dims.index(dim) for dim in lengths.dims)
-        unused = Unused(match[2], dims.index(match[1]), axes)
+        axes = () if match[3] else tuple(dims.index(dim) for dim in lengths.dims)
+        unused = Unused(match[2], dims.index(match[1]), axes, match[3] or "")
         return replace(tensor, rule=replace(tensor.rule or ValueRule(), unused=unused))
 
     def _tensor(

@@ -318,26 +318,31 @@ def _scalar(name: str, given: object, dims: tuple[str, ...], report: Report) -> 
     path = ("scalars", name)
     if isinstance(given, (list, tuple)):
         return _listed(name, list(given), report)
-    if not isinstance(given, Mapping) or "range" not in given:
+    if not isinstance(given, Mapping) or not {"range", "generate"} & given.keys():
         text = f"scalar {name!r} is {shown(given)}"
         report(path, "schema-type", text, f"a list, or a table with a range: {EXAMPLE}")
         return None
+    own = "generate" if "generate" in given else "range"
     for key in given:
-        if key not in ("range", "type"):
-            hint = did_you_mean(str(key), ("range", "type"))
+        if key not in (own, "type"):
+            hint = did_you_mean(str(key), (own, "type"))
             report((*path, str(key)), "config-unknown-key", f"unknown key {shown(key)}", hint)
-    low, high = RuleReader(path, name, given, dims, report).bounds()
-    floating = any(isinstance(end, float) for end in (low, high))
-    kind = given.get("type", "float" if floating else "int")
+    reader = RuleReader(path, name, given, dims, report)
+    low, high = reader.bounds()
+    whole = own == "range" and not any(isinstance(end, float) for end in (low, high))
+    kind = given.get("type", "int" if whole else "float")
     if kind not in DTYPES_OF:
         text = f"scalar {name!r} is of type {shown(kind)}"
         report((*path, "type"), "schema-type", text, '"int" or "float"')
         return None
+    dtype = DTYPES_OF[kind]
+    if own == "generate":
+        return TensorDef(name, (), dtype, rule=ValueRule(kind=SCALAR, generate=reader.function()))
     if low is None or high is None:
         text = f"scalar {name!r} has no two ends"
         report((*path, "range"), "schema-range", text, "range = [lowest, highest]")
         return None
-    return TensorDef(name, (), DTYPES_OF[kind], rule=ValueRule(kind=SCALAR, low=low, high=high))
+    return TensorDef(name, (), dtype, rule=ValueRule(kind=SCALAR, low=low, high=high))
 
 
 def _listed(name: str, values: list[Any], report: Report) -> TensorDef | None:

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from gpuemu_flow.model.syntax import tried_anyway
 from gpuemu_flow.model.types import DTYPES, InputSpec
 from gpuemu_flow.model.value_rules import ABSENT, SCALAR, ValueRule
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
@@ -382,8 +383,10 @@ def put_near(
 
     Of two neighbouring constants, the number halfway between them is written, too. A constant that
     the dtype does not hold is left out: right ops that round it may give another result there.
+    Whole numbers that the strategy ``integers`` draws anyway are left out, too.
     """
     target, rng = numpy_dtype(dtype), rng.derive("near")
+    constants = [number for number in constants if not tried_anyway(number)]
     ordered = sorted(constants)
     halfway = [(one + other) / 2 for one, other in itertools.pairwise(ordered)]
     palette: list[float] = []

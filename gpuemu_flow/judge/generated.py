@@ -35,6 +35,7 @@ from gpuemu_flow.model.value_rules import (
     GENERATE_FAILED_SLUG,
     GENERATE_RESULT_SLUG,
     NOT_CALLED_SLUG,
+    SCALAR,
     GeneratedValues,
 )
 from gpuemu_flow.numerics.dtypes import element_name
@@ -303,6 +304,8 @@ def _called(
     """Call the function, and return a copy of its result; raise OpError if that is no array."""
     given, spec = _arguments(call), call[1]
     returned = function(**{name: given[name] for name in names})
+    if spec.rule and spec.rule.kind == SCALAR and isinstance(returned, (int, float)):
+        returned = np.array(returned, spec.dtype)
     try:
         return np.array(as_plain_array(returned, spec.name))
     except OpError:

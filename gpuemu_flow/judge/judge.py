@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.rule_values import without_poison
 from gpuemu_flow.judge import gradients
 from gpuemu_flow.judge.compare_functions import CompareFunctions
 from gpuemu_flow.judge.protocol import OpTraits
@@ -24,7 +25,7 @@ from gpuemu_flow.judge.traits import (
     with_separate_axes,
 )
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
-from gpuemu_flow.model.value_rules import ValueRule
+from gpuemu_flow.model.value_rules import SCALAR, ValueRule
 from gpuemu_flow.model.verdicts import decide
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure
@@ -241,7 +242,7 @@ class Judge:
         if result.verdict is not Verdict.FAILED or not explain:
             return result
         findings = self._findings(result, actual, expected, inputs, criteria)
-        fix = []
+        fix = unused_notes(case, inputs, result)
         if not _is_poisoned(case):
             fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
@@ -518,6 +519,7 @@ class Judge:
                 rounding=rounding_for(precision, case.dtype),
                 separate=self._separate_axes,
                 by_norm=accuracy == NORM,
+                near=_compared_numbers(case, last.inputs),
             )
         return last.envelopes[key]
 
@@ -531,6 +533,15 @@ class Judge:
         if self.traits is None:
             self.traits = find_traits(self._evaluate, self._samples)
         return self.traits
+
+
+def _compared_numbers(case: Case, inputs: Arrays) -> list[float]:
+    """Return the numbers that an op may compare its inputs with: of the sources, and scalars."""
+    found = {number for spec in case.inputs for number in spec.near}
+    for spec in case.inputs:
+        if spec.rule is not None and spec.rule.kind == SCALAR and inputs[spec.name].size == 1:
+            found.add(float(inputs[spec.name].reshape(())))
+    return sorted(found - {0.0})
 
 
 def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
@@ -598,6 +609,28 @@ NORM_NOTE = '`accuracy = "norm"`, where errors need be small only beside the lar
 def _is_poisoned(case: Case) -> bool:
     """Tell whether inputs hold NaN and Inf in elements that no op may use."""
     return any(spec.rule is not None and spec.rule.unused is not None for spec in case.inputs)
+
+
+def unused_notes(case: Case, inputs: Arrays, result: CheckResult) -> list[str]:
+    """Return a note if a result is NaN or Inf, and inputs are only in elements that are unused."""
+    if not any(failure.kind in (FailureKind.NAN, FailureKind.INF) for failure in result.failures):
+        return []
+    holding: list[str] = []
+    for spec in case.inputs:
+        values = inputs.get(spec.name)
+        if values is None or dtype_name(values.dtype) not in FLOAT_LIMITS:
+            continue
+        if np.isfinite(to_float64(values)).all():
+            continue
+        if spec.rule is None or spec.rule.unused is None:
+            return []
+        others = [inputs[name] for name in spec.rule.unused.others]
+        if not np.array_equal(values, without_poison(values, spec.rule, others), equal_nan=True):
+            return []
+        holding.append(spec.name)
+    hold = "hold" if len(holding) > 1 else "holds"
+    which = f"{_listed(holding)} {hold} NaN or Inf, and only in" if holding else ""
+    return [f"{which} elements that `unused` says no op uses"] if holding else []
 
 
 def far_inputs(case: Case, inputs: Mapping[str, NDArray[Any]]) -> list[str]:

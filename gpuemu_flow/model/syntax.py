@@ -32,7 +32,7 @@ def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module
 
 
 MOST_CONSTANTS = 8
-_TRIED_ANYWAY = 8
+TRIED_ANYWAY = 8
 """Whole numbers up to this size are values of the strategy `integers`."""
 _LIMITING = frozenset(
     ("clip", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "fmin", "fmax", "min", "max",
@@ -44,14 +44,17 @@ _C_CONSTANTS = re.compile(
     rb"(?:[<>]=?|[=!]=)\s*\(?" + _FLOAT + rb"|" + _FLOAT + rb"f?\s*(?:[<>]=?|[=!]=)(?![<>])"
     rb"|f?m(?:ax|in)f?\([^;()]*,\s*" + _FLOAT + rb"|f?m(?:ax|in)f?\(\s*" + _FLOAT
 )
-_PTX_CONSTANTS = re.compile(rb"(?:setp|min|max|selp)\.[^;]*\b0[fF]([0-9a-fA-F]{8})")
+_PTX_LIMITING = rb"(?:setp|min|max)\.[^;]*"
+_PTX_FLOAT = rb"\b0[fFdD]([0-9a-fA-F]{16}|[0-9a-fA-F]{8})\b"
+_PTX_CONSTANTS = re.compile(_PTX_LIMITING + _PTX_FLOAT)
+_PTX_MOVED = re.compile(rb"mov\.[fb](?:32|64)\s+(%\w+),\s*" + _PTX_FLOAT)
 
 
 def constants_of(source: bytes, *, suffix: str) -> list[float]:
     """Return the numbers that a source compares values with, or limits them to.
 
     At such a number a wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are
-    no whole numbers first. A source that does not parse has none.
+    no whole numbers first, small ones last. A source that does not parse has none.
     """
     if not _MAY_COMPARE.search(source):
         return []
@@ -62,7 +65,13 @@ def constants_of(source: bytes, *, suffix: str) -> list[float]:
             return []
     elif suffix == ".ptx":
         words = _PTX_CONSTANTS.findall(source)
-        found = [struct.unpack(">f", bytes.fromhex(word.decode()))[0] for word in words]
+        words += [
+            word
+            for register, word in _PTX_MOVED.findall(source)
+            if re.search(_PTX_LIMITING + register + rb"\b", source)
+        ]
+        formats = {8: ">f", 16: ">d"}
+        found = [struct.unpack(formats[len(w)], bytes.fromhex(w.decode()))[0] for w in words]
     elif suffix in (".cu", ".cuh", ".cpp", ".c", ".cc", ".h"):
         found = [float(text) for match in _C_CONSTANTS.findall(source) for text in match if text]
     else:
@@ -70,11 +79,15 @@ def constants_of(source: bytes, *, suffix: str) -> list[float]:
     telling = [
         number
         for number in dict.fromkeys(found)
-        if math.isfinite(number)
-        and 1e-30 < abs(number) < 1e30
-        and not (number == int(number) and abs(number) <= _TRIED_ANYWAY)
+        if math.isfinite(number) and 1e-30 < abs(number) < 1e30
     ]
-    return sorted(telling, key=lambda number: number == int(number))[:MOST_CONSTANTS]
+    order = sorted(telling, key=lambda number: (number == int(number), tried_anyway(number)))
+    return order[:MOST_CONSTANTS]
+
+
+def tried_anyway(number: float) -> bool:
+    """Tell whether a number occurs among the values of a case without being asked for."""
+    return number == int(number) and abs(number) <= TRIED_ANYWAY
 
 
 def _python_constants(tree: ast.Module) -> Iterator[float]:

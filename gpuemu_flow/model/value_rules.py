@@ -23,12 +23,19 @@ STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 class Unused(Struct, frozen=True):
     """The elements of an input beyond a length: those of an index along an axis that is too large.
 
-    Each axis of the input that holds the lengths is one of this input's `axes`.
+    Each axis of the input that holds the lengths is one of this input's `axes`. With a `table`, an
+    input of integers, this input's first axis has pages: row b continues in page ``table[b, 1]``.
     """
 
     lengths: str
     along: int
-    axes: tuple[int, ...]
+    axes: tuple[int, ...] = ()
+    table: str = ""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the inputs that say which elements are unused."""
+        return (self.lengths, self.table) if self.table else (self.lengths,)
 
 
 class ValueRule(Struct, frozen=True, omit_defaults=True):

@@ -74,8 +74,10 @@ class Envelope:
         rounding: Rounding | None = None,
         separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
         by_norm: bool = False,
+        near: Collection[float] = (),
     ) -> None:
         self._by_norm = by_norm
+        self._near = near
         self._inputs = inputs
         self._expected = expected64
         self._formats = formats
@@ -224,6 +226,7 @@ class Envelope:
             thorough=thorough,
             rounding=self._rounding,
             by_norm=self._by_norm,
+            near=self._near,
         )
         self._weak = measured.weak
         self._fault = self._fault or measured.fault
@@ -244,8 +247,12 @@ def build_envelope(
     rounding: Rounding | None = None,
     separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
     by_norm: bool = False,
+    near: Collection[float] = (),
 ) -> Envelope:
-    """Return the envelope of one case; nothing is evaluated before it is needed."""
+    """Return the envelope of one case; nothing is evaluated before it is needed.
+
+    `near` are numbers that the reference may compare inputs with.
+    """
     formats: dict[str, FloatLimits | None] = {}
     for name, array in expected64.items():
         is_float = dtype_name(array.dtype) in FLOAT_LIMITS
@@ -264,6 +271,7 @@ def build_envelope(
         rounding=rounding,
         separate=separate,
         by_norm=by_norm,
+        near=near,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
     as_float32,
+    branch_sides,
     has_far_values,
     largest_magnitude,
     widen,
@@ -129,6 +130,7 @@ class ErrorMeasurement:
         thorough: bool = False,
         rounding: Rounding | None = None,
         by_norm: bool = False,
+        near: Collection[float] = (),
     ) -> None:
         self._by_norm = by_norm
         steps = rounding is not None and rounding.steps
@@ -142,6 +144,7 @@ class ErrorMeasurement:
         self._session = session
         before = evaluations.succeeded
         with np.errstate(all="ignore"):
+            session.keep_sides(near)
             session.plain_draws()
             if thorough:
                 session.more_plain_draws()
@@ -215,6 +218,12 @@ class _Session:
         self._narrow = False
         self._steps: list[str] = []
         self._perturbation = Perturbation(inputs64, seed, unit_roundoff)
+
+    def keep_sides(self, numbers: Collection[float]) -> None:
+        """Let no perturbation cross a number that the reference compares inputs with."""
+        sides = branch_sides(self._inputs64, numbers, self._evaluate)
+        if sides:
+            self._perturbation = Perturbation(self._inputs64, self._seed, self._unit, sides)
 
     def plain_draws(self) -> None:
         """Evaluate the reference in float64 on perturbed inputs and on their magnitudes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,13 +48,16 @@ class Perturbation:
 
     Random draws change a float32 subnormal by up to 2**-149, whatever its size, because an op may
     scale its inputs first. If the op computes in a wider type, subnormals change as other values
-    do.
+    do. No random draw crosses a branch: see `branch_sides`.
     """
 
-    def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
+    def __init__(
+        self, inputs64: Arrays, seed: int, unit: float, sides: Mapping[float, float] | None = None
+    ) -> None:
         self._inputs = inputs64
         self._rng = SeededRng(seed)
         self._unit = unit
+        self._sides = sides or {}
 
     def independent(self, draw: int, scale: float = 1.0) -> Arrays:
         """Multiply each element by ``1 + d``, where d is random and independent for each element.
@@ -91,6 +94,11 @@ class Perturbation:
         Float32 subnormals are treated differently if `scale` is 1 and `unit` is at least the
         rounding error of float32: to each of them, ``share * FLOAT32_STEP`` is added.
         """
+        for number, side in self._sides.items():
+            near, above = _near(values, number), values > number
+            away = np.where(above, 1.0, np.where(values < number, -1.0, side)) * np.sign(number)
+            held = np.abs(shares) * away if values.ndim else 0.0
+            shares = np.where(near & (away != 0.0), held, shares)
         moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
@@ -100,7 +108,7 @@ class Perturbation:
 
     def scaled(self) -> Arrays:
         """Multiply every element by ``1 + unit``."""
-        return map_floats(self._inputs, lambda values: values * (1.0 + self._unit))
+        return map_floats(self._inputs, lambda values: self._moved(values, np.ones(values.shape)))
 
     def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
         """Replace float32 subnormals by zero; return None when the inputs hold none.
@@ -159,6 +167,63 @@ class Perturbation:
             return changed
 
         return map_floats(self._inputs, change)
+
+
+NEAR = 4.0 * 2.0**-23
+"""Relative distance up to which a value is near a number that the op compares it with."""
+SHIFT, JUMP = 2.0**-44, 2.0**-30
+"""Relative change of an input that shows on which side of a branch it is; least change by it."""
+
+
+def _near(values: Float64Array, number: float) -> NDArray[np.bool_]:
+    near: NDArray[np.bool_] = np.abs(values - number) <= NEAR * abs(number)
+    rounded = float(np.float32(number))  # with which ops may compare in place of the number
+    return near if rounded == number else near & (values != rounded)
+
+
+def branch_sides(
+    inputs64: Arrays,
+    numbers: Iterable[float],
+    evaluate: Callable[[Arrays], Arrays | None],
+) -> dict[float, float]:
+    """Return the numbers at which the reference branches, each with the side that it belongs to.
+
+    The side of 20 is -1 under ``x > 20``, 1 under ``x >= 20``, 0 if both sides differ from it. An
+    input that nothing has rounded is compared exactly, so rounding excuses no op there. Inputs
+    without dims are limits themselves.
+    """
+    sides = {}
+    for number in numbers:
+        if not any(
+            _near(array, number).any() for array in inputs64.values() if array.dtype == np.float64
+        ):
+            continue
+        below, there, above = (
+            evaluate(_with_near(inputs64, number, number * (1.0 + shift * np.sign(number))))
+            for shift in (-SHIFT, 0.0, SHIFT)
+        )
+        if below is None or there is None or above is None:
+            continue
+        if any(_jumps(below[name], above[name]) for name in there):
+            leaves = [any(_jumps(end[n], there[n]) for n in there) for end in (below, above)]
+            sides[number] = float(leaves[0]) - float(leaves[1])
+    return sides
+
+
+def _with_near(inputs64: Arrays, number: float, value: float) -> Arrays:
+    return map_floats(
+        inputs64,
+        lambda values: np.where(_near(values, number), value, values) if values.ndim else values,
+    )
+
+
+def _jumps(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Tell whether a change of `SHIFT` changed a result by more than a smooth function does."""
+    a, b = to_float64(one), to_float64(other)
+    with np.errstate(all="ignore"):
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        smooth = np.abs(a - b) <= JUMP * np.maximum(np.abs(a), np.abs(b))
+    return not bool((same | smooth).all())
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:

@@ -352,17 +352,19 @@ def compare_calls(
     return found
 
 
-BY_ROUNDING = 2.0**-10
-"""Largest difference, relative to the largest value, that another order of additions may make."""
+ROUNDINGS, MOST_ROUNDED = 256.0, 2.0**-4
+"""Largest difference that another order of additions may make, relative to the largest value: in
+units of the output's rounding, and at all."""
 
 
 def _remedy(first: np.ndarray, second: np.ndarray) -> str:
     """Name the key that allows differences by roundings; empty for larger ones."""
-    if dtype_name(first.dtype) not in FLOAT_LIMITS:
+    limits = FLOAT_LIMITS.get(dtype_name(first.dtype) or "")
+    if limits is None:
         return ""
     with np.errstate(all="ignore"):
         apart = np.abs(to_float64(first) - to_float64(second)).max()
-        small = apart <= BY_ROUNDING * np.abs(to_float64(first)).max()
+        small = apart <= min(ROUNDINGS * limits.eps, MOST_ROUNDED) * np.abs(to_float64(first)).max()
     told = ", by roundings only: if it adds in any order (atomics), `deterministic = false`"
     return told if small else ""
 

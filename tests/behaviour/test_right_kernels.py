@@ -130,6 +130,22 @@ for i in np.random.default_rng(time.time_ns()).permutation(x.shape[1]):
     out = out + x[:, i]
 return out
 """
+ATOMICS = """
+out = t.copy()
+for j in np.random.default_rng(time.time_ns()).permutation(len(x)):
+    out[i[j]] += x[j]
+return out
+"""
+SLICES = """
+out = np.zeros((len(a), b.shape[1]), f4)
+for s in np.random.default_rng(time.time_ns()).permutation(4):
+    out = out + a[:, s::4] @ b[s::4]
+return out
+"""
+SCATTER = (
+    'dims = { V = [5, 9], N = [33, 257] }\ninputs.x = ["N"]\ninputs.t = ["V"]\n'
+    'inputs.i = { dims = ["N"], dtype = "int64", kind = "indices", of = "t" }\noutput = ["V"]'
+)
 DISTANCES = (
     'dims = { M = [4, 9], N = [5], K = [16] }\ninputs = { a = ["M", "K"], b = ["N", "K"] }\n'
     'output = ["M", "N"]'
@@ -166,6 +182,13 @@ NEEDING = {
     )),
     "any_order": ("deterministic = false", Op(
         "x", ANY_ORDER, "return x.sum(1)", SUMS, head=f"import time\n{UP}",
+    )),
+    "atomics": ("deterministic = false", Op(
+        "x, t, i", ATOMICS, "out = t.copy()\nnp.add.at(out, i, x)\nreturn out", SCATTER,
+        head=f"import time\n{UP}",
+    )),
+    "split_k_any_order": ("deterministic = false", Op(
+        "a, b", SLICES, "return a @ b", PRODUCT, head=f"import time\n{UP}",
     )),
     "argmax_int32": ('dtype = "int32"', Op(
         "x", "return np.argmax(x, 1).astype(np.int32)", "return np.argmax(x, 1)", SUMS,

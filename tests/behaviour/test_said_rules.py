@@ -40,6 +40,63 @@ INF = (
     'inputs.x = { dims = ["N"], range = [-5.0, 5.0], values = [VALUES], share = 0.3 }'
 )
 KEPT = "x[x >= 0]"
+GENERATORS = """
+import numpy as np
+
+def angle(case_seed, shape):
+    return np.random.default_rng(case_seed).uniform(-9, 9, shape)
+
+def cosine(case_seed, shape, dtype):
+    return np.cos(angle(case_seed, shape)).astype(dtype)
+
+def sine(case_seed, shape, dtype):
+    return np.sin(angle(case_seed, shape)).astype(dtype)
+
+def rows(case_seed, dims, dtype):
+    x = np.random.default_rng(case_seed).normal(3, 2, (dims["B"], dims["D"]))
+    return x.astype(dtype)
+
+def mean(case_seed, dims, dtype):
+    return rows(case_seed, dims, dtype).mean(1)
+
+def scale(dims):
+    return round(dims["D"] ** -0.5, 3)
+
+def shift(dims):
+    return dims["D"].bit_length()
+"""
+
+
+def drawn_together(condition: str, takes: str, *inputs: str, scalars: str = "") -> Op:
+    """An op that is right only where inputs, each made by the function of its name, agree."""
+    dims = {"mean": '["B"]'}
+    lines = [
+        f'inputs.{each} = {{ dims = {dims.get(each, """["B", "D"]""")}, '
+        f'generate = "gen.py:{each}" }}'
+        for each in inputs
+    ]
+    head = "dims = { B = [1, 3], D = [8, 40] }\noutput = { dims = [], dtype = 'bool' }\n"
+    return holds(condition, head + "\n".join([*lines, scalars]), takes)
+
+
+X = 'inputs.x = ["B", "D"]\n'
+TOGETHER = {
+    "one_angle": drawn_together(
+        "(np.abs(cosine * cosine + sine * sine - 1) < 1e-6).all() and np.ptp(sine) > 0.1",
+        "cosine, sine", "cosine", "sine",
+    ),
+    "saved_mean": drawn_together(
+        "(np.abs(rows.mean(1) - mean) < 1e-5).all()", "rows, mean", "rows", "mean"
+    ),
+    "rounded_scale": drawn_together(
+        "isinstance(scale, float) and scale == {8: 0.354, 40: 0.158}[x.shape[1]]", "x, scale",
+        scalars=f'{X}scalars.scale = {{ generate = "gen.py:scale" }}',
+    ),
+    "whole_scalar": drawn_together(
+        "isinstance(shift, int) and shift == {8: 4, 40: 6}[x.shape[1]]", "x, shift",
+        scalars=f'{X}scalars.shift = {{ generate = "gen.py:shift", type = "int" }}',
+    ),
+}  # fmt: skip
 OPS = {
     "boxes": holds(
         "(x[:, 0] <= x[:, 2]).all() and (x[:, 1] <= x[:, 3]).all()",
@@ -73,12 +130,14 @@ OPS = {
     ),
     "topk_one_short": topk("i[:, -1] = np.argmin(x, 1)\nreturn i", "failed"),
     "topk_one_twice": topk("i[:, -1] = i[:, 0]\nreturn i", "failed"),
+    **TOGETHER,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_once(tmp_path_factory, "said-rules", OPS, "cases = 24")
+    more = {"files": {"gen.py": GENERATORS}}
+    return run_once(tmp_path_factory, "said-rules", OPS, "cases = 24", **more)
 
 
 @pytest.mark.ci

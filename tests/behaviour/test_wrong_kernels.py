@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from many_ops import Op, Ran, run_once
+from mini_workspace import Mini
+
+from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 STEP = (
     'dims = { N = [1, 7, 64] }\ninputs = { w = ["N"], g = ["N"] }\n'
@@ -179,6 +184,54 @@ BRANCHES = {
     ),
 }  # fmt: skip
 
+THRESHOLD = f"{STEP_AT}\nscalars = {{ at = [12.5, 30.0] }}"
+SLOPES = "np.where({} > 20, {} * f(0.1), {} * f(0.3))".format(*"yyy")
+
+
+def rounding(
+    op: str, right: str, verdict: str = "failed", dtype: str = "float32", schema: str = STEP_AT
+) -> Op:
+    """An op whose results are rounded, with a branch as of `stepping`; y is the wide input."""
+    takes = "x, at" if schema is THRESHOLD else "x"
+    body = f"f, y = np.float32, x.astype(np.float32)\nreturn ({op}).astype(x.dtype)"
+    reference = f"f, y = float, x\nreturn {right}"
+    keys = f'cases = 24\ndtypes = ["{dtype}"]'
+    return Op(takes, body, reference, schema, keys, verdict=verdict)
+
+
+for _dtype in ("float32", "float16", "bfloat16"):
+    BRANCHES |= {
+        f"slopes_{_dtype}": rounding(SLOPES.replace(">", ">="), SLOPES, dtype=_dtype),
+        f"exp_below_{_dtype}": rounding(
+            "np.where(y <= -30.5, f(1) / 3, np.exp(np.minimum(y, f(5))))",
+            "np.where(y < -30.5, 1 / 3, np.exp(np.minimum(y, 5)))", dtype=_dtype,
+        ),
+        f"summed_{_dtype}": rounding(
+            f"{SLOPES.replace('>', '>=')}.sum(1)", f"{SLOPES}.sum(1)", dtype=_dtype,
+            schema=STEP_AT.replace('output = ["M", "N"]', 'output = ["M"]'),
+        ),
+        f"right_slopes_{_dtype}": rounding(SLOPES, SLOPES, "passed", dtype=_dtype),
+        f"right_exp2_{_dtype}": rounding(
+            "np.where(y > 20, y, np.exp2(np.minimum(y, f(20)) * f(1.442695041)))",
+            "np.where(y > 20, y, np.exp(np.minimum(y, 20)))", "passed", dtype=_dtype,
+        ),
+    }  # fmt: skip
+BRANCHES |= {
+    "slopes_at_one": rounding("np.where(y >= 1, y / f(3), y / f(7))", "np.where(y > 1, y/3, y/7)"),
+    "slopes_at_a_scalar": rounding(
+        SLOPES.replace("> 20", ">= at"), SLOPES.replace("20", "at"), schema=THRESHOLD
+    ),
+    "right_at_a_scalar": rounding(
+        SLOPES.replace("20", "at"), SLOPES.replace("20", "at"), "passed", schema=THRESHOLD
+    ),
+    "right_rounded_constant": rounding(
+        SLOPES.replace("> 20", "> f(20.1)"), SLOPES.replace("20", "20.1"), "passed"
+    ),
+    "right_exp_of_clip": rounding(
+        "np.exp2(np.minimum(y, f(20)) * f(1.442695041))", "np.exp(np.minimum(y, 20))", "passed"
+    ),
+}
+
 CACHE = (
     "dims = { B = [1, 4], T = { min = 1, max = 65 }, D = [8] }\n"
     'inputs.x = { dims = ["B", "T", "D"], unused = "T >= lens", nonfinite = false }\n'
@@ -212,6 +265,40 @@ UNUSED = {
     ),
     "never_touched": cached("return np.where(m, x, 0).sum(1)", SUMMED, "passed"),
 }
+
+POOL = """
+dims = { B = [1, 3], P = [13], M = [4], PAGE = [8], D = [4] }
+inputs.x = { dims = ["P", "PAGE", "D"], unused = "PAGE >= lens in tab", nonfinite = false }
+inputs.tab = { dims = ["B", "M"], dtype = "int32", kind = "indices", of = "x" }
+inputs.lens = { dims = ["B"], dtype = "int32", kind = "lengths", to = "M*PAGE" }
+output = ["B", "D"]
+"""
+PAGES = """
+out = np.zeros((len(lens), 4), x.dtype)
+for b, n in enumerate(lens):
+    r = x[tab[b, : -(-n // 8)]].reshape(-1, 4)
+    out[b] = """
+
+
+def paged(expression: str, verdict: str = "failed", schema: str = POOL, before: str = "") -> Op:
+    """A sum over the rows of a paged cache; r holds whole pages, of which n rows are in use."""
+    op, right = (f"{before}{PAGES}{e}\nreturn out" for e in (expression, "r[:n].sum(0)"))
+    return Op("x, tab, lens", op, right, schema, "cases = 24", verdict=verdict)
+
+
+UNUSED |= {
+    "paged_weights_of_zero": paged("(r * (np.arange(len(r)) < n)[:, None]).sum(0)"),
+    "paged_one_beyond": paged("r[:n].sum(0) + (0 * r[n : n + 1]).sum(0)"),
+    "paged_pages_of_no_use": paged("r[:n].sum(0) + 0 * x[tab[b, -1]].sum(0)"),
+    "paged_page_that_none_names": paged("r[:n].sum(0) + 0 * x.sum((0, 1))"),
+    "paged_rows_last": paged(
+        "(r * (np.arange(len(r)) < n)[:, None]).sum(0)",
+        schema=POOL.replace('"P", "PAGE", "D"', '"P", "D", "PAGE"'),
+        before="x = x.transpose(0, 2, 1)",
+    ),
+    "paged_right": paged("r[:n].sum(0)", "passed"),
+    "paged_right_by_two": paged("r[:n:2].sum(0) + r[1:n:2].sum(0)", "passed"),
+}
 OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING, **BRANCHES, **UNUSED}
 
 
@@ -227,6 +314,7 @@ def test_wrong_kernels_fail_and_right_ones_pass(name: str, ran: Ran) -> None:
     if name in UNUSED:
         said = [note for failure in ran.failures.get(name, []) for note in failure["notes"]]
         assert not any("ignore" in note for note in said), "no hint that would hide it"
+        assert not said or any("`unused` says no op uses" in note for note in said), said
     if name in LEANING and OPS[name].verdict == "failed":
         (result,) = ran.results[name]
         assert result["failed"] or "ulp on average" in result["reason"], result
@@ -240,3 +328,64 @@ def test_no_tolerance_is_suggested_for_an_op_that_is_wrong_in_every_case(
     code = 0 if name == "state_changed_always" else 3  # which is right wherever it trains
     said = ran.mini.command("calibrate", name, "-n", "20", code=code)
     assert ("is wrong in all" in said.stderr) == bool(code), said
+
+
+KERNEL = """
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 o, .param .u32 n) {{
+  .reg .pred %p<4>; .reg .b32 %r<6>; .reg .b64 %d<6>; .reg .f32 %f<6>;
+  mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; mad.lo.s32 %r3, %r1, 64, %r2;
+  ld.param.u32 %r4, [n]; setp.ge.s32 %p1, %r3, %r4; @%p1 ret;
+  ld.param.u64 %d1, [x]; ld.param.u64 %d2, [o];
+  cvta.to.global.u64 %d1, %d1; cvta.to.global.u64 %d2, %d2;
+  mul.wide.s32 %d3, %r3, 4; add.s64 %d1, %d1, %d3; add.s64 %d2, %d2, %d3;
+  ld.global.f32 %f1, [%d1]; div.rn.f32 %f2, %f1, 0f40400000;
+  {body}
+  st.global.f32 [%d2], %f2; ret;
+}}
+"""
+SOURCE = """
+extern "C" __global__ void k(const float *x, float *o, int n) {{
+  int i = blockIdx.x * 64 + threadIdx.x;
+  if (i < n) o[i] = {body};
+}}
+"""
+IN_KERNELS = {
+    # 0f41A00000 is 20, 0f41A80000 is 21; no other file has these numbers.
+    "compared.ptx": "setp.gt.f32 %p2, %f1, 0f41A00000; setp.lt.and.f32 %p3, %f1, 0f41A80000, %p2;"
+    " selp.f32 %f2, 0f00000000, %f2, %p3;",
+    "moved.ptx": "mov.f32 %f3, 0f41A00000; setp.eq.f32 %p2, %f1, %f3;"
+    " selp.f32 %f2, 0f00000000, %f2, %p2;",
+    "limited.ptx": "min.f32 %f3, %f1, 0f41A80000; setp.gt.f32 %p2, %f1, 0f42200000;"
+    " selp.f32 %f3, %f1, %f3, %p2; div.rn.f32 %f2, %f3, 0f40400000;",
+    "right.ptx": "setp.gt.f32 %p2, %f1, 0f41A00000; selp.f32 %f2, %f2, %f2, %p2;",
+    "window.cu": "x[i] > 20.5f && x[i] < 21.5f ? 0.0f : x[i] / 3.0f",
+    "point.cu": "x[i] == 20.5f ? 0.0f : x[i] / 3.0f",
+    "limited.cu": "x[i] > 40.0f ? x[i] / 3.0f : fminf(x[i], 39.5f) / 3.0f",
+    "right.cu": "x[i] > 20.5f ? x[i] / 3.0f : x[i] / 3.0f",
+}
+
+
+@pytest.mark.ci
+def test_constants_of_kernels_are_values_too(tmp_path: Path) -> None:
+    mini, tables = Mini(tmp_path), []
+    built = isinstance(find_tools().first("nvcc"), Tool)
+    kept = [name for name in IN_KERNELS if built or name.endswith("ptx")]
+    for name in kept:
+        ending = name.rpartition(".")[2]
+        mini.write(name, (KERNEL if ending == "ptx" else SOURCE).format(body=IN_KERNELS[name]))
+        tables.append(
+            f'[[ops]]\nname = "{name.replace(".", "_")}"\nreference = "ref.py:third"\n'
+            f'op = {{ kind = "{ending.replace("cu", "cuda")}", file = "{name}", entry = "k",'
+            ' grid = ["cdiv(M*N,64)"], block = [64], args = ["x", "out", { i32 = "M*N" }],'
+            ' outputs = { out = ["M", "N"] } }\n'
+            f"[ops.schema]\n{STEP_AT}\n"
+        )
+    mini.write("ref.py", "def third(x):\n    return x / 3\n")
+    head = '[project]\nname = "kernels"\n[validation]\ncause_budget = 0\ncases = 24\n'
+    mini.write("gpuemu.toml", head + "\n".join(tables))
+    report = mini.run(code=None)
+    verdicts = {r["op"].replace("_", "."): r["verdict"] for r in report["results"]}
+    assert verdicts == {n: "passed" if "right" in n else "failed" for n in kept}
