@@ -17,7 +17,7 @@ from report_samples import recorded
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.lint.cubin import read_cubin
 from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
-from gpuemu_flow.lint.tool_output import parse_nvdisasm_json, parse_ptxas_output
+from gpuemu_flow.lint.toolchain import parse_nvdisasm_json, parse_ptxas_output
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, failure_to_json
 from gpuemu_flow.services.problems.gpumode import YamlError, read_yaml

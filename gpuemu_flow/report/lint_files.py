@@ -15,11 +15,9 @@ from msgspec.structs import replace
 from gpuemu_flow.build.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import KernelResult, RunReport, TaskCounts
-from gpuemu_flow.lint.kernel import KernelView
+from gpuemu_flow.lint.kernel import KernelPolicy, KernelView
 from gpuemu_flow.lint.measure import Artifact, Measurement, measure
-from gpuemu_flow.lint.policy import KernelPolicy
-from gpuemu_flow.lint.tool_output import MachineCode
-from gpuemu_flow.lint.toolchain import Toolchain, find_tools
+from gpuemu_flow.lint.toolchain import MachineCode, Toolchain, find_tools
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report.linting import unknown_kernels

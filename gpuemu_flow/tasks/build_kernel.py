@@ -17,8 +17,7 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.lint.cubin import Cubin, read_cubin, without_line_table
-from gpuemu_flow.lint.tool_output import MachineCode, parse_ptxas_output
-from gpuemu_flow.lint.toolchain import Tool, tool_missing
+from gpuemu_flow.lint.toolchain import MachineCode, Tool, parse_ptxas_output, tool_missing
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.observed import ConfiguredEnv
 from gpuemu_flow.model.types import Json

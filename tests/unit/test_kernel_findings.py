@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.results import CaseVerdict, OpResult
-from gpuemu_flow.lint.ptx.source import plain_ptx
+from gpuemu_flow.lint.ptx.model import plain_ptx
 from gpuemu_flow.model.kernel_findings import THERE, CodePlace, KernelFinding
 from gpuemu_flow.model.types import (
     Case,
