@@ -23,7 +23,7 @@ from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, fai
 from gpuemu_flow.services.problems.gpumode import YamlError, read_yaml
 from gpuemu_flow.store.baselines import Baseline, read_file
 from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.wire.envelope import WireError, parse
+from gpuemu_flow.wire import WireError, parse
 from gpuemu_flow.wire.tensors import decode_tensors
 from gpuemu_flow.workers import blobs, script
 from gpuemu_flow.workers.api import OpError

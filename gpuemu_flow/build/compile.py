@@ -25,7 +25,8 @@ from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import FRAMEWORK_KINDS, Json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache, user_cache_folder
+from gpuemu_flow.store.cache import WorkspaceCache
+from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (

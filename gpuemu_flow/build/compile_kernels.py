@@ -29,8 +29,8 @@ from gpuemu_flow.lint.toolchain import (
     tool_places,
 )
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (

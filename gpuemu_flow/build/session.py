@@ -27,7 +27,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
-from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.private_files import RunLock
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem

@@ -27,8 +27,8 @@ from gpuemu_flow.config.find import find_config
 from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.workers.sandbox.fence import level_for
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from gpuemu_flow.build.words import SETS
 from gpuemu_flow.config.included import read_included
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.store.baselines import BaselineStore
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 MOST = 2_000
 

@@ -14,7 +14,7 @@ from gpuemu_flow.store.keys import digest_json
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
-    from gpuemu_flow.store.remote.shared import SharedCache
+    from gpuemu_flow.store.remote_cache import SharedCache
 
 T = TypeVar("T")
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)

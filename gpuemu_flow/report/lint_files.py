@@ -21,9 +21,8 @@ from gpuemu_flow.lint.toolchain import MachineCode, Toolchain, find_tools
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report.linting import unknown_kernels
-from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.cache import JsonStore, open_user_cache
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.workspace_cache import open_user_cache
 from gpuemu_flow.tasks.build_kernel import allowances
 from gpuemu_flow.tasks.lint import (
     Linted,

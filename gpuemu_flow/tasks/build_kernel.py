@@ -21,9 +21,9 @@ from gpuemu_flow.lint.toolchain import MachineCode, Tool, parse_ptxas_output, to
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.observed import ConfiguredEnv
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
-from gpuemu_flow.store.workspace_cache import artifact_path
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec
 from gpuemu_flow.tasks.params import BuildParams, params_of

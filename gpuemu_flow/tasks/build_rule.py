@@ -26,7 +26,7 @@ from gpuemu_flow.model.observed import ConfiguredEnv
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.store.lock import output_locks
+from gpuemu_flow.store.private_files import output_locks
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,

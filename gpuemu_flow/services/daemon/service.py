@@ -37,7 +37,7 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import ResultStore
 from gpuemu_flow.wire import PROTOCOL_VERSION
-from gpuemu_flow.wire.exchange import Exchange
+from gpuemu_flow.wire.tensors import Exchange
 from gpuemu_flow.workers.pool import Pool
 
 # Provide the current configuration, or the last valid one if the files have errors.

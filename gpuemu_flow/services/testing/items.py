@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuemu_flow.client import Client
-from gpuemu_flow.client.errors import ClientError, ValidationError
+from gpuemu_flow.client.results import ClientError, ValidationError
 from gpuemu_flow.config.find import find_config
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
@@ -519,7 +519,7 @@ def _weight(result: CheckResult) -> int:
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return outputs by name; an op's single output has the empty name."""
-    from gpuemu_flow.client.arrays import as_array, as_arrays, holds_tensors  # noqa: PLC0415
+    from gpuemu_flow.client.calls import as_array, as_arrays, holds_tensors  # noqa: PLC0415
     from gpuemu_flow.numerics.dtypes import element_name  # noqa: PLC0415
 
     if isinstance(output, Mapping):
