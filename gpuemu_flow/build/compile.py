@@ -19,8 +19,7 @@ from gpuemu_flow.build.graph import STAGES, Graph, Skip
 from gpuemu_flow.build.overrides import Overrides, Sampling, samplings
 from gpuemu_flow.build.snapshot import KernelBasis
 from gpuemu_flow.build.sources import Closure, SourceIndex
-from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.model import Config, OpConfig, ProgramRef, to_slice
 from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem

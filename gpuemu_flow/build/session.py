@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.elsewhere import Elsewhere
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.shards import Shard
-    from gpuemu_flow.config.target_options import TargetOptions
+    from gpuemu_flow.config.model import TargetOptions
     from gpuemu_flow.workers.pool import Pool
 
 _MENDINGS = 5

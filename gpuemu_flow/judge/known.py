@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
-from gpuemu_flow.model.types import CheckResult, Json
+from gpuemu_flow.model.types import CheckResult, ConfiguredEnv, Json, Observation
 from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
 

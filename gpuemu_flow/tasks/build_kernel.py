@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from gpuemu_flow.lint.cubin import Cubin, read_cubin, without_line_table
 from gpuemu_flow.lint.toolchain import MachineCode, Tool, parse_ptxas_output, tool_missing
 from gpuemu_flow.model.errors import Problem, StoreError
-from gpuemu_flow.model.observed import ConfiguredEnv
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import ConfiguredEnv, Json
 from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json

@@ -22,7 +22,7 @@ from gpuemu_flow.build.files import stamp_of
 from gpuemu_flow.build.globs import glob_folders
 from gpuemu_flow.build.plan import look_of
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzz.wire_ops import PlannedCases, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator

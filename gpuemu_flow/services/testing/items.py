@@ -10,12 +10,11 @@ import pytest
 
 from gpuemu_flow.client import Client
 from gpuemu_flow.client.results import ClientError, ValidationError
-from gpuemu_flow.config.find import find_config
+from gpuemu_flow.config.paths import find_config
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
-from gpuemu_flow.model.shown_values import shown_values
 from gpuemu_flow.model.types import Case, CheckResult, Json, Shape, Verdict
-from gpuemu_flow.model.verdicts import Elements, Tally, weakness_alone
+from gpuemu_flow.model.verdicts import Elements, Tally, shown_values, weakness_alone
 from gpuemu_flow.services.testing.session import (
     FIXTURE,
     MARK,

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gpuemu_flow.model.installed import is_installed
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import Json, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import user_cache_folder
