@@ -31,7 +31,7 @@ import numpy as np
 
 from gpuemu_flow.client import Client, TestCase
 from gpuemu_flow.services.daemon.control import stop_daemon
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire import start_daemon
 
 CONFIG = """\
 [project]

@@ -38,7 +38,7 @@ import numpy as np
 import pynng
 
 from gpuemu_flow.services.daemon.control import stop_daemon
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire import start_daemon
 
 CONFIG = """\
 [project]

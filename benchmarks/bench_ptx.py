@@ -17,9 +17,8 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuemu_flow.lint.lint import Linter
-from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy
+from gpuemu_flow.lint.measure import Artifact, Linter, measure
 from gpuemu_flow.lint.ptx import read_body, read_ptx
 
 KERNELS = Path(__file__).resolve().parent.parent / "scripts" / "kernels"

@@ -15,9 +15,8 @@ from typing import Any
 
 from gpuemu_flow.client.api import Client
 from gpuemu_flow.client.context import ValidationContext, validate_op
-from gpuemu_flow.client.errors import NoOutputError, ValidationError
-from gpuemu_flow.client.results import FuzzResults, ReproduceResult
-from gpuemu_flow.frameworks.pytorch_models import validate_model
+from gpuemu_flow.client.results import FuzzResults, NoOutputError, ReproduceResult, ValidationError
+from gpuemu_flow.frameworks.pytorch import validate_model
 from gpuemu_flow.fuzzing import *  # noqa: F403
 
 __all__ = [
@@ -53,7 +52,7 @@ def validate(
     """Validate every layer of a PyTorch model when the model is called in the context.
 
     `client` may be left out, since no daemon is needed: ``with validate(model) as context:
-    model(x)``. See `frameworks.pytorch_models.validate_model`.
+    model(x)``. See `frameworks.pytorch.validate_model`.
     """
     if model is None:
         client, model = None, client

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gpuemu_flow.client.context import ValidationContext, validate_op
-from gpuemu_flow.client.errors import NoOutputError, ValidationError
 from gpuemu_flow.client.results import (
     FailureInfo,
     FuzzResults,
     MinimizeResult,
+    NoOutputError,
     ReproduceResult,
     ReproductionInfo,
+    ValidationError,
     ValidationResult,
 )
 

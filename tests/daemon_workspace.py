@@ -22,7 +22,7 @@ from runner_workspace import wait_until
 from gpuemu_flow.client import Client
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.services.daemon.control import running, stop_daemon
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire import start_daemon
 
 CONFIG = """\
 [project]

@@ -17,13 +17,13 @@ from report_samples import recorded
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.lint.cubin import read_cubin
 from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
-from gpuemu_flow.lint.tool_output import parse_nvdisasm_json, parse_ptxas_output
+from gpuemu_flow.lint.toolchain import parse_nvdisasm_json, parse_ptxas_output
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, failure_to_json
 from gpuemu_flow.services.problems.gpumode import YamlError, read_yaml
 from gpuemu_flow.store.baselines import Baseline, read_file
 from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.wire.envelope import WireError, parse
+from gpuemu_flow.wire import WireError, parse
 from gpuemu_flow.wire.tensors import decode_tensors
 from gpuemu_flow.workers import blobs, script
 from gpuemu_flow.workers.api import OpError

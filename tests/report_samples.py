@@ -18,8 +18,7 @@ from gpuemu_flow.judge.results import (
     TaskCounts,
 )
 from gpuemu_flow.lint.diff import ChangeJudgement, KernelDiff, MetricChange
-from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord, Violation
-from gpuemu_flow.lint.occupancy import Occupancy
+from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord, Occupancy, Violation
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import (
     Case,

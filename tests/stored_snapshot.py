@@ -13,8 +13,7 @@ from gpuemu_flow.build import snapshot
 from gpuemu_flow.build.snapshot import Snapshot
 from gpuemu_flow.build.stamps import DATABASE, clean_summary
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.cache import seal, unseal
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache, seal, unseal
 
 TABLES = ("snapshot", "stamps", "clean_run")
 

@@ -33,7 +33,7 @@ _SHADOWS = sys.stdlib_module_names | {"click", "diskcache", "doit", "gpuemu_flow
 }  # fmt: skip
 LENT = {
     "gpuemu_flow.workers.forkserver": "gpuemu_flow.workers.process",
-    "gpuemu_flow.services.daemon": "gpuemu_flow.wire.launch",
+    "gpuemu_flow.services.daemon": "gpuemu_flow.wire",
 }
 """Modules that are run as programs, each with the one that starts it."""
 

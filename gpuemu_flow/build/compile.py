@@ -19,13 +19,13 @@ from gpuemu_flow.build.graph import STAGES, Graph, Skip
 from gpuemu_flow.build.overrides import Overrides, Sampling, samplings
 from gpuemu_flow.build.snapshot import KernelBasis
 from gpuemu_flow.build.sources import Closure, SourceIndex
-from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.model import Config, OpConfig, ProgramRef, to_slice
 from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import FRAMEWORK_KINDS, Json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache, user_cache_folder
+from gpuemu_flow.store.cache import WorkspaceCache
+from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (

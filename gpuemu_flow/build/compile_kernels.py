@@ -18,9 +18,8 @@ from gpuemu_flow.build.own_code import package_version
 from gpuemu_flow.build.snapshot import KernelBasis
 from gpuemu_flow.build.sources import SourceIndex
 from gpuemu_flow.config.model import Config, KernelConfig, Policies
-from gpuemu_flow.lint.kernel import VIEW_VERSION
-from gpuemu_flow.lint.lint import LINT_VERSION
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import VIEW_VERSION, KernelPolicy
+from gpuemu_flow.lint.measure import LINT_VERSION
 from gpuemu_flow.lint.toolchain import (
     HOST_COMPILERS,
     Toolchain,
@@ -30,8 +29,8 @@ from gpuemu_flow.lint.toolchain import (
     tool_places,
 )
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (

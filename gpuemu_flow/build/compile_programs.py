@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.forbidden_files import ForbiddenFiles
 from gpuemu_flow.build.sources import SourceIndex
-from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
-from gpuemu_flow.config.slices import gradients_of, groups_of, masks_of
+from gpuemu_flow.config.model import Config, OpConfig, ProgramRef, gradients_of, groups_of, masks_of
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import Json
-from gpuemu_flow.model.value_rules import SCALAR
+from gpuemu_flow.model.types import SCALAR, Json
+from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.workspace_cache import artifact_path, user_cache_folder
+from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import CodeParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Gradients, Program

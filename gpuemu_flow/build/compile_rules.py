@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.globs import glob_files
 from gpuemu_flow.build.sources import SourceIndex
-from gpuemu_flow.config.globs import matches
 from gpuemu_flow.config.model import Config, OpConfig, RuleConfig
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.config.paths import matches
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import RuleParams, plain

@@ -21,7 +21,7 @@ from gpuemu_flow.tasks.base import StageContext
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.workspace import Workspace
-    from gpuemu_flow.store.remote.place import CacheAccess
+    from gpuemu_flow.store.remote_cache import CacheAccess
 
 FAR_STAGES = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE)
 
@@ -78,7 +78,7 @@ def far_results(
     if elsewhere is None or not units:
         yield {}
         return
-    from gpuemu_flow.store.remote.shared import open_shared  # noqa: PLC0415 - few have one
+    from gpuemu_flow.store.remote_cache import open_shared  # noqa: PLC0415 - few have one
 
     cache, settings = workspace.cache, workspace.settings
     before, folder = context.shared, cache.folder / "cluster" / secrets.token_hex(8)
@@ -120,7 +120,7 @@ def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
     if not settings.remote and not os.environ.get("GPUEMU_CACHE_REMOTE"):
         yield
         return
-    from gpuemu_flow.store.remote.shared import open_shared  # noqa: PLC0415 - few have one
+    from gpuemu_flow.store.remote_cache import open_shared  # noqa: PLC0415 - few have one
 
     context.shared = open_shared(
         settings.remote, settings.remote_mode, os.environ, workspace.cache, context.cancel
@@ -139,7 +139,7 @@ def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
     Raises UsageError: ``cache-remote-none`` if no shared cache is configured, or if `writing` and
     it is read-only; ``cache-remote-value`` if its URL is invalid.
     """
-    from gpuemu_flow.store.remote.place import WRITE, place_of  # noqa: PLC0415 - few have one
+    from gpuemu_flow.store.remote_cache import WRITE, place_of  # noqa: PLC0415 - few have one
 
     settings = workspace.settings
     place = place_of(settings.remote, settings.remote_mode, os.environ)

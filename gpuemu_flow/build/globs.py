@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from gpuemu_flow.build.plan import CACHE_NAME, look_of
-from gpuemu_flow.config.globs import matches
+from gpuemu_flow.config.paths import matches
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:

@@ -16,7 +16,7 @@ from gpuemu_flow.build.files import Stamp, stamp_of
 from gpuemu_flow.build.globs import has_link, links_of
 from gpuemu_flow.build.plan import ALL_VARIABLES
 from gpuemu_flow.model.installed import is_installed
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")

@@ -11,10 +11,10 @@ from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.run import Executor
 from gpuemu_flow.build.session import RunOutcome
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.private_files import RunLock
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.remote.shared import TransferCounts
+    from gpuemu_flow.store.remote_cache import TransferCounts
 
 
 def push(

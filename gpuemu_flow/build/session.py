@@ -27,7 +27,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
-from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.private_files import RunLock
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.elsewhere import Elsewhere
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.shards import Shard
-    from gpuemu_flow.config.target_options import TargetOptions
+    from gpuemu_flow.config.model import TargetOptions
     from gpuemu_flow.workers.pool import Pool
 
 _MENDINGS = 5

@@ -22,12 +22,19 @@ from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph, Skip
 from gpuemu_flow.build.observed_sets import ObservedSets
 from gpuemu_flow.build.stamps import Row
-from gpuemu_flow.config.target_options import Target
+from gpuemu_flow.config.model import Target
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.cache import JsonStore, OtherFormatError, mark_of, seal, unseal
-from gpuemu_flow.store.workspace_cache import WorkspaceCache, damaged
+from gpuemu_flow.store.cache import (
+    JsonStore,
+    OtherFormatError,
+    WorkspaceCache,
+    damaged,
+    mark_of,
+    seal,
+    unseal,
+)
 from gpuemu_flow.tasks.base import TaskSpec
 
 FORMAT = 19

@@ -19,7 +19,7 @@ from gpuemu_flow.build.revealed import as_inputs, revealed
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.cache import seal, seal_text
+from gpuemu_flow.store.cache import WorkspaceCache, seal, seal_text
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
@@ -30,7 +30,6 @@ from gpuemu_flow.store.keys import (
     changed_parts,
     digest_bytes,
 )
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import MADE_FROM, RECORD, RESULT, StageResult, TaskSpec, output_state
 

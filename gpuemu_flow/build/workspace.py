@@ -23,12 +23,12 @@ from gpuemu_flow.build.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.build.sources import SourceIndex
 from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.config.find import find_config
-from gpuemu_flow.config.target_options import TargetOptions, as_options, chosen_options
+from gpuemu_flow.config.model import TargetOptions, as_options, chosen_options
+from gpuemu_flow.config.paths import find_config
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.workers.sandbox.fence import level_for
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Workspace:
     def config(self) -> Config:
         """Return the configuration, parsed on first use."""
         if self._config is None:
-            from gpuemu_flow.config.changes import ConfigChanges  # noqa: PLC0415
             from gpuemu_flow.config.load import load_config  # noqa: PLC0415
+            from gpuemu_flow.config.read import ConfigChanges  # noqa: PLC0415
 
             own = self._overrides
             changes = ConfigChanges(own.profile, own.settings, own.words, own.all_given)

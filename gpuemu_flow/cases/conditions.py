@@ -17,8 +17,7 @@ import numpy as np
 from gpuemu_flow.cases.cause import Condition
 from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.model.expressions import is_made_of
-from gpuemu_flow.model.types import DTYPES, Case, effective_layout
-from gpuemu_flow.model.value_rules import ABSENT, STRATEGIES
+from gpuemu_flow.model.types import ABSENT, DTYPES, STRATEGIES, Case, effective_layout
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 
 ORDINARY = ("normal", "uniform")

@@ -12,8 +12,7 @@ from msgspec import Struct
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.plan import expand_strategies, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.model.types import DTYPES, Case, Json, Verdict
-from gpuemu_flow.model.value_rules import is_kept_finite
+from gpuemu_flow.model.types import DTYPES, Case, Json, Verdict, is_kept_finite
 
 ASPECTS = ("shape_class", "layout", "strategy")
 PAIRS = tuple(itertools.combinations(ASPECTS, 2))

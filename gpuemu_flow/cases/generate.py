@@ -27,8 +27,7 @@ from gpuemu_flow.cases.special_values import (
 )
 from gpuemu_flow.cases.turns import NEEDED, SHARED_SPECIALS, ZEROS, holds_specials, specials_lender
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
-from gpuemu_flow.model.types import Case, InputSpec, Shape
-from gpuemu_flow.model.value_rules import ValueRule
+from gpuemu_flow.model.types import Case, InputSpec, Shape, ValueRule
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 

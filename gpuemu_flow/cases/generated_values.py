@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import Problem, UsageError
-from gpuemu_flow.model.types import DTYPES, Case, InputSpec
-from gpuemu_flow.model.value_rules import GENERATE_FAILED_SLUG, GeneratedValues
+from gpuemu_flow.model.types import DTYPES, GENERATE_FAILED_SLUG, Case, GeneratedValues, InputSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

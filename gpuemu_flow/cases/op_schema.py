@@ -11,8 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
-from gpuemu_flow.model.types import Shape
-from gpuemu_flow.model.value_rules import Number, ValueRule
+from gpuemu_flow.model.types import Number, Shape, ValueRule
 
 
 class Dim(Struct, frozen=True):

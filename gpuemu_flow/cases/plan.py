@@ -28,17 +28,21 @@ from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.expressions import ExpressionError, compute
 from gpuemu_flow.model.types import (
+    ABSENT,
     CORE_STRATEGIES,
     DTYPES,
     LAYOUTS,
     LEAST_RANKS,
+    RAGGED,
+    SCALAR,
     STRATEGIES,
     STRATEGY_GROUPS,
+    Bound,
     Case,
     InputSpec,
     canonical_dtype,
+    strategies_of,
 )
-from gpuemu_flow.model.value_rules import ABSENT, RAGGED, SCALAR, Bound, strategies_of
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 
 DESIGNED = 24

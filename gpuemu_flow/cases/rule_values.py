@@ -13,8 +13,16 @@ from gpuemu_flow.cases.kinds import KINDS, Setting
 from gpuemu_flow.cases.values import draw
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.expressions import ExpressionError, compute
-from gpuemu_flow.model.types import DTYPES, STRATEGIES, InputSpec, Shape
-from gpuemu_flow.model.value_rules import SCALAR, Bound, Number, ValueRule
+from gpuemu_flow.model.types import (
+    DTYPES,
+    SCALAR,
+    STRATEGIES,
+    Bound,
+    InputSpec,
+    Number,
+    Shape,
+    ValueRule,
+)
 from gpuemu_flow.numerics.dtypes import dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 

@@ -43,8 +43,7 @@ from gpuemu_flow.cases.schema_rules import (
     wants_range,
 )
 from gpuemu_flow.model.errors import did_you_mean
-from gpuemu_flow.model.types import DTYPES, canonical_dtype
-from gpuemu_flow.model.value_rules import Unused, ValueRule, strategies_of
+from gpuemu_flow.model.types import DTYPES, Unused, ValueRule, canonical_dtype, strategies_of
 
 __all__ = [
     "BUILTIN_SCHEMAS",

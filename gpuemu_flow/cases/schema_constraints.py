@@ -18,8 +18,7 @@ from gpuemu_flow.cases.op_schema import OpSchema, TensorDef, allowed_sizes, some
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
 from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
-from gpuemu_flow.model.types import DTYPES, Shape
-from gpuemu_flow.model.value_rules import Bound, ValueRule
+from gpuemu_flow.model.types import DTYPES, Bound, Shape, ValueRule
 
 MOST = 64
 EXAMPLES = '"lengths.sum() == T", "start <= end", "offsets == cumsum(lengths)", "K <= N"'

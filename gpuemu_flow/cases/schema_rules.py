@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from gpuemu_flow.cases.op_schema import DerivedDim, Dim, OpSchema, TensorDef, allowed_sizes
 from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.expressions import OPERATORS, ExpressionError, names_in
-from gpuemu_flow.model.types import DTYPES
-from gpuemu_flow.model.value_rules import KINDS, SCALAR, Bound, Number, ValueRule
+from gpuemu_flow.model.types import DTYPES, KINDS, SCALAR, Bound, Number, ValueRule
 
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]

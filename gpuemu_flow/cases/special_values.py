@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.syntax import tried_anyway
-from gpuemu_flow.model.types import DTYPES, InputSpec
-from gpuemu_flow.model.value_rules import ABSENT, SCALAR, ValueRule
+from gpuemu_flow.model.types import ABSENT, DTYPES, SCALAR, InputSpec, ValueRule
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
 

@@ -13,7 +13,7 @@ from gpuemu_flow.config.load import find_config
 from gpuemu_flow.report import json_writer
 from gpuemu_flow.services.daemon.control import describe, follow_log, log_tail, running, stop_daemon
 from gpuemu_flow.services.daemon.lifecycle import AlreadyRunningError, serve
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire import start_daemon
 
 
 @click.group()

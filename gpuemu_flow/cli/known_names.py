@@ -10,11 +10,10 @@ from gpuemu_flow.build import plan, snapshot
 from gpuemu_flow.build.graph import STAGES
 from gpuemu_flow.build.snapshot import Snapshot
 from gpuemu_flow.build.words import SETS
-from gpuemu_flow.config.included import read_included
-from gpuemu_flow.config.read import read_source
+from gpuemu_flow.config.read import read_included, read_source
 from gpuemu_flow.store.baselines import BaselineStore
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 MOST = 2_000
 

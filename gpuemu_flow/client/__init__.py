@@ -5,45 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuemu_flow.client.api import Client, GpuemuClient
-    from gpuemu_flow.client.asynchronous import AsyncClient
+    from gpuemu_flow.client.api import AsyncClient, Client, GpuemuClient
     from gpuemu_flow.client.context import ValidationContext, validate_op
-    from gpuemu_flow.client.errors import (
+    from gpuemu_flow.client.results import (
         ClientError,
         ConnectionError,  # noqa: A004 - the documented name
         DaemonUnreachableError,
-        NoOutputError,
-        RequestTimeoutError,
-        ValidationError,
-        VersionMismatchError,
-    )
-    from gpuemu_flow.client.results import (
         FailureInfo,
         FuzzResults,
         MinimizeResult,
+        NoOutputError,
         ReproduceResult,
         ReproductionInfo,
+        RequestTimeoutError,
         TestCase,
+        ValidationError,
         ValidationResult,
+        VersionMismatchError,
     )
 
 _PLACES = {
     "Client": "api",
     "GpuemuClient": "api",
-    "AsyncClient": "asynchronous",
+    "AsyncClient": "api",
     "ValidationContext": "context",
     "validate_op": "context",
     **dict.fromkeys(
         (
-            "ClientError", "DaemonUnreachableError", "NoOutputError", "RequestTimeoutError",
-            "ValidationError", "VersionMismatchError", "ConnectionError",
-        ),
-        "errors",
-    ),
-    **dict.fromkeys(
-        (
-            "FailureInfo", "FuzzResults", "MinimizeResult", "ReproduceResult", "ReproductionInfo",
-            "TestCase", "ValidationResult",
+            "ClientError", "ConnectionError", "DaemonUnreachableError", "FailureInfo",
+            "FuzzResults", "MinimizeResult", "NoOutputError", "ReproduceResult",
+            "ReproductionInfo", "RequestTimeoutError", "TestCase", "ValidationError",
+            "ValidationResult", "VersionMismatchError",
         ),
         "results",
     ),

@@ -22,7 +22,7 @@ import numpy as np
 
 from gpuemu_flow.client import calls
 from gpuemu_flow.client.calls import Call, Reply, nbytes
-from gpuemu_flow.client.errors import (
+from gpuemu_flow.client.results import (
     ClientError,
     DaemonUnreachableError,
     OtherWorkspaceError,
@@ -38,21 +38,24 @@ from gpuemu_flow.client.errors import (
 )
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
-from gpuemu_flow.wire.address import (
+from gpuemu_flow.wire import (
     CONFIG_NAME,
+    MAX_MESSAGE_BYTES,
     MAX_PATH_BYTES,
+    PROTOCOL_VERSION,
+    START_SECONDS,
+    WireError,
     default_socket,
     find_config,
     fits,
+    parse,
     read_info,
+    render,
+    start_daemon,
     user_folders,
     workspace_stem,
 )
-from gpuemu_flow.wire.envelope import WireError, parse, render
-from gpuemu_flow.wire.exchange import Exchange
-from gpuemu_flow.wire.launch import START_SECONDS, start_daemon
-from gpuemu_flow.wire.tensors import encode_tensor
+from gpuemu_flow.wire.tensors import Exchange, encode_tensor
 
 T = TypeVar("T")
 

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client import calls
 from gpuemu_flow.client.api import Client
-from gpuemu_flow.client.arrays import as_array, elements_changed
-from gpuemu_flow.client.calls import Call
-from gpuemu_flow.client.errors import ClientError, NoOutputError, ValidationError
-from gpuemu_flow.client.identity import about_me
-from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.client.calls import Call, as_array, elements_changed
+from gpuemu_flow.client.results import (
+    ClientError,
+    NoOutputError,
+    ValidationError,
+    ValidationResult,
+    about_me,
+)
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
 

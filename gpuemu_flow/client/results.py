@@ -2,17 +2,175 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import secrets
+import socket
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.model.verdicts import Elements, Tally, decide
 from gpuemu_flow.numerics.layouts import lay_out
+
+_SLUGS = {
+    "OpNotFound": "client-unknown-op",
+    "ReferenceScriptFailed": "client-reference-failed",
+    "NotFound": "client-not-found",
+    "ConfigError": "client-config-error",
+}
+
+
+class ClientError(FlowError):
+    """A call failed without a result.
+
+    Attributes
+    ----------
+    code : str
+        The daemon's error code, such as ``OpNotFound``; empty if the daemon did not answer.
+    """
+
+    def __init__(self, problem: Problem, code: str = "") -> None:
+        super().__init__(problem)
+        self.code = code
+
+    @property
+    def message(self) -> str:
+        """Return the error's message, without slug and hint."""
+        return self.problems[0].message
+
+
+class NoOutputError(ClientError, ValueError):
+    """The body of a ``validate_op`` context set no output."""
+
+
+class ValidationError(AssertionError):
+    """An output did not pass.
+
+    Attributes
+    ----------
+    result : ValidationResult
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result: Any = result
+
+
+class DaemonUnreachableError(ClientError):
+    """The daemon does not answer. The documented name of this class is ``ConnectionError``."""
+
+
+ConnectionError = DaemonUnreachableError  # noqa: A001 - the documented name
+
+
+class OtherWorkspaceError(DaemonUnreachableError):
+    """The daemon serves another workspace than the client's."""
+
+
+class VersionMismatchError(ClientError):
+    """The daemon uses another version of the protocol than the client."""
+
+
+class RequestTimeoutError(ClientError):
+    """The daemon did not answer in time."""
+
+
+class TransportError(Exception):
+    """A message could not be exchanged. Users of the client get a `ClientError` instead."""
+
+
+class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchange
+    """An exchange got no answer in time."""
+
+
+class TransportUnreached(TransportError):  # noqa: N818
+    """No daemon listens at the socket's path; nothing was sent."""
+
+
+class TransportFull(TransportError):  # noqa: N818
+    """The daemon accepts no more connections; nothing was sent."""
+
+
+class TransportLost(TransportError):  # noqa: N818
+    """The connection was closed, or the other side violated the protocol."""
+
+
+class TransportEnded(TransportLost):
+    """The other side closed the connection."""
+
+
+def refused(code: str, message: str) -> ClientError:
+    """Return the error for a daemon's ``Error`` reply."""
+    return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)
+
+
+MAX_TEXT = 200
+
+REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
+"""Identifier for the next long request, set by callers that may want to cancel it."""
+
+
+def new_id() -> str:
+    """Return a new id for a request, to query its progress or to cancel it."""
+    return REQUEST_ID.get() or secrets.token_hex(16)
+
+
+def about_me(function: Callable[..., Any] | None = None) -> dict[str, Json]:
+    """Describe this process, and the function whose outputs are submitted, if it is known."""
+    about: dict[str, Json] = {
+        "id": _command(),
+        "name": _printable(Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name)
+        or "python",
+        "pid": os.getpid(),
+        "host": _printable(socket.gethostname()),
+        "user": _printable(_user()),
+    }
+    while callable(wrapped := getattr(function, "func", None)):  # of `functools.partial`
+        function = wrapped
+    if function is not None:
+        named = function if hasattr(function, "__qualname__") else type(function)
+        line = getattr(getattr(function, "__code__", None), "co_firstlineno", "")
+        about["origin"] = _printable(f"{named.__module__}.{named.__qualname__}:{line}")
+    return about
+
+
+@functools.lru_cache(maxsize=1)
+def _command() -> str:
+    """Return an id that all processes of one command have in common, and no later command.
+
+    A command is a process group: what a shell runs for one line, or a whole script of CI. A forked
+    child keeps its parent's id. Numbers of groups are used again, so the time at which the group's
+    first process was started is a part of the id.
+    """
+    group = os.getpgrp()
+    try:
+        started = Path(f"/proc/{group}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError, ValueError):
+        started = ""  # it has ended
+    return _printable(f"{socket.gethostname()}:{group}:{started}")
+
+
+def _user() -> str:
+    # Not from the system's library, whose locks a fork meanwhile would not survive.
+    return os.environ.get("LOGNAME") or os.environ.get("USER") or str(os.getuid())
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():  # half a surrogate pair is not
+        return text[-MAX_TEXT:]
+    kept = "".join(c for c in text if c.isprintable() and not "\ud800" <= c <= "\udfff")
+    return kept[-MAX_TEXT:]
+
 
 R = TypeVar("R", bound="Record")
 

@@ -17,6 +17,7 @@ from gpuemu_flow.config.fields import (
     Choice,
     Key,
     Table,
+    ToleranceTable,
     accepts,
     accepts_itself,
     choice_of,
@@ -27,11 +28,17 @@ from gpuemu_flow.config.fields import (
     parts,
     table_of,
 )
-from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.report import SHORT, Reporter, dotted, is_misspelt, shortened, shown
+from gpuemu_flow.config.report import (
+    SHORT,
+    KeyPath,
+    Reporter,
+    dotted,
+    is_misspelt,
+    shortened,
+    shown,
+)
 from gpuemu_flow.config.tables import File, Policies, SandboxConfig, Validation
 from gpuemu_flow.config.tables_ops import ArtifactChecks, OpTable
-from gpuemu_flow.config.vocabulary import ToleranceTable
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import AddKey, Hint, Rename, nearest
 from gpuemu_flow.model.types import Json

@@ -12,23 +12,35 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gpuemu_flow.config import parse_sections
-from gpuemu_flow.config.changes import NO_CHANGES, ConfigChanges, layers, target_tables
 from gpuemu_flow.config.check import INVALID
-from gpuemu_flow.config.find import FILE_NAME, exists, find_config
-from gpuemu_flow.config.included import IncludedFiles, read_included
-from gpuemu_flow.config.model import Config, ConfigFile, Environment, KernelConfig, OpConfig
-from gpuemu_flow.config.model_ops import ProgramRef
-from gpuemu_flow.config.parse_kernels import KernelParser, join_kernels
-from gpuemu_flow.config.parse_ops import OpParser, unique_names
-from gpuemu_flow.config.parse_rules import RuleParser
-from gpuemu_flow.config.parse_targets import TargetParser
-from gpuemu_flow.config.paths import WorkspacePaths
-from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import ExpectedFiles
-from gpuemu_flow.config.read import ConfigSource, definer, merged, read_source
-from gpuemu_flow.config.report import Reporter, shown
-from gpuemu_flow.config.target_options import as_options, chosen_options
-from gpuemu_flow.config.vocabulary import LOG_LEVELS
+from gpuemu_flow.config.fields import LOG_LEVELS
+from gpuemu_flow.config.model import (
+    Config,
+    ConfigFile,
+    Environment,
+    KernelConfig,
+    OpConfig,
+    ProgramRef,
+    as_options,
+    chosen_options,
+)
+from gpuemu_flow.config.parse_ops import OpParser
+from gpuemu_flow.config.parse_rules import ExpectedFiles, RuleParser
+from gpuemu_flow.config.parse_sections import KernelParser, TargetParser, join_kernels, unique_names
+from gpuemu_flow.config.paths import FILE_NAME, WorkspacePaths, exists, find_config
+from gpuemu_flow.config.read import (
+    NO_CHANGES,
+    ConfigChanges,
+    ConfigSource,
+    IncludedFiles,
+    definer,
+    layers,
+    merged,
+    read_included,
+    read_source,
+    target_tables,
+)
+from gpuemu_flow.config.report import KeyPath, Reporter, shown
 from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import IN_PROCESS, Json

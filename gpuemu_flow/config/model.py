@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
-from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
-from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.cases.grouped import ArgumentGroup
+from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.config.tables import (
     Cache,
     Ci,
@@ -21,9 +23,428 @@ from gpuemu_flow.config.tables import (
     Validation,
 )
 from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
-from gpuemu_flow.config.target_options import Target, TargetOptions
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.model.types import Json, Tolerance
+from gpuemu_flow.model.types import ACCURACIES, STRATEGIES, Json, Tolerance
+from gpuemu_flow.numerics.contract import OutputContract
+
+if TYPE_CHECKING:
+    from gpuemu_flow.config.report import KeyPath
+
+
+# ``[[ops]]`` and their programs as frozen data.
+
+
+class ProgramRef(Struct, frozen=True):
+    """An op or reference that can be run."""
+
+    # ``script``: a Python file of the JSON protocol. ``callable``: a function in `path` or in
+    # `module`. ``command``: an executable of the JSON protocol. ``torch``, ``jax`` and
+    # ``numpy``: a callable that takes tensors of the framework. ``triton``: a function in
+    # `path` that launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is
+    # launched. ``cuda``: the same for PTX that a build makes.
+    kind: str
+    # Absolute and resolved file of the program; None for a callable of an installed package
+    # and for a command found on ``PATH``.
+    path: Path | None = None
+    # Dotted module of a callable written as ``pkg.mod:function``.
+    module: str = ""
+    # Name of the function, or of the class for a module of PyTorch; empty for a script.
+    function: str = ""
+    # Executable and arguments of a command. For a module of PyTorch, the second element
+    # describes how to construct it; for a function of JAX, whether XLA compiles the function.
+    argv: tuple[str, ...] = ()
+    # `argv` with paths of the workspace made relative: the form that belongs in action keys.
+    portable_argv: tuple[str, ...] = ()
+    # The program as written in the file.
+    text: str = ""
+    # `path` relative to the workspace: the form that belongs in action keys.
+    relative: str = ""
+    # Files that are known to be part of the program: `path` and, for a command, each argument
+    # that names a file of the workspace.
+    files: tuple[Path, ...] = ()
+    # Location in the configuration.
+    file: str = ""
+    line: int = 0
+    # For kind ``cuda``: name of the kernel whose build makes the PTX.
+    kernel: str = ""
+    # For kind ``cuda`` and compiled Triton: the architecture as written; empty if not set.
+    arch: str = ""
+    # For kind ``cuda``: the flags of nvcc.
+    flags: tuple[str, ...] = ()
+    # A file that a loader reads. The loader is `function`: it is called once, with the path
+    # of the file, and returns the function to run. None if `function` itself is run.
+    loads: Path | None = None
+    # `loads` relative to the workspace: the form that belongs in action keys.
+    loads_relative: str = ""
+    # The reason why the program cannot run here; empty if it can.
+    skip: str = ""
+
+
+class OpConfig(Struct, frozen=True):
+    """One op with every default filled in."""
+
+    name: str
+    reference: ProgramRef
+    # Dims, inputs and outputs.
+    schema: OpSchema
+    # None if no implementation can run here, for the reason in `skip_reason`.
+    op: ProgramRef | None = None
+    # Location of the op's table.
+    file: str = ""
+    line: int = 0
+    # Names of the inputs; the first is the primary input.
+    input_names: tuple[str, ...] = ("input",)
+    # ``client_side``, ``daemon_orchestrated`` or ``script_based``.
+    execution_mode: str = "script_based"
+    # Keyword arguments as TOML values.
+    kwargs: Mapping[str, Json] = {}
+    # Environment variables to set, by name.
+    env: Mapping[str, str] = {}
+    # Further environment variables of the user that the op receives, as a name or
+    # ``BEGINNING*``.
+    env_names: tuple[str, ...] = ()
+    # Globs of further files that the op reads; relative to the workspace root, or absolute if
+    # outside of it.
+    depends: tuple[str, ...] = ()
+    # Globs of modules of the reference that the op may read, too; written like the globs of
+    # `depends`.
+    shared: tuple[str, ...] = ()
+    # Seconds per case.
+    timeout: float = 60.0
+    # True if the timeout is the default, which grows with the size of the inputs.
+    timeout_grows: bool = True
+    # Bytes.
+    memory_limit: int | None = None
+    # ``fork``, ``spawn`` or ``warm``.
+    isolation: str = "fork"
+    # Inputs that the op may change.
+    mutates: tuple[str, ...] = ()
+    deterministic: bool = True
+    # True if the op's kernels have to store every element of its outputs.
+    require_kernel: bool = False
+    # Functions of libraries that the op must not call.
+    forbid: tuple[str, ...] = ()
+    # Canonical names; groups of strategies are expanded.
+    dtypes: tuple[str, ...] = ("float32",)
+    layouts: tuple[str, ...] = (
+        "contiguous", "strided", "transposed", "offset", "padded", "permuted",
+    )  # fmt: skip
+    strategies: tuple[str, ...] = STRATEGIES
+    # Cases per dtype.
+    cases: int = 24
+    fuzz_iterations: int = 100
+    # True if the op's table has `schema`. Otherwise shapes are taken from ``[validation]``,
+    # or are the defaults.
+    has_schema: bool = False
+    # True if the op's table has `dtypes`. Otherwise dtypes are taken from ``[validation]``,
+    # or are the defaults.
+    says_dtypes: bool = False
+    # Mode for dtypes that `tolerances` does not contain: ``auto``, ``table`` or ``explicit``.
+    # ``table`` and ``explicit`` both use the documented defaults. The mode is ``explicit`` if
+    # the configuration sets tolerances for some dtypes but no mode.
+    tolerance: str = "auto"
+    # Explicit tolerances by dtype; the op's tolerances take precedence over those of
+    # ``[validation]``.
+    tolerances: Mapping[str, Tolerance] = {}
+    # Precision to which a correct op may round intermediate values: ``tensor-core``,
+    # ``float32`` or ``input``.
+    precision: str = "tensor-core"
+    accuracy: str = "element"
+    # ``match``, ``strict`` or ``ignore``.
+    nan_policy: str = "match"
+    inf_policy: str = "match"
+    invariants: tuple[str, ...] = ()
+    # The first input if ``invariants`` is a table that sets ``shape_preserved``, else None.
+    # The output must have the shape of this input.
+    shape_preserved_input: str | None = None
+    # Dtype of the reference's outputs if it is wider than the case's; else None.
+    reference_dtype: str | None = None
+    # The contracts that the schema declares for outputs.
+    outputs: tuple[OutputContract, ...] = ()
+    # The user's functions that compare outputs.
+    compares: tuple[ProgramRef, ...] = ()
+    # The functions that return values of inputs, by the text that names them in the schema.
+    generators: Mapping[str, ProgramRef] = {}
+    # Rules whose outputs the op uses.
+    needs: tuple[str, ...] = ()
+    # Arguments that consist of several inputs.
+    groups: Mapping[str, ArgumentGroup] = {}
+    # Inputs with respect to which gradients are compared.
+    gradients: tuple[str, ...] = ()
+    # The reason why `run` cannot check the op; empty unless `op` is None. A skipped op never
+    # counts as passed.
+    skip_reason: str = ""
+
+    @property
+    def in_place(self) -> tuple[str, ...]:
+        """Return the inputs that hold outputs after a call in a client's or a test's process.
+
+        These are the inputs in `mutates`. However, none is returned if one of them is a member of a
+        group: in such a process, members are separate tensors, and the op may get copies of them.
+        """
+        members = {member for group in self.groups.values() for member in group.members}
+        return () if members.intersection(self.mutates) else self.mutates
+
+
+# Extract each op's part of the configuration, in the canonical form for action keys.
+
+
+def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
+    """Return the part of an op's configuration that decides its results, split by stage.
+
+    The op's name, lines, files of the configuration and absolute paths are left out, since none of
+    them changes a result. Programs are included by their path, not by their content.
+    """
+    explicit = {
+        name: {"atol": t.atol, "rtol": t.rtol}
+        for name, t in op.tolerances.items()
+        if dtype in (None, name)
+    }
+    asked_for = _reference_dtype(op, dtype)
+    return {
+        "op": {
+            "ref": _program(op.op) if op.op else None,
+            "mutates": sorted(op.mutates),
+            "deterministic": op.deterministic,
+            "masks": masks_of(op),
+            "require_kernel": op.require_kernel,
+            "forbid": sorted(op.forbid),
+        },
+        "reference": {"ref": _program(op.reference), "dtype": asked_for},
+        "program": {
+            "input_names": list(op.input_names),
+            "output_names": [tensor.name for tensor in op.schema.outputs],
+            "kwargs": _plain(op.kwargs),
+            "env": dict(op.env),
+            "env_names": list(op.env_names),
+            "timeout": op.timeout,
+            "memory_limit": op.memory_limit,
+            "isolation": op.isolation,
+            **({"groups": groups_of(op)} if op.groups else {}),
+            **({"gradients": gradients_of(op)} if op.gradients else {}),
+        },
+        "cases": {
+            "schema": _plain(to_builtins(op.schema)),
+            "layouts": list(op.layouts),
+            "strategies": list(op.strategies),
+            "count": op.cases,
+        },
+        "compare": {
+            "tolerance": op.tolerance,
+            "tolerances": explicit,
+            "precision": op.precision,
+            **({"accuracy": op.accuracy} if op.accuracy != ACCURACIES[0] else {}),
+            "nan_policy": op.nan_policy,
+            "inf_policy": op.inf_policy,
+            "invariants": list(op.invariants),
+            "shape_preserved_input": op.shape_preserved_input,
+            "mutates": sorted(op.mutates),
+            "deterministic": op.deterministic,
+            "reference_dtype": asked_for,
+            "outputs": to_builtins(op.outputs),
+            "input_dims": {tensor.name: list(tensor.dims) for tensor in op.schema.inputs}
+            if op.outputs
+            else {},
+            **({"gradients": list(op.gradients)} if op.gradients else {}),
+        },
+    }
+
+
+def gradients_of(op: OpConfig) -> dict[str, Json]:
+    """Return the settings of an op's gradients, in the form that its programs receive."""
+    apart = [contract.name for contract in op.outputs if not contract.in_place]
+    return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
+
+
+def masks_of(op: OpConfig) -> dict[str, Json]:
+    """Return, by output name, the masks that select the elements to compare.
+
+    Outputs of which all elements are compared have no mask, and are left out.
+    """
+    said = {contract.name: to_builtins(contract) for contract in op.outputs}
+    return {name: contract["only"] for name, contract in said.items() if "only" in contract}
+
+
+def groups_of(op: OpConfig) -> dict[str, Json]:
+    """Return the arguments that consist of several inputs."""
+    return {name: to_builtins(group) for name, group in op.groups.items()}
+
+
+def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
+    """Return the dtype to request from the reference; None means float64, if supported.
+
+    If the op is judged by the documented table of tolerances, and its configuration names no dtype
+    for the reference, the result is `dtype`. The table supposes a reference that computes in the
+    op's own dtype: correct outputs would fail if they were compared with more precise ones.
+    """
+    by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
+    return dtype if by_table and op.reference_dtype is None else op.reference_dtype
+
+
+def _program(ref: ProgramRef) -> dict[str, Json]:
+    return {
+        **({"loads": ref.loads_relative} if ref.loads is not None else {}),
+        "kind": ref.kind,
+        "path": ref.relative,
+        "module": ref.module,
+        "function": ref.function,
+        "argv": list(ref.portable_argv),
+    }
+
+
+def _plain(value: Json) -> Json:
+    """Convert tuples to lists, and infinities to a form that is valid and unique in JSON."""
+    if isinstance(value, dict):
+        return {str(name): _plain(element) for name, element in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(element) for element in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    return value
+
+
+# Apply a target's options to commands that name the target and do not set the options.
+
+TASKS = "tasks"
+CONFIG = "config"
+
+
+class Option(Struct, frozen=True):
+    """One option of a target."""
+
+    target: str
+    # The checked value.
+    value: Json
+    # ``FILE:LINE`` of the option's key.
+    place: str
+
+
+class Target(Struct, frozen=True):
+    """The options of a target, and the targets inside it."""
+
+    # The members that are targets.
+    inner: tuple[str, ...]
+    # Options by key; the key of an option in ``config`` is ``config.TABLE.KEY``.
+    options: Mapping[str, Option]
+
+
+class TargetOptions(Struct, frozen=True):
+    """Options that a command gets from its targets; None or empty if they are not set."""
+
+    jobs: int | None = None
+    cases: int | None = None
+    seed: int | None = None
+    keep_going: bool | None = None
+    until: tuple[str, ...] = ()
+    forcerun: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    profile: str = ""
+    # Values that override the configuration.
+    config: Mapping[str, Mapping[str, Json]] = {}
+
+
+def members_of(value: Json) -> list[str]:
+    """Return the members of a target, given as a list of them or as a table with options."""
+    members: list[str] = value.get(TASKS, []) if isinstance(value, dict) else value
+    return members
+
+
+def members_path(name: str, value: Json) -> KeyPath:
+    """Return the key path of the list that contains a target's members."""
+    return ("targets", name, TASKS) if isinstance(value, dict) else ("targets", name)
+
+
+def read_targets(
+    given: Mapping[str, Json], place_of: Callable[[KeyPath], str]
+) -> dict[str, Target]:
+    """Return the targets of a configuration by name.
+
+    The dict is empty if no target is a table: only tables can have options.
+    """
+    if not any(isinstance(value, dict) for value in given.values()):
+        return {}
+    found = {}
+    for name, value in given.items():
+        options = {
+            key: Option(name, setting, place_of(("targets", name, *path)))
+            for key, path, setting in _settings(value if isinstance(value, dict) else {})
+        }
+        found[name] = Target(tuple(m for m in members_of(value) if m in given), options)
+    return found
+
+
+def _settings(table: Mapping[str, Json]) -> Iterator[tuple[str, KeyPath, Json]]:
+    """Yield the name, the path and the value of each option of a target."""
+    for key, value in table.items():
+        if key == CONFIG:
+            for section, settings in value.items():
+                for name, setting in settings.items():
+                    yield f"{CONFIG}.{section}.{name}", (CONFIG, section, name), setting
+        elif key != TASKS:
+            yield key, (key,), value
+
+
+def chosen_options(
+    targets: Mapping[str, Target], words: Iterable[str], given: Collection[str] = ()
+) -> dict[str, Option]:
+    """Return the options that apply to a command.
+
+    A target also has the options of the targets inside it, but its own options take precedence.
+
+    Raises UsageError: ``target-options-differ`` if two targets set a key to different values.
+    """
+    named = [word for word in words if word in targets]
+    if not named:
+        return {}
+    found: dict[str, Option] = {}
+    problems = []
+    keys = {key for target in targets.values() for key in target.options}
+    for key in sorted(keys.difference(given)):
+        for option in _given_by(targets, named, key):
+            first = found.setdefault(key, option)
+            if first.value != option.value:
+                problems.append(_contradiction(key, first, option))
+                break
+    if problems:
+        raise UsageError(*problems)
+    return found
+
+
+def _given_by(targets: Mapping[str, Target], named: list[str], key: str) -> Iterator[Option]:
+    """Yield the options for a key; a target's own option overrides those of targets inside it."""
+    waiting, seen = list(reversed(named)), set(named)
+    while waiting:
+        target = targets[waiting.pop()]
+        if key in target.options:
+            yield target.options[key]
+        else:
+            below = [name for name in target.inner if name not in seen]
+            seen.update(below)
+            waiting.extend(reversed(below))
+
+
+def _contradiction(key: str, first: Option, second: Option) -> Problem:
+    message = (
+        f"{first.target!r} and {second.target!r} contradict each other: {key} is "
+        f"{first.value!r} in {first.place} and {second.value!r} in {second.place}"
+    )
+    hint = f"name them in commands of their own, or set {key} on the command line"
+    return Problem("target-options-differ", message[:1000], hint)
+
+
+def as_options(found: Mapping[str, Option]) -> TargetOptions:
+    """Convert the result of `chosen_options` to `TargetOptions`."""
+    plain: dict[str, Json] = {}
+    config: dict[str, dict[str, Json]] = {}
+    for key, option in found.items():
+        if key.startswith(f"{CONFIG}."):
+            _, section, name = key.split(".", 2)
+            config.setdefault(section, {})[name] = option.value
+        else:
+            value = option.value
+            plain[key] = tuple(value) if isinstance(value, list) else value
+    return TargetOptions(**plain, config=config)
+
 
 __all__ = [
     "Config",

@@ -20,26 +20,28 @@ from gpuemu_flow.cases.schema import (
     plain_shapes_schema,
 )
 from gpuemu_flow.config.check import INVALID, values_of
-from gpuemu_flow.config.model import ExecutionConfig, OpConfig, Validation
-from gpuemu_flow.config.model_ops import ProgramRef
-from gpuemu_flow.config.names import name_fault
-from gpuemu_flow.config.op_programs import FrameworkKinds, Modules, refuse_one_program
-from gpuemu_flow.config.parse_rules import RuleParser
+from gpuemu_flow.config.model import ExecutionConfig, OpConfig, ProgramRef, Validation
+from gpuemu_flow.config.parse_rules import ExpectedFiles, RuleParser
 from gpuemu_flow.config.parse_sections import (
     explicit_tolerances,
     partial_tolerances,
     policy_of,
     report_policy_conflict,
+    unique_names,
 )
 from gpuemu_flow.config.paths import WorkspacePaths
-from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.presence import ExpectedFiles
-from gpuemu_flow.config.programs import Programs, is_module, with_shared_weights
-from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.config.programs import (
+    FrameworkKinds,
+    Modules,
+    Programs,
+    is_module,
+    refuse_one_program,
+    with_shared_weights,
+)
+from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpTable
 from gpuemu_flow.model.syntax import MOST_CONSTANTS, constants_of
-from gpuemu_flow.model.types import DTYPES, IN_PROCESS, INVARIANTS, Json, Tolerance
-from gpuemu_flow.model.value_rules import SCALAR
+from gpuemu_flow.model.types import DTYPES, IN_PROCESS, INVARIANTS, SCALAR, Json, Tolerance
 from gpuemu_flow.numerics.contract import (
     GRADIENT_PREFIX,
     PARAMETERS,
@@ -50,33 +52,6 @@ from gpuemu_flow.numerics.contract import (
 )
 
 Table = Mapping[str, Json]
-
-
-def unique_names(
-    items: list[Json], key: str, out: Reporter, elsewhere: dict[str, str] | None = None
-) -> None:
-    """Report names of ops, kernels or rules that are used twice, or that `name_fault` rejects."""
-    first: dict[str, int] = {}
-    known = {} if elsewhere is None else elsewhere
-    for place, item in enumerate(items):
-        name = item.get("name") if item is not INVALID else None
-        if name is None:
-            continue
-        where = (key, place, "name")
-        fault = name_fault(name)
-        if fault:
-            out.add("config-reserved-name", where, f"the name {shown(name)} {fault}")
-        if name in first:
-            line = out.line((key, first[name], "name"))
-            text = f"{key} has two entries named {shown(name)}; the first is in line {line}"
-            out.add("config-duplicate-name", where, text, "rename one of them")
-        elif name in known:
-            text = f"{key} has two entries named {shown(name)}; the first is in {known[name]}"
-            out.add("config-duplicate-name", where, text, "rename one of them")
-        first.setdefault(name, place)
-    for name, place in first.items():
-        line = out.line((key, place, "name"))
-        known.setdefault(name, f"line {line} of {out.file}")
 
 
 class OpParser(Struct, dict=True):

@@ -1,18 +1,111 @@
-"""Resolve the paths in a configuration file, and keep them inside the workspace."""
+"""Find the configuration file, and keep the paths and globs that it has inside the workspace."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.model.errors import nearest
+from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shown
+from gpuemu_flow.model.errors import Problem, UsageError, nearest
+
+# Find the project's configuration file without importing the modules that read it.
+
+FILE_NAME = "gpuemu.toml"
+
+
+def exists(path: Path) -> bool:
+    """Tell whether there is anything at `path`; return False if access is refused."""
+    try:
+        return path.exists()
+    except OSError:  # a folder without permission, a name that is too long
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether `path` is a regular file; return False if access is refused."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def find_config(start: Path, environ: Mapping[str, str]) -> Path:
+    """Return the path of the project's configuration file.
+
+    This is the file that ``GPUEMU_CONFIG`` names, relative to `start`; else, the ``gpuemu.toml`` in
+    `start` or in the nearest folder above.
+
+    Raises UsageError: ``config-not-found``.
+    """
+    named = environ.get("GPUEMU_CONFIG", "")
+    if named:
+        path = start / named
+        if not exists(path):
+            text = f"GPUEMU_CONFIG names {named}, which does not exist"
+            raise UsageError(Problem("config-not-found", text))
+        return path
+    folder = start.absolute()
+    for place in (folder, *folder.parents):
+        if is_file(place / FILE_NAME):
+            return place / FILE_NAME
+    raise UsageError(
+        Problem(
+            "config-not-found",
+            f"there is no {FILE_NAME} in {start} or above it",
+            "`gpuemu-flow init` writes one",
+        )
+    )
+
+
+# Globs of files: the form in which the configuration may have them, and which names they match.
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tell whether a glob of ``inputs`` matches a path; the file need not exist yet."""
+    return _match(PurePosixPath(pattern).parts, PurePosixPath(name).parts)
+
+
+def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Tell whether a glob's parts match a path's parts; ``**`` stands for any number of folders."""
+    reachable = {0}
+    for number, part in enumerate(pattern):
+        if part == "**":
+            last = number == len(pattern) - 1
+            top = len(parts) if last else len(parts) - 1
+            reachable = set(range(min(reachable), top + 1)) if reachable else set()
+        else:
+            reachable = {
+                place + 1
+                for place in reachable
+                if place < len(parts) and fnmatchcase(parts[place], part)
+            }
+        if not reachable:
+            return False
+    return len(parts) in reachable
+
+
+# Glob patterns of files, as they are written in the files of a workspace.
+
+
+def plain_glob(written: str) -> tuple[PurePosixPath, str]:
+    """Return a glob without ``.`` and ``..``, and the reason if it is not allowed."""
+    path = PurePosixPath(os.path.normpath(written))
+    if not written.isprintable():
+        return path, "holds control characters"
+    if path.is_absolute() or ".." in PurePosixPath(written).parts:
+        return path, "leads out of the workspace"
+    if not path.parts:
+        return path, "is the workspace itself"
+    if any("**" in part and part != "**" for part in path.parts):
+        return path, "has a '**' that does not stand alone between slashes"
+    return path, ""
+
 
 MAX_SIBLINGS = 2000
 UNREADABLE = "cannot be read"

@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-from gpuemu_flow.config.fields import BYTES, Table, also, choice, documented, key, named, rows, text
-from gpuemu_flow.config.tables_ops import KernelTable, OpTable, RuleTable
-from gpuemu_flow.config.vocabulary import (
+from gpuemu_flow.config.fields import (
+    BYTES,
     Cases,
     Count,
     Dtypes,
@@ -32,13 +31,22 @@ from gpuemu_flow.config.vocabulary import (
     Size,
     Sizes,
     Strategies,
+    Table,
     ToleranceMode,
     Tolerances,
     VariableNames,
     Words,
+    also,
+    choice,
+    documented,
     expanded_strategies,
+    key,
+    named,
     one_policy,
+    rows,
+    text,
 )
+from gpuemu_flow.config.tables_ops import KernelTable, OpTable, RuleTable
 
 DEFAULT_SEED = 42
 

@@ -11,17 +11,8 @@ from msgspec import Meta
 from gpuemu_flow.config.fields import (
     AS_GIVEN,
     BYTES,
-    I63_MAX,
-    Table,
-    also,
-    choice,
-    documented,
-    key,
-    named,
-    text,
-)
-from gpuemu_flow.config.vocabulary import (
     EMULATOR_BACKENDS,
+    I63_MAX,
     ISOLATIONS,
     MODE_ALIASES,
     MODES,
@@ -48,10 +39,17 @@ from gpuemu_flow.config.vocabulary import (
     Schema,
     Seconds,
     Strategies,
+    Table,
     ToleranceMode,
     Tolerances,
     VariableNames,
     Word,
+    also,
+    choice,
+    documented,
+    key,
+    named,
+    text,
 )
 
 LEAST_MEMORY = 1 << 20

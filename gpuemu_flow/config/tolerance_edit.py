@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli
 
-from gpuemu_flow.config.positions import Statement, scan
+from gpuemu_flow.config.report import Statement, scan
 from gpuemu_flow.model.errors import ConfigError, Problem, did_you_mean
 from gpuemu_flow.model.types import Tolerance, canonical_dtype
 

@@ -16,7 +16,7 @@ from gpuemu_flow.emulator.ir import (
     Step,
     TensorPlace,
 )
-from gpuemu_flow.lint.ptx.opcode import Destination
+from gpuemu_flow.lint.ptx.model import Destination
 
 ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 

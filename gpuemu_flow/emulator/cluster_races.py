@@ -16,7 +16,7 @@ from gpuemu_flow.emulator.polling import ORDERS_NOTHING
 from gpuemu_flow.emulator.races import LoggedRaces
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import WARP, Array
-from gpuemu_flow.model.kernel_findings import THERE
+from gpuemu_flow.model.types import THERE
 
 
 class ClusterRaces(LoggedRaces):

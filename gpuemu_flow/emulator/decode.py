@@ -37,7 +37,7 @@ from gpuemu_flow.emulator.layout import (
     taken_addresses,
 )
 from gpuemu_flow.lint.ptx import Body, Function, Instruction, Opcode, read_body
-from gpuemu_flow.lint.ptx.opcode import (
+from gpuemu_flow.lint.ptx.model import (
     TYPE_BYTES,
     parse_address,
     parse_integer,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from gpuemu_flow.emulator.ir import StepLocation
-from gpuemu_flow.model.kernel_findings import TITLES, CodePlace, KernelFinding
+from gpuemu_flow.model.types import TITLES, CodePlace, KernelFinding
 
 CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
 """Names of the checks, in the order in which they are shown."""

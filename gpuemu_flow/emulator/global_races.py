@@ -15,7 +15,7 @@ from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.model.kernel_findings import THERE
+from gpuemu_flow.model.types import THERE
 
 
 def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:

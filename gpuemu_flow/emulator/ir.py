@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from gpuemu_flow.lint.ptx.model import Module
-from gpuemu_flow.lint.ptx.opcode import Opcode
+from gpuemu_flow.lint.ptx.model import Module, Opcode
 
 
 class Register(Struct, frozen=True):

@@ -34,7 +34,7 @@ from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.lint.ptx import Function, read_ptx
-from gpuemu_flow.lint.rules.unset_constant import unset_constants
+from gpuemu_flow.lint.rules.instructions import unset_constants
 from gpuemu_flow.model.errors import Problem, did_you_mean
 
 BATCH_THREADS = 32768

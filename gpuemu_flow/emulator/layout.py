@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.ir import GlobalVariable, KernelParameter
-from gpuemu_flow.lint.ptx.model import Function, Module, Variable
-from gpuemu_flow.lint.ptx.opcode import TYPE_BYTES, parse_integer
+from gpuemu_flow.lint.ptx.model import TYPE_BYTES, Function, Module, Variable, parse_integer
 from gpuemu_flow.lint.ptx.parser import parse_variables
 
 MAX_VARIABLE_BYTES = 1 << 28

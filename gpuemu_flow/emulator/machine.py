@@ -22,7 +22,7 @@ from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import BITS, WARP, Array
-from gpuemu_flow.model.kernel_findings import THERE
+from gpuemu_flow.model.types import THERE
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
 CodeSource = Callable[[int, bool], BlockFunction]

@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.polling import ORDERS_NOTHING, RELEASES, is_strong
 from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import State
 from gpuemu_flow.emulator.types import SIZES, WARP, Array
-from gpuemu_flow.model.kernel_findings import THERE
+from gpuemu_flow.model.types import THERE
 
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 

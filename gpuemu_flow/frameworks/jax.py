@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.arrays import as_array
+from gpuemu_flow.client.calls import as_array
 from gpuemu_flow.frameworks.base import (
     PLAIN,
     Array,
@@ -24,9 +24,18 @@ from gpuemu_flow.frameworks.base import (
     to_arrays,
     to_tensors,
 )
-from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, plain_context
-from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
-from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
+from gpuemu_flow.frameworks.shared import (
+    ATOL,
+    EPS,
+    MAX_ELEMENTS,
+    RTOL,
+    FuzzOutcome,
+    GradientChecker,
+    GradientContext,
+    dispatch,
+    fuzz_with_checks,
+    plain_context,
+)
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
 
 # The adapter for JAX: arrays and gradients.

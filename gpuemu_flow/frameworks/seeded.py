@@ -21,8 +21,13 @@ from gpuemu_flow.client.results import (
     summed,
 )
 from gpuemu_flow.frameworks.base import caller
-from gpuemu_flow.frameworks.local import checked_precision, compare, outputs_by_name, reference_of
-from gpuemu_flow.frameworks.local_shadow import Versions
+from gpuemu_flow.frameworks.local import (
+    Versions,
+    checked_precision,
+    compare,
+    outputs_by_name,
+    reference_of,
+)
 from gpuemu_flow.model.types import Case, FailureKind, InputSpec, Json, Shape, Verdict
 from gpuemu_flow.model.verdicts import Elements, decide
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64, widened

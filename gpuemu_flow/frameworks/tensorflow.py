@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.arrays import as_array
-from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.calls import as_array
+from gpuemu_flow.client.results import ClientError
 from gpuemu_flow.frameworks.base import (
     Array,
     Arrays,
@@ -25,9 +25,15 @@ from gpuemu_flow.frameworks.base import (
     to_arrays,
     to_tensors,
 )
-from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, validating
-from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
-from gpuemu_flow.frameworks.gradients import RTOL, GradientChecker
+from gpuemu_flow.frameworks.shared import (
+    RTOL,
+    FuzzOutcome,
+    GradientChecker,
+    GradientContext,
+    dispatch,
+    fuzz_with_checks,
+    validating,
+)
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.client.errors import ValidationError
-from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.client.results import ValidationError, ValidationResult
 from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
 from gpuemu_flow.frameworks.local import checked_precision, compare, outputs_by_name, reference_of
 from gpuemu_flow.frameworks.pytorch import PyTorchAdapter

@@ -23,11 +23,10 @@ from gpuemu_flow.judge.case_evaluator import (
 from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.model.errors import CancelledRunError
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.model.types import Case, CheckResult, Json, Observation, Verdict
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.workers.api import Checks
 from gpuemu_flow.workers.pool import Pool
 

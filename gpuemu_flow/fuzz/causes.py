@@ -28,8 +28,16 @@ from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judge.verdicts import UNSTEADY, reason
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem
-from gpuemu_flow.model.types import BAD, STRATEGIES, Case, CheckResult, FailureKind, Verdict
-from gpuemu_flow.model.value_rules import ABSENT, GENERATOR_SLUGS
+from gpuemu_flow.model.types import (
+    ABSENT,
+    BAD,
+    GENERATOR_SLUGS,
+    STRATEGIES,
+    Case,
+    CheckResult,
+    FailureKind,
+    Verdict,
+)
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.api import TIMEOUT

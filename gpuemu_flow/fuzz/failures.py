@@ -31,13 +31,13 @@ from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.judge.subject import FULL_CHECKS, Subject, provenance_of, recorded_subject
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
-from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import (
     BAD,
     Case,
     CheckResult,
     FailureKind,
     Json,
+    Observation,
     Verdict,
     canonical_dtype,
 )

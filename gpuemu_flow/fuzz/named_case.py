@@ -15,6 +15,7 @@ from gpuemu_flow.cases.shapes import listed_sizes
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import (
+    ABSENT,
     DTYPES,
     LAYOUTS,
     Case,
@@ -22,8 +23,8 @@ from gpuemu_flow.model.types import (
     InputSpec,
     Verdict,
     canonical_dtype,
+    strategies_of,
 )
-from gpuemu_flow.model.value_rules import ABSENT, strategies_of
 from gpuemu_flow.store.failures import FailureRecord
 
 LOOKED_AT = 2000

@@ -17,7 +17,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.plan import op_samples
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.wire_ops import PlannedCases, Query, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator

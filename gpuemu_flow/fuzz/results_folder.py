@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.wire.address import workspace_stem
+from gpuemu_flow.wire import workspace_stem
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
-    from gpuemu_flow.store.workspace_cache import WorkspaceCache
+    from gpuemu_flow.store.cache import WorkspaceCache
 
 
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:

@@ -22,8 +22,7 @@ from gpuemu_flow.judge.case_evaluator import CaseEvaluator, open_evaluator
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError, did_you_mean
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Case, Json
+from gpuemu_flow.model.types import Case, Json, Observation
 from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages

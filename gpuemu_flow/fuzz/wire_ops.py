@@ -22,8 +22,16 @@ from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.subjects import OpTasks, build_code, make_subject, tasks_of
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
-from gpuemu_flow.model.types import IN_PROCESS, PRECISIONS, Case, InputSpec, Json, Tolerance
+from gpuemu_flow.model.types import (
+    IN_PROCESS,
+    PRECISIONS,
+    Case,
+    ConfiguredEnv,
+    InputSpec,
+    Json,
+    Observation,
+    Tolerance,
+)
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.failures import SUBMITTED
 from gpuemu_flow.store.keys import digest_json

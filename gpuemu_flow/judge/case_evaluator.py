@@ -43,8 +43,7 @@ from gpuemu_flow.judge.verdicts import (
     without_outputs,
 )
 from gpuemu_flow.model.errors import Problem, RunnerError
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Observation
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.workers.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.workers.attempt import Attempt

@@ -28,15 +28,17 @@ from gpuemu_flow.cases.generated_values import (
 )
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import UsageError
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Case, InputSpec, Json
-from gpuemu_flow.model.value_rules import (
+from gpuemu_flow.model.types import (
     GENERATE_DIFFERS_SLUG,
     GENERATE_FAILED_SLUG,
     GENERATE_RESULT_SLUG,
     NOT_CALLED_SLUG,
     SCALAR,
+    Case,
     GeneratedValues,
+    InputSpec,
+    Json,
+    Observation,
 )
 from gpuemu_flow.numerics.dtypes import element_name
 from gpuemu_flow.numerics.rng import SeededRng

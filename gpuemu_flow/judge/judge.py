@@ -24,8 +24,16 @@ from gpuemu_flow.judge.traits import (
     unsteady_output,
     with_separate_axes,
 )
-from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
-from gpuemu_flow.model.value_rules import SCALAR, ValueRule
+from gpuemu_flow.model.types import (
+    SCALAR,
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Tolerance,
+    ValueRule,
+    Verdict,
+)
 from gpuemu_flow.model.verdicts import decide
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, SeparateVerdict, check_outputs, check_structure

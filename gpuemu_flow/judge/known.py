@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
-from gpuemu_flow.model.types import CheckResult, Json
+from gpuemu_flow.model.types import CheckResult, ConfiguredEnv, Json, Observation
 from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
-    from gpuemu_flow.store.remote.shared import SharedCache
+    from gpuemu_flow.store.remote_cache import SharedCache
 
 T = TypeVar("T")
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)

@@ -11,10 +11,10 @@ from msgspec import Struct, to_builtins
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.kernel_findings import CodePlace
 from gpuemu_flow.model.types import (
     Case,
     CheckResult,
+    CodePlace,
     Json,
     Verdict,
     number_from_json,

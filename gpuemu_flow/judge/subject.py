@@ -65,7 +65,7 @@ CONFIGURED = "gpuemu.toml"
 
 
 class CompareParams(Struct, frozen=True, omit_defaults=True):
-    """Settings of the comparison; see `config.slices.to_slice` for their canonical form."""
+    """Settings of the comparison; see `config.model.to_slice` for their canonical form."""
 
     tolerance: str
     tolerances: Mapping[str, Mapping[str, float]]

@@ -13,8 +13,7 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judge.protocol import OpTraits
 from gpuemu_flow.judge.verdicts import UNSTEADY
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Failure, FailureKind, Verdict
-from gpuemu_flow.model.value_rules import SCALAR
+from gpuemu_flow.model.types import DTYPES, SCALAR, Case, CheckResult, Failure, FailureKind, Verdict
 from gpuemu_flow.numerics.contract_views import after_call
 from gpuemu_flow.numerics.contracts import PairedReference
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from gpuemu_flow.cases.generated_values import case_fault
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import (
+    GENERATOR_SLUGS,
+    NOT_CALLED_SLUG,
     Case,
     CheckResult,
     Failure,
@@ -19,7 +21,6 @@ from gpuemu_flow.model.types import (
     failure_from_json,
     number_to_json,
 )
-from gpuemu_flow.model.value_rules import GENERATOR_SLUGS, NOT_CALLED_SLUG
 from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.workers.api import NOT_RUN_SLUG, RunError
 

@@ -6,10 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from gpuemu_flow.lint.kernel import KernelMetrics, Number
-from gpuemu_flow.lint.occupancy import STATIC_SHARED_LIMIT
-from gpuemu_flow.lint.policy import is_sass_pattern, matching_opcodes, matching_symbols
-from gpuemu_flow.lint.rules.debug_call import DEBUG_CALLS
+from gpuemu_flow.lint.kernel import (
+    STATIC_SHARED_LIMIT,
+    KernelMetrics,
+    Number,
+    is_sass_pattern,
+    matching_opcodes,
+    matching_symbols,
+)
+from gpuemu_flow.lint.rules.instructions import DEBUG_CALLS
 
 INSTRUCTION_TOLERANCE = 0.05
 """Relative growth of the instruction count up to which the growth is not reported."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuemu_flow.model.types import DTYPES, Tolerance
-from gpuemu_flow.model.value_rules import Number
+from gpuemu_flow.model.types import DTYPES, Number, Tolerance
 
 OWN_TOLERANCE = "gpuemu.toml, of this output"
 UNKNOWN_SIZE = "?"

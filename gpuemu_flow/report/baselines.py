@@ -14,7 +14,7 @@ from gpuemu_flow.build import session
 from gpuemu_flow.build.compile_kernels import kernel_policy
 from gpuemu_flow.build.events import Listener
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
+from gpuemu_flow.config.model import OpConfig, ProgramRef
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.judge.results import Absence, OpResult, RunReport
 from gpuemu_flow.lint.diff import ChangeJudgement, diff_kernels

@@ -16,17 +16,17 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.lock import RunLock
-from gpuemu_flow.store.private_files import disk_errors
-from gpuemu_flow.store.remote.entry import EntryError, decode
-from gpuemu_flow.store.remote.place import CacheAccess
-from gpuemu_flow.store.remote.transport import (
+from gpuemu_flow.store.private_files import RunLock, disk_errors
+from gpuemu_flow.store.remote_cache import (
     ACTION,
     CONTENT,
     MOST_BLOB_BYTES,
     MOST_ENTRY_BYTES,
+    CacheAccess,
+    EntryError,
     RemoteError,
     Transport,
+    decode,
     is_key,
 )
 

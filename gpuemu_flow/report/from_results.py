@@ -19,9 +19,16 @@ from gpuemu_flow.judge.verdicts import WORST
 from gpuemu_flow.lint.kernel import KernelRecord
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
-from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Json, Verdict, number_from_json
-from gpuemu_flow.model.value_rules import is_kept_finite
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.model.types import (
+    DTYPES,
+    Case,
+    CheckResult,
+    Json,
+    Verdict,
+    is_kept_finite,
+    number_from_json,
+)
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_result
 from gpuemu_flow.tasks.params import LintParams, OpParams, params_of

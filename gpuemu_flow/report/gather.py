@@ -16,7 +16,7 @@ from gpuemu_flow import __version__
 from gpuemu_flow.build import shards
 from gpuemu_flow.build.session import RunOptions, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.syntax import parse_python

@@ -7,7 +7,7 @@ import time
 from gpuemu_flow.judge.results import OpResult, RunReport
 from gpuemu_flow.model.types import Json, Verdict, number_from_json, number_to_json
 from gpuemu_flow.report.document import HistoryPoint
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache
 
 ROW = "run:"
 MAX_RUNS = 100

@@ -23,7 +23,7 @@ from gpuemu_flow.report.inspection import (
 from gpuemu_flow.report.report import item_of, known_report
 from gpuemu_flow.report.submissions import forget_submissions
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.store.private_files import RunLock
 from gpuemu_flow.tasks.base import RESULT, TaskSpec
 from gpuemu_flow.tasks.stages import COMPARE, LINT
 

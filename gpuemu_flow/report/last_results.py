@@ -17,8 +17,8 @@ from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.from_results import ReportBuilder
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 
 MAX_FAILURES = 2_000

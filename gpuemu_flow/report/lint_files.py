@@ -15,17 +15,14 @@ from msgspec.structs import replace
 from gpuemu_flow.build.compile_kernels import kernel_policy, tool_files
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import KernelResult, RunReport, TaskCounts
-from gpuemu_flow.lint.kernel import KernelView
+from gpuemu_flow.lint.kernel import KernelPolicy, KernelView
 from gpuemu_flow.lint.measure import Artifact, Measurement, measure
-from gpuemu_flow.lint.policy import KernelPolicy
-from gpuemu_flow.lint.tool_output import MachineCode
-from gpuemu_flow.lint.toolchain import Toolchain, find_tools
+from gpuemu_flow.lint.toolchain import MachineCode, Toolchain, find_tools
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report.linting import unknown_kernels
-from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.cache import JsonStore, open_user_cache
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.workspace_cache import open_user_cache
 from gpuemu_flow.tasks.build_kernel import allowances
 from gpuemu_flow.tasks.lint import (
     Linted,

@@ -23,8 +23,7 @@ from gpuemu_flow.report.text import (
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.diff import KernelDiff, MetricChange
-    from gpuemu_flow.lint.kernel import KernelRecord, MachineMix
-    from gpuemu_flow.lint.occupancy import Occupancy
+    from gpuemu_flow.lint.kernel import KernelRecord, MachineMix, Occupancy
     from gpuemu_flow.report.document import ResultDiff
 
 _MIX_SHOWN = 8

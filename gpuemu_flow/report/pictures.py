@@ -33,7 +33,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.workspace_cache import WorkspaceCache
+    from gpuemu_flow.store.cache import WorkspaceCache
 
 
 MAX_PICTURES = 20

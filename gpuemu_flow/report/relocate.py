@@ -15,16 +15,15 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.lint.ptx import read_body, read_ptx
-from gpuemu_flow.lint.ptx.source import plain_ptx
-from gpuemu_flow.model.kernel_findings import CodePlace
-from gpuemu_flow.model.types import CheckResult, Failure
-from gpuemu_flow.store.workspace_cache import artifact_path
+from gpuemu_flow.lint.ptx.model import plain_ptx
+from gpuemu_flow.model.types import CheckResult, CodePlace, Failure
+from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import CodeParams, params_of
 
 if TYPE_CHECKING:
-    from gpuemu_flow.lint.ptx.source import PlainPtx
+    from gpuemu_flow.lint.ptx.model import PlainPtx
 
 
 Lines = Mapping[int, tuple[str, int]]

@@ -21,8 +21,8 @@ from gpuemu_flow.judge.results import (
     RunReport,
 )
 from gpuemu_flow.model import plain_text
-from gpuemu_flow.model.shown_values import shown_values
 from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
+from gpuemu_flow.model.verdicts import shown_values
 from gpuemu_flow.report.document import Explained, causes
 from gpuemu_flow.tasks.stages import OTHER_CASES
 from gpuemu_flow.workers.sandbox.spec import OFF, lacks, shown_level

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.op_programs import imported_packages
+from gpuemu_flow.config.programs import imported_packages
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
 from gpuemu_flow.judge.fuzz_results import FuzzReport

@@ -19,9 +19,8 @@ from msgspec.structs import asdict
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.model.types import Json, number_from_json, number_to_json
-from gpuemu_flow.store.cache import JsonStore, OtherFormatError, seal, unseal
+from gpuemu_flow.store.cache import JsonStore, OtherFormatError, WorkspaceCache, seal, unseal
 from gpuemu_flow.store.private_files import write_atomic
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 FORMAT = 1
 KIND = "gpuemu-flow baseline"

@@ -4,22 +4,215 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
+import itertools
 import json
 import os
 import re
+import secrets
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW, UNKNOWN
 
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.private_files import PrivateFolder, disk_errors, io_problem
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.private_files import (
+    PrivateFolder,
+    disk_errors,
+    io_problem,
+    user_cache_folder,
+)
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+SUFFIX = ".safetensors"
+_SALT, _SALT_BYTES = "salt", 32
+LARGEST = 1 << 40
+"""Largest size of a blob to read, in bytes."""
+
+
+class BlobStore:
+    """Tensor files with paths such as ``ab/ab12….safetensors``.
+
+    A name is a digest of the content's sha256 and a secret of the cache. An op that must not read
+    the files may be able to list their names. Without the secret, the names do not tell it whether
+    the store contains a certain tensor.
+    """
+
+    def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
+        self.folder = folder
+        self._files = PrivateFolder(folder.parent)
+        self._set_aside = set_aside
+        self._salt = b""
+        self.written = 0  # bytes that this object has added
+
+    def _name(self, digest: str) -> str:
+        self._salt = self._salt or self._stored_salt() or self._draw_salt()
+        return hmac.digest(self._salt, digest.encode(), hashlib.sha256).hex()
+
+    def _stored_salt(self) -> bytes:
+        """Return the secret of this cache; empty if there is none."""
+        path = self.folder / _SALT
+        try:
+            found = self._files.read(path, LARGEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        if len(found) == _SALT_BYTES:
+            return found
+        self._set_aside(path, "it is no salt of a cache")
+        return b""
+
+    def _draw_salt(self) -> bytes:
+        """Generate a random secret for this cache, unless another process does so first."""
+        path = self.folder / _SALT
+        drawn = path.with_name(f"{_SALT}-{os.getpid()}-{secrets.token_hex(8)}")
+        self._files.write(drawn, secrets.token_bytes(_SALT_BYTES))
+        with disk_errors(path):
+            try:
+                os.link(drawn, path, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without second names
+                drawn.replace(path)
+            drawn.unlink(missing_ok=True)
+        return self._files.read(path, LARGEST)
+
+    def _is_new(self) -> bool:
+        """Tell whether the store has no secret yet, and so no blobs.
+
+        Unlike `path`, this does not generate a secret.
+        """
+        try:
+            self._salt = self._salt or self._stored_salt()
+        except StoreError:
+            return True
+        return not self._salt
+
+    def path(self, digest: str) -> Path:
+        """Return the path of a blob, whether it exists or not.
+
+        Raises ValueError when `digest` is not a sha256 in lower-case hex.
+        """
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError(f"not a sha256: {digest!r}")
+        name = self._name(digest)
+        return self.folder / name[:2] / (name + SUFFIX)
+
+    def has(self, digest: str) -> bool:
+        """Tell whether a blob's file exists; only `read` verifies its content."""
+        return stat.S_ISREG(self._mode(digest))
+
+    def size(self, digest: str) -> int:
+        """Return the size of a blob in bytes; 0 if there is none."""
+        if self._is_new():
+            return 0
+        try:
+            return self.path(digest).lstat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def delete(self, digest: str) -> None:
+        """Delete a blob, if it exists."""
+        if self._is_new():
+            return
+        self._files.remove(self.path(digest))
+
+    def _mode(self, digest: str) -> int:
+        if self._is_new():
+            return 0
+        try:
+            return self.path(digest).lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def read(self, digest: str) -> bytes | None:
+        """Return a blob's content; None if it is missing or damaged. Move a damaged file aside."""
+        if not self._salt and not self._stored_salt():
+            return None
+        path = self.path(digest)
+        try:
+            data = self._files.read(path, LARGEST)
+        except FileNotFoundError:
+            return None
+        if digest_bytes(data) != digest:
+            self._set_aside(path, "content does not match its digest")
+            return None
+        with contextlib.suppress(OSError):
+            # Recently used: the collector takes the oldest first.
+            os.utime(path, follow_symlinks=False)
+        return data
+
+    def write(self, data: bytes) -> str:
+        """Store bytes and return their digest."""
+        digest = digest_bytes(data)
+        path = self.path(digest)
+        if not self.has(digest):
+            self._files.write(path, data)
+            self.written += len(data)
+        return digest
+
+    def publish(self, staged: Path, digest: str) -> None:
+        """Move a finished file from the staging folder to its place."""
+        path = self.path(digest)
+        self._files.make(path.parent)
+        with disk_errors(path):
+            self.written += staged.stat().st_size
+            staged.replace(path)
+
+    def collect(self, size_limit: int, keep: Iterable[str] = ()) -> tuple[int, int]:
+        """Delete the least recently used blobs until the rest fits."""
+        if self.volume() <= size_limit:
+            return 0, 0
+        kept = set() if self._is_new() else {self._name(digest) for digest in keep}
+        files: list[tuple[float, int, Path]] = []
+        total = 0
+        for path in self._files.list_files(self.folder, SUFFIX, depth=1):
+            with contextlib.suppress(FileNotFoundError):
+                status = path.lstat()
+                total += status.st_size
+                if path.stem not in kept:
+                    files.append((status.st_mtime, status.st_size, path))
+        deleted = freed = 0
+        for _, size, path in sorted(files):
+            if total - freed <= size_limit:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                deleted += 1
+                freed += size
+        return deleted, freed
+
+    def volume(self) -> int:
+        """Return the total size of all blobs in bytes."""
+        return self._files.volume(self.folder, SUFFIX, depth=1)
+
+    def verify(self) -> list[str]:
+        """Read all blobs, move the damaged blobs aside, and return their names."""
+        return [
+            path.stem
+            for path in sorted(self._files.list_files(self.folder, SUFFIX, depth=1))
+            if not self._is_whole(path)
+        ]
+
+    def _is_whole(self, path: Path) -> bool:
+        """Tell whether a file's content matches its name; if not, move it aside."""
+        try:
+            data = self._files.read(path, LARGEST)
+        except FileNotFoundError:
+            return False
+        if self.path(digest_bytes(data)) == path:
+            return True
+        self._set_aside(path, "content does not match its digest")
+        return False
 
 
 class ForeignRecordError(ValueError):
@@ -470,3 +663,161 @@ class JsonStore:
         with self._lock:
             if self._cache is not None:
                 self._cache.close()
+
+
+_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This folder is gpuemu-flow's cache; it can be deleted at any time.\n"
+    b"# See https://bford.info/cachedir/ for what this file tells backup programs.\n"
+)
+_VOLUME = "volume of blobs"
+DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
+
+
+def damaged(message: str, path: Path) -> Problem:
+    """Return the warning about a damaged part of the cache."""
+    return Problem("cache-damaged", message, file=str(path), warning=True)
+
+
+def artifact_path(folder: Path, kernel: str, arch: str, kind: str) -> Path:
+    """Return where a cache keeps a kernel's compiled code; `kind` is ``ptx`` or ``cubin``."""
+    name = quote(kernel, safe="") + (f"@{arch}" if arch else "")
+    return folder / "artifacts" / f"{name}.{kind}"
+
+
+class WorkspaceCache:
+    """Paths and stores below ``.gpuemu-cache``."""
+
+    def __init__(self, folder: Path, *, actions_limit: int = DEFAULT_ACTIONS_LIMIT) -> None:
+        self.folder = folder
+        self.files = PrivateFolder(folder)
+        self.problems: list[Problem] = []
+        self.lost: set[str] = set()  # tasks whose stored results proved to be damaged
+        self._actions_limit = actions_limit
+
+    def create(self) -> None:
+        """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist.
+
+        Raises StoreError: The folder cannot be made, or is not writable.
+        """
+        self.files.make(self.folder)
+        for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
+            if not os.path.lexists(self.folder / name):
+                self.files.write(self.folder / name, content)
+
+    @property
+    def lock_path(self) -> Path:
+        """Return the file of the run lock."""
+        return self.folder / "lock"
+
+    @property
+    def staging(self) -> Path:
+        """Return the folder for files being written, on the same file system as the blobs."""
+        path = self.folder / "staging"
+        self.files.make(path)
+        return path
+
+    def keep_references(self, references: Collection[str]) -> str:
+        """Write down the references of all ops, for the sandboxes of other ops.
+
+        Return the file's path; empty if it cannot be written, as in a workspace that is read only.
+        """
+        listed = os.fsencode("\0".join(sorted(references)))
+        path = self.folder / f"references-{digest_bytes(listed)[:16]}"
+        try:
+            if not path.is_file():
+                self.create()
+                self.files.write(path, listed)
+        except StoreError:
+            return ""
+        return str(path)
+
+    def log_path(self, task: str) -> Path:
+        """Return the log file of a task."""
+        return self.folder / "logs" / f"{quote(task, safe='')}.log"
+
+    @cached_property
+    def state(self) -> JsonStore:
+        """Return the store of task states, which are never evicted."""
+        return JsonStore(self.folder / "state", self.set_aside)
+
+    @cached_property
+    def actions(self) -> JsonStore:
+        """Return the action cache: results by action key. Least recently used ones are evicted."""
+        return JsonStore(
+            self.folder / "actions", self.set_aside, size_limit=self._actions_limit, evict=True
+        )
+
+    @cached_property
+    def failures_db(self) -> JsonStore:
+        """Return the store of failure records, which are never evicted; see `store.failures`."""
+        return JsonStore(self.folder / "failures", self.set_aside)
+
+    @cached_property
+    def blobs(self) -> BlobStore:
+        """Return the store of tensor files, named by content."""
+        return BlobStore(self.folder / "blobs", self.set_aside)
+
+    def limit_blobs(self, limit: int, keep: Callable[[], Iterable[str]]) -> None:
+        """Delete the least recently used blobs if they are larger than `limit` together.
+
+        To measure them takes as long as a small run, so only what was added is counted until the
+        sum reaches the limit. What other commands add is measured then.
+        """
+        known = self.state.get(_VOLUME)
+        volume = known + self.blobs.written if isinstance(known, int) else limit + 1
+        if volume > limit:
+            self.blobs.collect(limit, keep())
+            volume = self.blobs.volume()
+        self.state.put(_VOLUME, volume)
+
+    def set_aside(self, path: Path, reason: str) -> None:
+        """Move a damaged `path` to ``quarantine/``, and record the reason."""
+        quarantine = self.folder / "quarantine"
+        with contextlib.suppress(OSError):
+            self.files.check(path.parent)
+            self.files.make(quarantine)
+            for n in itertools.count(1):
+                target = quarantine / f"{path.name}.{n}"
+                if not os.path.lexists(target):
+                    path.rename(target)
+                    break
+        shown = (
+            path.relative_to(self.folder.parent)
+            if path.is_relative_to(self.folder.parent)
+            else path
+        )
+        self.problems.append(damaged(f"{reason}; set aside and made again when needed", shown))
+
+    def clear_staging(self) -> None:
+        """Delete unfinished files of killed runs. Call this only while holding the run lock."""
+        staging = self.folder / "staging"
+        with contextlib.suppress(FileNotFoundError):
+            self.files.check(staging)
+            for entry in os.scandir(staging):
+                self.files.remove_tree(Path(entry.path))
+
+    def close(self) -> None:
+        """Close the databases that were opened."""
+        for name in ("state", "actions", "failures_db"):
+            store = self.__dict__.get(name)
+            if isinstance(store, JsonStore):
+                store.close()
+
+
+# The user's own cache folder, for results computed outside of any workspace.
+
+
+LIMIT = 64 << 20
+"""Largest size of the cached results in bytes; the least recently used ones are dropped first."""
+
+
+def open_user_cache() -> WorkspaceCache | None:
+    """Return the user's cache; None if it is not writable, which is no error."""
+    try:
+        cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
+        cache.create()
+        _ = cache.actions  # opens it
+    except (StoreError, OSError, RuntimeError):  # RuntimeError: no home folder
+        return None
+    return cache

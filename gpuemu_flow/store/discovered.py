@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 
 from gpuemu_flow.model.let_through import ANY, is_general, is_named
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import ConfiguredEnv, Json, Observation
 from gpuemu_flow.store.keys import digest_json
 
 if TYPE_CHECKING:

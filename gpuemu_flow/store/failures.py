@@ -22,7 +22,7 @@ from gpuemu_flow.model.types import (
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.workspace_cache import WorkspaceCache
+    from gpuemu_flow.store.cache import WorkspaceCache
 
 SOURCES = ("run", "fuzz", "minimize", "daemon", "pytest")
 GENERATED = ("run", "fuzz")

@@ -17,9 +17,8 @@ from msgspec import Struct, field
 
 from gpuemu_flow.model.types import CheckResult, Json, Verdict, number_from_json, number_to_json
 from gpuemu_flow.model.verdicts import Elements
-from gpuemu_flow.store.cache import JsonStore, seal, to_text
+from gpuemu_flow.store.cache import JsonStore, WorkspaceCache, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 FOLDER = "results"
 STAMP = "results.stamp"

@@ -14,14 +14,14 @@ from msgspec import Struct, field
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Case, Json
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.discovered import Discovered, Lookup
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.stages import OBSERVED
 from gpuemu_flow.workers.api import Program
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.remote.shared import SharedCache
+    from gpuemu_flow.store.remote_cache import SharedCache
     from gpuemu_flow.workers.pool import Pool
 
 RECORD, MADE_FROM, RESULT = "task:", "from:", "result:"

@@ -17,14 +17,12 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.lint.cubin import Cubin, read_cubin, without_line_table
-from gpuemu_flow.lint.tool_output import MachineCode, parse_ptxas_output
-from gpuemu_flow.lint.toolchain import Tool, tool_missing
+from gpuemu_flow.lint.toolchain import MachineCode, Tool, parse_ptxas_output, tool_missing
 from gpuemu_flow.model.errors import Problem, StoreError
-from gpuemu_flow.model.observed import ConfiguredEnv
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import ConfiguredEnv, Json
+from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
-from gpuemu_flow.store.workspace_cache import artifact_path
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec
 from gpuemu_flow.tasks.params import BuildParams, params_of

@@ -22,11 +22,10 @@ from msgspec.structs import replace
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
-from gpuemu_flow.model.observed import ConfiguredEnv
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import ConfiguredEnv, Json
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.store.lock import output_locks
+from gpuemu_flow.store.private_files import output_locks
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,

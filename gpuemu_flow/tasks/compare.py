@@ -17,11 +17,11 @@ from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.judge.verdicts import StoredCase, summarise
 from gpuemu_flow.model.errors import CancelledRunError
-from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import (
     Case,
     CheckResult,
     Json,
+    Observation,
     Verdict,
 )
 from gpuemu_flow.store.keys import digest_json

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.model.types import BAD, Case, Json, Verdict, number_from_json
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import RESULT, StageContext, StageResult, TaskSpec, read_result
 from gpuemu_flow.tasks.params import DiffParams, params_of

@@ -19,8 +19,7 @@ from gpuemu_flow.judge.generated import usable, with_generated
 from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Case, Json
+from gpuemu_flow.model.types import Case, Json, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_json
 from gpuemu_flow.tasks import stages

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpuemu_flow.lint.ptx.source import plain_ptx
+from gpuemu_flow.lint.ptx.model import plain_ptx
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_bytes

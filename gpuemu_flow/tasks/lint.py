@@ -12,11 +12,9 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, field, to_builtins
 
-from gpuemu_flow.lint.kernel import VIEW_VERSION, KernelRecord, KernelView
-from gpuemu_flow.lint.lint import Linter
-from gpuemu_flow.lint.measure import Artifact, KnownLaunch, Measurement, measure
-from gpuemu_flow.lint.policy import KernelPolicy
-from gpuemu_flow.lint.tool_output import MachineCode
+from gpuemu_flow.lint.kernel import VIEW_VERSION, KernelPolicy, KernelRecord, KernelView
+from gpuemu_flow.lint.measure import Artifact, KnownLaunch, Linter, Measurement, measure
+from gpuemu_flow.lint.toolchain import MachineCode
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json, Verdict

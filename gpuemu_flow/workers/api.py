@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.observed import ConfiguredEnv
 from gpuemu_flow.model.types import (
     ELEMENT_TYPES,
     MAX_DIMS,
     Case,
+    ConfiguredEnv,
     Failure,
     Json,
     Shape,

@@ -32,11 +32,10 @@ from gpuemu_flow.emulator.launch import (
 )
 from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.emulator.variants import Variant, make_variants
-from gpuemu_flow.lint.ptx.source import PlainPtx, plain_ptx
+from gpuemu_flow.lint.ptx.model import PlainPtx, plain_ptx
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.expressions import ExpressionError, compute, solve
-from gpuemu_flow.model.kernel_findings import CodePlace
-from gpuemu_flow.model.types import Failure, FailureKind
+from gpuemu_flow.model.types import CodePlace, Failure, FailureKind
 from gpuemu_flow.numerics.contract_views import variant_name
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers.api import MOST_PRINTED, OpError, Program, RunError, op_error

@@ -43,9 +43,8 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNINITIALISED, WRITTEN
 from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.expressions import ExpressionError, compute
-from gpuemu_flow.model.kernel_findings import CodePlace
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.types import Failure, FailureKind
+from gpuemu_flow.model.types import CodePlace, Failure, FailureKind
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT, OpError, Program, RunError, op_error

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.model.let_through import named
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import Json, Observation
 from gpuemu_flow.workers.api import (
     EMULATED,
     Checks,

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.let_through import user_cache_of
-from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Observation
 from gpuemu_flow.workers.sandbox.spec import SCRATCH
 
 READ, LOOKED, FOLDER, MISSED, LISTED = b"refml"

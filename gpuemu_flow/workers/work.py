@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import Problem, RunnerError
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Case, Failure, Json, failure_from_json
+from gpuemu_flow.model.types import Case, Failure, Json, Observation, failure_from_json
 from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import MOST_PRINTED, Checks, Outcome, Slot, end_of
 from gpuemu_flow.workers.arena import Arena

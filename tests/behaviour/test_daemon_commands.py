@@ -16,7 +16,7 @@ import pytest
 
 from gpuemu_flow.client import Client
 from gpuemu_flow.services.daemon.control import running, stop_daemon
-from gpuemu_flow.wire.address import read_info
+from gpuemu_flow.wire import read_info
 
 CONFIG = """\
 [project]

@@ -11,8 +11,8 @@ import pytest
 from mini_workspace import Mini, make_mini
 from terminal import terminal
 
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 
 @pytest.fixture(scope="module")

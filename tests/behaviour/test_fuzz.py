@@ -189,7 +189,7 @@ def test_an_interrupted_fuzz_keeps_what_it_found(mini: Mini) -> None:
 
 
 def _kept(mini: Mini) -> int:
-    from gpuemu_flow.store.workspace_cache import WorkspaceCache
+    from gpuemu_flow.store.cache import WorkspaceCache
 
     cache = WorkspaceCache(mini.root / ".gpuemu-cache")
     try:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache
 
 LARGE = 40_000  # bytes of a value that has a file of its own beside the database
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from cache_actor import check, value_of
 
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache
 
 ACTORS = 8
 ACTIONS = int(os.environ.get("CACHE_ACTIONS", "40"))

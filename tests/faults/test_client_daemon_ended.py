@@ -18,7 +18,7 @@ from runner_workspace import wait_until
 from gpuemu_flow.client import AsyncClient, Client, ClientError, DaemonUnreachableError, connection
 from gpuemu_flow.services.daemon.control import running, stop_daemon
 from gpuemu_flow.services.daemon.files import acquire, make_place
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire import start_daemon
 
 X = normal(3, 4)
 

@@ -12,8 +12,8 @@ from native import preloadable
 from test_run_damage import verdicts
 
 from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 YEAR = 31_557_600
 MOMENTS = {"1960": -10 * YEAR, "1970": 0, "2001": 31 * YEAR, "2100": 130 * YEAR}

@@ -20,8 +20,7 @@ from gpuemu_flow.client import ClientError, DaemonUnreachableError
 from gpuemu_flow.services.daemon import control, lifecycle
 from gpuemu_flow.services.daemon.control import describe, follow_log, running, stop_daemon
 from gpuemu_flow.services.daemon.files import make_place
-from gpuemu_flow.wire.address import workspace_stem
-from gpuemu_flow.wire.launch import DaemonNotStartedError, start_daemon
+from gpuemu_flow.wire import DaemonNotStartedError, start_daemon, workspace_stem
 
 NOBODY = 65534
 

@@ -16,9 +16,8 @@ from test_run_damage import verdicts
 from whole import sample
 
 from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.cache import WorkspaceCache, seal, unseal
 from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 CAUSES = False
 

@@ -16,7 +16,7 @@ import pytest
 from mini_workspace import Mini
 from small_disk import small_disk
 
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache
 
 __all__ = ["small_disk"]
 

@@ -17,7 +17,7 @@ from shared_workspace import clone, make_original, programs, results, slugs
 from stored_snapshot import results as stored_results
 from whole import sample
 
-from gpuemu_flow.store.remote.entry import Entry, EntryError, decode, encode
+from gpuemu_flow.store.remote_cache import Entry, EntryError, decode, encode
 
 SAID = {
     "stalls": "cache-remote-unreachable",

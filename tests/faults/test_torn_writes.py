@@ -18,9 +18,8 @@ from whole import WHOLE
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.store.baselines import BaselineStore
-from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.cache import WorkspaceCache, seal, unseal
 from gpuemu_flow.store.results import CountedResult, NewResult, ResultStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 CAUSES = False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner_workspace import Workspace, make_case
 
-from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Observation
 from gpuemu_flow.workers.api import Program
 
 

@@ -17,15 +17,16 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.lint.cubin import Cubin, CubinKernel, read_cubin
-from gpuemu_flow.lint.families import count_sass_families
-from gpuemu_flow.lint.lint import Linter
-from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
-from gpuemu_flow.lint.tool_output import (
+from gpuemu_flow.lint.kernel import KernelPolicy, count_sass_families
+from gpuemu_flow.lint.measure import Artifact, Linter, measure
+from gpuemu_flow.lint.toolchain import (
     MachineCode,
+    Tool,
+    Toolchain,
+    find_tools,
     parse_ptxas_output,
+    run_tool,
 )
-from gpuemu_flow.lint.toolchain import Tool, Toolchain, find_tools, run_tool
 from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
 
 pytestmark = pytest.mark.ci

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.client.connection import Wire
-from gpuemu_flow.client.errors import TransportLost, TransportTimeout
+from gpuemu_flow.client.results import TransportLost, TransportTimeout
 
 GREETING = b"\x00SP\x00\x00\x31\x00\x00"
 ANSWER = bytes(range(256)) * 1000  # longer than one read

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner_workspace import wait_until
 
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.wire.envelope import render
+from gpuemu_flow.wire import render
 from gpuemu_flow.wire.tensors import encode_tensor
 
 pytestmark = pytest.mark.ci

@@ -13,8 +13,7 @@ from warm import warm_command
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import Client, ClientError
-from gpuemu_flow.client.arrays import as_array
-from gpuemu_flow.client.calls import Call
+from gpuemu_flow.client.calls import Call, as_array
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.submissions import submitted_results
 

@@ -13,8 +13,7 @@ pytestmark = pytest.mark.ci
 torch = pytest.importorskip("torch", reason="no torch")
 
 from gpuemu_flow.client import ValidationError, ValidationResult  # noqa: E402
-from gpuemu_flow.frameworks.pytorch import validate_pytorch  # noqa: E402
-from gpuemu_flow.frameworks.pytorch_models import validate_model  # noqa: E402
+from gpuemu_flow.frameworks.pytorch import validate_model, validate_pytorch  # noqa: E402
 
 
 def doubled(x: Any) -> Any:

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", reason="no torch")
 from gpuemu_flow import validate  # noqa: E402
 from gpuemu_flow.client import ClientError, NoOutputError, ValidationError  # noqa: E402
 from gpuemu_flow.frameworks import pytorch as adapters  # noqa: E402
-from gpuemu_flow.frameworks.gradients import GradientChecker  # noqa: E402
-from gpuemu_flow.frameworks.pytorch_models import validate_model  # noqa: E402
+from gpuemu_flow.frameworks.pytorch import validate_model  # noqa: E402
+from gpuemu_flow.frameworks.shared import GradientChecker  # noqa: E402
 from gpuemu_flow.model.errors import UsageError  # noqa: E402
 from gpuemu_flow.numerics.dtypes import numpy_dtype  # noqa: E402
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 pytestmark = pytest.mark.ci
 
@@ -96,7 +96,7 @@ def test_records_outlive_their_process(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from gpuemu_flow.store.failures import FailureStore
-        from gpuemu_flow.store.workspace_cache import WorkspaceCache
+        from gpuemu_flow.store.cache import WorkspaceCache
         (record,) = FailureStore(WorkspaceCache(Path(sys.argv[1]))).list()
         print(record.id, record.op)
         """

@@ -24,8 +24,8 @@ from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.report.fuzz_text import render
 from gpuemu_flow.report.json_writer import fuzz_report
 from gpuemu_flow.report.text import Style
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 pytestmark = pytest.mark.ci
 

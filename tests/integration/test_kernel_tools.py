@@ -13,8 +13,7 @@ import pytest
 from mini_workspace import Mini
 from stand_in_tools import KERNELS, StandIns
 
-from gpuemu_flow.lint.tool_output import MachineCode
-from gpuemu_flow.lint.toolchain import Tool
+from gpuemu_flow.lint.toolchain import MachineCode, Tool
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.tasks.parts.compilers import disassemble
 

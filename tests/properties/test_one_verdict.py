@@ -29,7 +29,7 @@ from gpuemu_flow.model.types import BAD, Case, CheckResult
 from gpuemu_flow.services.daemon.control import stop_daemon
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks.base import read_result
-from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire import start_daemon
 
 OPS = int(os.environ.get("GPUEMU_PLANTED_OPS", "34"))
 SEED = int(os.environ.get("GPUEMU_PLANTED_SEED", "11"))

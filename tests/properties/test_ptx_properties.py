@@ -22,15 +22,13 @@ from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
 from gpuemu_flow.lint.cubin import Cubin, read_cubin
-from gpuemu_flow.lint.kernel import KernelView
-from gpuemu_flow.lint.lint import Linter, parse_allowances
-from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy, KernelView
+from gpuemu_flow.lint.measure import Artifact, Linter, measure, parse_allowances
 from gpuemu_flow.lint.ptx import read_body, read_ptx
 from gpuemu_flow.lint.ptx.flow import analyse_dataflow, build_cfg
 from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
 from gpuemu_flow.lint.rules import RULES_BY_ID
-from gpuemu_flow.lint.tool_output import parse_ptxas_output
+from gpuemu_flow.lint.toolchain import parse_ptxas_output
 from gpuemu_flow.model.errors import Problem
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -255,9 +253,9 @@ def test_divergence_search_in_a_ladder_of_branches_stays_bounded() -> None:
 
 SCRIPT = """
 import resource, sys
-from gpuemu_flow.lint.lint import Linter
+from gpuemu_flow.lint.measure import Linter
 from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy
 limit = int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 with open(sys.argv[1], "rb") as stream:

@@ -7,10 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuemu_flow.lint.analysis import KernelAnalysis
-from gpuemu_flow.lint.kernel import KernelRecord, KernelView
-from gpuemu_flow.lint.lint import Linter
-from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy, KernelRecord, KernelView
+from gpuemu_flow.lint.measure import Artifact, Linter, measure
 from gpuemu_flow.lint.ptx import Body, Function, PtxFile, read_body, read_ptx
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -20,8 +20,7 @@ from gpuemu_flow.cases.op_schema import (
 from gpuemu_flow.cases.plan import plan_cases, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
 from gpuemu_flow.model.errors import UsageError
-from gpuemu_flow.model.types import LAYOUTS, STRATEGIES, Case, effective_layout
-from gpuemu_flow.model.value_rules import ValueRule
+from gpuemu_flow.model.types import LAYOUTS, STRATEGIES, Case, ValueRule, effective_layout
 from gpuemu_flow.numerics.rng import derive_seed
 
 FLAT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")

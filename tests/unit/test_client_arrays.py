@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.client.arrays import as_array
-from gpuemu_flow.client.calls import nbytes, validate
+from gpuemu_flow.client.calls import as_array, nbytes, validate
 from gpuemu_flow.client.connection import BYTES_PER_MS
-from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.results import ClientError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.run import Executor
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import ConfiguredEnv, Observation
 
 
 class Counted(Discovery):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from config_workspace import ConfigWorkspace
 
-from gpuemu_flow.config.model_ops import OpConfig
-from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.model import OpConfig, to_slice
 
 
 @pytest.fixture

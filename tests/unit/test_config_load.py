@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from config_workspace import SOFTMAX, ConfigWorkspace
 
-from gpuemu_flow.config.fields import Key, choice_of, keys_of, names_of
+from gpuemu_flow.config.fields import LINT_RULES, Key, choice_of, keys_of, names_of
 from gpuemu_flow.config.load import check_config, environment, find_config, load_config
 from gpuemu_flow.config.read import MAX_BYTES
 from gpuemu_flow.config.report import MAX_PROBLEMS, MAX_WARNINGS, is_misspelt
 from gpuemu_flow.config.tables_ops import OpTable
-from gpuemu_flow.config.vocabulary import LINT_RULES
 from gpuemu_flow.lint.rules import RULES_BY_ID
 from gpuemu_flow.model.errors import ConfigError, Hint, Rename, UsageError
 from gpuemu_flow.model.types import Tolerance

@@ -10,8 +10,8 @@ import pytest
 from config_workspace import DATA, SOFTMAX, ConfigWorkspace
 
 from gpuemu_flow.cases.schema import default_schema
+from gpuemu_flow.config.fields import split_task
 from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.config.names import split_task
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import CORE_STRATEGIES, STRATEGIES, Tolerance
 

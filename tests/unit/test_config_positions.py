@@ -10,7 +10,7 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuemu_flow.config.positions import MAX_DEPTH, KeyPath, positions, scan
+from gpuemu_flow.config.report import MAX_DEPTH, KeyPath, positions, scan
 
 DOCUMENT = '''\
 # a comment = [not, "a key"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from config_workspace import DATA, ConfigWorkspace
 
-from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.config.model import to_slice
 from gpuemu_flow.model.types import Json
 
 OP = """

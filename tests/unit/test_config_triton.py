@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from config_workspace import ConfigWorkspace
 
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 
 
 @pytest.fixture

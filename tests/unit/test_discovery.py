@@ -16,7 +16,7 @@ from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.input_names import Distributions
 from gpuemu_flow.build.observed_sets import ObservedSets
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.report.workspace_text import observed_line
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import (
     GIVEN,
     MADE_AGAIN,
@@ -19,7 +20,6 @@ from gpuemu_flow.store.failures import (
     StoredInputs,
     excess,
 )
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 SIZE = 100
 

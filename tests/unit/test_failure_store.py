@@ -21,9 +21,9 @@ from gpuemu_flow.model.types import (
     InputSpec,
     Verdict,
 )
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord, FailureStore
 from gpuemu_flow.store.keys import digest_bytes
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 TENSORS = b"stands for a safetensors file"
 

@@ -20,9 +20,8 @@ from gpuemu_flow.frameworks.base import (
     caller,
     require,
 )
-from gpuemu_flow.frameworks.fuzz import fuzz_with_checks
-from gpuemu_flow.frameworks.gradients import GradientChecker
 from gpuemu_flow.frameworks.local import compare
+from gpuemu_flow.frameworks.shared import GradientChecker, fuzz_with_checks
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 

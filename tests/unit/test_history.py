@@ -12,7 +12,7 @@ from report_samples import report_of, sample
 from gpuemu_flow.judge.results import RunReport
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.report import history
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from input_tables import cases_of, schema_of
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.plan import DESIGNED, plan_cases
-from gpuemu_flow.model.value_rules import ABSENT
+from gpuemu_flow.model.types import ABSENT
 
 
 def test_both_ends_of_a_range_are_in_the_first_cases() -> None:

@@ -17,8 +17,7 @@ from gpuemu_flow.cases.minimize import minimise
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.schema import parse_schema
-from gpuemu_flow.model.types import DTYPES, LAYOUTS, Case
-from gpuemu_flow.model.value_rules import KINDS, PATTERNS
+from gpuemu_flow.model.types import DTYPES, KINDS, LAYOUTS, PATTERNS, Case
 from gpuemu_flow.numerics.dtypes import float_limits, to_float64
 
 

@@ -10,13 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.results import CaseVerdict, OpResult
-from gpuemu_flow.lint.ptx.source import plain_ptx
-from gpuemu_flow.model.kernel_findings import THERE, CodePlace, KernelFinding
+from gpuemu_flow.lint.ptx.model import plain_ptx
 from gpuemu_flow.model.types import (
+    THERE,
     Case,
     CheckResult,
+    CodePlace,
     Failure,
     FailureKind,
+    KernelFinding,
     Verdict,
     failure_from_json,
     failure_to_json,

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.frameworks.local import compare, reference_of
-from gpuemu_flow.frameworks.local_shadow import OPERANDS, SHADOW, STEPS, Versions
+from gpuemu_flow.frameworks.local import OPERANDS, SHADOW, STEPS, Versions, compare, reference_of
 from gpuemu_flow.frameworks.seeded import widened
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Observation
 
 SEEN = Observation(frozenset({"/w/a.py"}), frozenset({"/w/b.py"}), frozenset({"/w"}))
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from ptx_text import REPOSITORY
 
-from gpuemu_flow.lint.occupancy import ARCHITECTURES, arch_number, limits_of, occupancy
+from gpuemu_flow.lint.kernel import ARCHITECTURES, arch_number, limits_of, occupancy
 
 TABLE = REPOSITORY / "tests" / "data" / "ptx" / "occupancy_known_answers.json"
 """Rows of sm, threads, registers, static and dynamic shared bytes, barriers and the number of

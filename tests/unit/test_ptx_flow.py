@@ -6,7 +6,7 @@ import pytest
 from ptx_text import entry, module, only_body
 
 from gpuemu_flow.lint.ptx.flow import analyse_dataflow, build_cfg
-from gpuemu_flow.lint.ptx.opcode import (
+from gpuemu_flow.lint.ptx.model import (
     first_operand,
     parse_address,
     parse_integer,

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from ptx_text import ARCHITECTURES, HEADER, KERNELS, entry, kernel_views, module, view_of
 
-from gpuemu_flow.lint.families import FAMILIES, family_of_text
-from gpuemu_flow.lint.kernel import KernelView
+from gpuemu_flow.lint.kernel import FAMILIES, KernelView, family_of_text
 from gpuemu_flow.lint.measure import Artifact, KnownLaunch, measure
 
 

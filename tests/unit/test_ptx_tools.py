@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.lint.tool_output import (
+from gpuemu_flow.lint.toolchain import (
+    Tool,
+    Toolchain,
+    find_tools,
     parse_nvdisasm_json,
     parse_ptxas_output,
 )
-from gpuemu_flow.lint.toolchain import Tool, Toolchain, find_tools
 from gpuemu_flow.model.errors import Problem
 
 PTXAS_13 = """\

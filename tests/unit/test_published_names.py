@@ -19,7 +19,7 @@ from gpuemu_flow import (
     ToleranceProfile,
 )
 from gpuemu_flow.client import calls
-from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.results import ClientError
 
 SIGNATURES = {
     "validate_op": "op_name inputs output dtype seed",

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from ptx_text import kernel_views
 
 from gpuemu_flow.lint.diff import KernelDiff, diff_kernels
-from gpuemu_flow.lint.kernel import KernelMetrics
-from gpuemu_flow.lint.occupancy import ARCHITECTURES, occupancy
+from gpuemu_flow.lint.kernel import ARCHITECTURES, KernelMetrics, occupancy
 
 BASE = KernelMetrics(
     name="k",

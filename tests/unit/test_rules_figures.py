@@ -8,9 +8,15 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
-from gpuemu_flow.lint.kernel import KernelMetrics, KernelRecord, KernelView
-from gpuemu_flow.lint.occupancy import ARCHITECTURES, occupancy
-from gpuemu_flow.lint.policy import KernelPolicy, opcode_matches
+from gpuemu_flow.lint.kernel import (
+    ARCHITECTURES,
+    KernelMetrics,
+    KernelPolicy,
+    KernelRecord,
+    KernelView,
+    occupancy,
+    opcode_matches,
+)
 from gpuemu_flow.model.types import Verdict
 
 

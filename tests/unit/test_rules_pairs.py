@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 from ptx_text import HEADER, broken_rules, kernel_views, view_of
 
-from gpuemu_flow.lint.kernel import KernelView
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy, KernelView
 from gpuemu_flow.lint.rules import RULES_BY_ID
 
 

@@ -10,7 +10,7 @@ from config_workspace import ConfigWorkspace
 from msgspec import to_builtins
 
 from gpuemu_flow.build.compile_kernels import kernel_policy
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy
 
 KERNEL = '[[kernels]]\nname = "k"\nptx = "kernels/k.ptx"\n'
 

@@ -15,8 +15,8 @@ from ptx_text import (
     with_sass,
 )
 
+from gpuemu_flow.lint.kernel import KernelPolicy
 from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
 
 LOOP = "mov.b32 %r9, 0; L: {body} add.s32 %r9, %r9, 1; setp.lt.s32 %p9, %r9, 10; @%p9 bra L; ret;"
 

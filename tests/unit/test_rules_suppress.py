@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from ptx_text import REPOSITORY, kernel_views
 
-from gpuemu_flow.lint.kernel import PtxLocation
-from gpuemu_flow.lint.lint import Allowances, Linter, parse_allowances
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelPolicy, PtxLocation
+from gpuemu_flow.lint.measure import Allowances, Linter, parse_allowances
 from gpuemu_flow.lint.rules import RULES_BY_ID
 
 

@@ -8,12 +8,16 @@ from msgspec.structs import replace
 from ptx_text import kernel_views, view_of, with_sass
 
 from gpuemu_flow.lint.diff import KernelDiff, diff_kernels
-from gpuemu_flow.lint.families import FAMILIES, count_sass_families, sass_family
-from gpuemu_flow.lint.kernel import KernelMetrics, KernelView
-from gpuemu_flow.lint.lint import Linter
-from gpuemu_flow.lint.measure import Artifact, measure
-from gpuemu_flow.lint.policy import KernelPolicy
-from gpuemu_flow.lint.tool_output import MachineCode
+from gpuemu_flow.lint.kernel import (
+    FAMILIES,
+    KernelMetrics,
+    KernelPolicy,
+    KernelView,
+    count_sass_families,
+    sass_family,
+)
+from gpuemu_flow.lint.measure import Artifact, Linter, measure
+from gpuemu_flow.lint.toolchain import MachineCode
 
 
 @pytest.mark.parametrize(

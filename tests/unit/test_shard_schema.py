@@ -25,18 +25,21 @@ from gpuemu_flow.judge.results import (
     RunReport,
 )
 from gpuemu_flow.lint.kernel import KernelRecord
-from gpuemu_flow.model.kernel_findings import CodePlace, KernelFinding
 from gpuemu_flow.model.types import (
     Case,
     CheckResult,
+    CodePlace,
     ErrorStats,
     Failure,
     FailureKind,
+    GeneratedValues,
     InputSpec,
+    KernelFinding,
     Lean,
+    Unused,
+    ValueRule,
     WeakOutput,
 )
-from gpuemu_flow.model.value_rules import GeneratedValues, Unused, ValueRule
 from gpuemu_flow.report.document import Report, ShardPart, TaskState
 from gpuemu_flow.report.shard_document import document_of, rebuilt, violation
 

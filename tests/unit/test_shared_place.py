@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.remote.entry import Entry, encode, name_of
-from gpuemu_flow.store.remote.place import place_of
-from gpuemu_flow.store.remote.shared import SharedCache
-from gpuemu_flow.store.remote.transport import ACTION, RemoteError, Transport
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.remote_cache import (
+    ACTION,
+    Entry,
+    RemoteError,
+    SharedCache,
+    Transport,
+    encode,
+    name_of,
+    place_of,
+)
 
 HEADER = {"GPUEMU_CACHE_HEADER": "Authorization: x"}
 FAR = "https://cache.example.org/x"

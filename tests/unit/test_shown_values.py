@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.model.shown_values import shown_values
 from gpuemu_flow.model.types import Failure, FailureKind
+from gpuemu_flow.model.verdicts import shown_values
 
 
 def shown(**fields: object) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.model.observed import Observation
+from gpuemu_flow.model.types import Observation
 from gpuemu_flow.workers import channel
 from gpuemu_flow.workers.sightings import Sightings, framed
 

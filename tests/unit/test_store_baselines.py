@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.store.cache import WorkspaceCache
 
 FIGURES = {
     "sent": ArtifactMetrics("sent", 8, 1, 0, 0, 20, ("ld.global", "st.local"), "Sass", 1),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.model.errors import StoreError
-from gpuemu_flow.store.blobs import BlobStore
+from gpuemu_flow.store.cache import BlobStore
 from gpuemu_flow.store.keys import digest_bytes
 
 

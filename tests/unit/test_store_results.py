@@ -12,8 +12,8 @@ from msgspec.structs import asdict
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.model.verdicts import Elements
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.results import DAY_NS, CountedResult, NewResult, ResultStore
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 
 @pytest.fixture

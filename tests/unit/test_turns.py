@@ -12,8 +12,7 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.values import draw
 from gpuemu_flow.fuzz.named_case import case_from_text
-from gpuemu_flow.model.types import STRATEGIES, Case, InputSpec
-from gpuemu_flow.model.value_rules import ValueRule
+from gpuemu_flow.model.types import STRATEGIES, Case, InputSpec, ValueRule
 from gpuemu_flow.numerics.rng import SeededRng
 
 SEEDS = range(12)

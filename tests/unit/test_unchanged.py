@@ -10,7 +10,7 @@ import pytest
 
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.model.observed import ConfiguredEnv, Observation
+from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 
 Environ = dict[str, str]

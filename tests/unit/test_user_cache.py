@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.store.workspace_cache import open_user_cache, user_cache_folder
+from gpuemu_flow.store.cache import open_user_cache
+from gpuemu_flow.store.private_files import user_cache_folder
 
 
 @pytest.mark.parametrize(

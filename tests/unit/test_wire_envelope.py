@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuemu_flow.wire.envelope import WireError, parse, render
+from gpuemu_flow.wire import WireError, parse, render
 
 
 @pytest.mark.parametrize(

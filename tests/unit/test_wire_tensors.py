@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.wire.envelope import WireError, parse, render
-from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
-from gpuemu_flow.wire.tensors import c_strides, decode_tensor, decode_tensors, encode_tensor
+from gpuemu_flow.wire import WireError, parse, render
+from gpuemu_flow.wire.tensors import (
+    FROM_BYTES,
+    Exchange,
+    c_strides,
+    decode_tensor,
+    decode_tensors,
+    encode_tensor,
+)
 
 SHAPES = [(), (0,), (3,), (2, 0, 4), (2, 3, 4), (40, 50)]
 

@@ -8,4 +8,4 @@ from gpuemu_flow.cases.kinds.setting import Kind, Setting
 __all__ = ["KINDS", "Kind", "Setting"]
 
 KINDS: dict[str, Kind] = {**ORDER, **RAGGED, **ROWS, **NUMBERS, **MATRICES}
-"""By name; `value_rules.PATTERNS` lists the strategies of each."""
+"""By name; `model.types.PATTERNS` lists the strategies of each."""

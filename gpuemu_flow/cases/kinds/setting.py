@@ -10,8 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.rows import Rows
-from gpuemu_flow.model.types import DTYPES, Shape
-from gpuemu_flow.model.value_rules import Number, ValueRule
+from gpuemu_flow.model.types import DTYPES, Number, Shape, ValueRule
 from gpuemu_flow.numerics.rng import SeededRng
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ import numpy as np
 from gpuemu_flow.emulator.host.places import Allocated, Places
 from gpuemu_flow.emulator.memory import describe_in
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.model.kernel_findings import CodePlace
+from gpuemu_flow.model.types import CodePlace
 
 PAGE = 4096
 CONSTANT, HOST_VISIBLE, VARIABLE = 1, 2, 4

@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.native.compiler import _make_private
 from gpuemu_flow.lint.toolchain import Tool, find_tools
 from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import FlowError, Problem
-from gpuemu_flow.store.workspace_cache import user_cache_folder
+from gpuemu_flow.store.private_files import user_cache_folder
 
 NATIVE = Path(__file__).parent / "native"
 MOST_RUNTIMES, MOST_PROGRAMS = 4, 200

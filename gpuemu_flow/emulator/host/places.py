@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuemu_flow.model.kernel_findings import CodePlace
+from gpuemu_flow.model.types import CodePlace
 
 _SECONDS = 60
 _ALLOCATES = (

@@ -27,7 +27,7 @@ from gpuemu_flow.emulator.memory import GLOBAL_BASE, READ_ONLY, WRITTEN
 from gpuemu_flow.emulator.native.backend import LARGE
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.model.errors import FlowError, Problem
-from gpuemu_flow.model.kernel_findings import CodePlace, KernelFinding
+from gpuemu_flow.model.types import CodePlace, KernelFinding
 
 _PARAMETERS, _PARAMETER_ROOM = 4096, 32768
 _WORKSPACE, _WORKSPACE_ROOM = 40960, 4096

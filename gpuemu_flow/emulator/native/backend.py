@@ -90,7 +90,7 @@ class NativeKernel(Struct):
         if races in self._libraries or self._problem:
             return
         # Imported only when something is compiled, because importing the store is slow.
-        from gpuemu_flow.store.workspace_cache import user_cache_folder  # noqa: PLC0415
+        from gpuemu_flow.store.private_files import user_cache_folder  # noqa: PLC0415
 
         compiler = find_compiler(os.environ)
         if compiler is None:

@@ -2,15 +2,16 @@
 
 from gpuemu_flow.lint.ptx.model import (
     Body,
+    Destination,
     Function,
     Instruction,
     LaunchBounds,
     Module,
+    Opcode,
     PtxFile,
     SourceLocation,
     Variable,
 )
-from gpuemu_flow.lint.ptx.opcode import Destination, Opcode
 from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 
 __all__ = [

@@ -8,8 +8,14 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from gpuemu_flow.lint.ptx.model import Body, Instruction, RegisterDeclaration
-from gpuemu_flow.lint.ptx.opcode import Destination, first_operand, split_operands
+from gpuemu_flow.lint.ptx.model import (
+    Body,
+    Destination,
+    Instruction,
+    RegisterDeclaration,
+    first_operand,
+    split_operands,
+)
 
 Registers = tuple[int, ...]
 

@@ -6,20 +6,24 @@ import math
 import re
 
 from gpuemu_flow.lint.ptx.model import (
+    VECTOR_WIDTHS,
     Body,
     Function,
     Instruction,
     LaunchBounds,
     Module,
+    Opcode,
     PtxFile,
     RegisterDeclaration,
     Scope,
     SourceLocation,
+    SourceText,
     Variable,
+    decode_path,
     element_bytes,
+    parse_integer,
+    read_source,
 )
-from gpuemu_flow.lint.ptx.opcode import VECTOR_WIDTHS, Opcode, parse_integer
-from gpuemu_flow.lint.ptx.source import SourceText, decode_path, read_source
 from gpuemu_flow.model.errors import Problem
 
 _TOP_LEVEL = re.compile(

@@ -1,45 +1,20 @@
-"""All lint rules, the most valuable first; each rule has its own file."""
+"""All lint rules, the most valuable first."""
 
-from gpuemu_flow.lint.rules import (
-    accidental_f64,
-    atomics_in_loop,
-    debug_build,
-    debug_call,
-    divergent_barrier,
-    exact_division,
-    forbidden_instruction,
-    generic_address,
-    instruction_limit,
-    integer_division,
-    legacy_warp_operations,
-    local_memory,
-    missing_tensor_cores,
-    narrow_offset,
-    no_full_block,
-    portability,
-    real_spills,
-    register_limit,
-    required_instruction,
-    scalar_accesses,
-    shared_memory_limit,
-    static_shared_memory,
-    unfused_multiply_add,
-    unmet_launch_bounds,
-    unset_constant,
-    unused_shared_memory,
-)
-from gpuemu_flow.lint.rules.base import Rule
+from gpuemu_flow.lint.analysis import Rule
+from gpuemu_flow.lint.rules import accesses, instructions, resources
 
-_IN_ORDER = (
-    real_spills, local_memory, register_limit, accidental_f64, debug_call, debug_build,
-    static_shared_memory, unmet_launch_bounds, no_full_block, missing_tensor_cores, portability,
-    divergent_barrier, integer_division, generic_address, atomics_in_loop, scalar_accesses,
-    unfused_multiply_add, exact_division, unused_shared_memory, legacy_warp_operations,
-    forbidden_instruction, required_instruction, shared_memory_limit, instruction_limit,
-    unset_constant, narrow_offset,
+RULES: tuple[Rule, ...] = (
+    resources.REAL_SPILLS, resources.LOCAL_MEMORY, resources.REGISTER_LIMIT,
+    instructions.ACCIDENTAL_F64, instructions.DEBUG_CALL, instructions.DEBUG_BUILD,
+    resources.STATIC_SHARED_MEMORY, resources.UNMET_LAUNCH_BOUNDS, resources.NO_FULL_BLOCK,
+    instructions.MISSING_TENSOR_CORES, instructions.PORTABILITY, accesses.DIVERGENT_BARRIER,
+    instructions.INTEGER_DIVISION, accesses.GENERIC_ADDRESS, accesses.ATOMICS_IN_LOOP,
+    accesses.SCALAR_ACCESSES, instructions.UNFUSED_MULTIPLY_ADD, instructions.EXACT_DIVISION,
+    resources.UNUSED_SHARED_MEMORY, instructions.LEGACY_WARP_OPERATIONS,
+    instructions.FORBIDDEN_INSTRUCTION, instructions.REQUIRED_INSTRUCTION,
+    resources.SHARED_MEMORY_LIMIT, resources.INSTRUCTION_LIMIT, instructions.UNSET_CONSTANT,
+    accesses.NARROW_OFFSET,
 )  # fmt: skip
-
-RULES: tuple[Rule, ...] = tuple(module.RULE for module in _IN_ORDER)
 
 RULES_BY_ID: dict[str, Rule] = {rule.id: rule for rule in RULES}
 

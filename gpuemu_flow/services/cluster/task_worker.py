@@ -17,8 +17,7 @@ from gpuemu_flow.build.run import Executor
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.services.cluster.messages import BatchAnswer, Message, RunSetup
 from gpuemu_flow.services.cluster.worker import answered, local_folder, open_here, own_name
-from gpuemu_flow.store.remote.place import MODE, REMOTE, WRITE
-from gpuemu_flow.store.remote.shared import open_shared
+from gpuemu_flow.store.remote_cache import MODE, REMOTE, WRITE, open_shared
 from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.workers.pool import Pool
 

@@ -28,8 +28,8 @@ from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.services.cluster.messages import BatchAnswer, BatchRequest, RunSetup
+from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:

@@ -9,10 +9,8 @@ from msgspec import to_builtins
 
 from gpuemu_flow.build.compile_kernels import kernel_policy
 from gpuemu_flow.config.model import Config
-from gpuemu_flow.lint.kernel import KernelMetrics, KernelRecord, KernelView, Violation
-from gpuemu_flow.lint.lint import Linter
-from gpuemu_flow.lint.measure import Artifact, KnownLaunch, measure
-from gpuemu_flow.lint.policy import KernelPolicy
+from gpuemu_flow.lint.kernel import KernelMetrics, KernelPolicy, KernelRecord, KernelView, Violation
+from gpuemu_flow.lint.measure import Artifact, KnownLaunch, Linter, measure
 from gpuemu_flow.model.errors import UsageError, did_you_mean
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report import baselines

@@ -14,9 +14,8 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import UsageError, did_you_mean
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.services.daemon.replies import RequestError
-from gpuemu_flow.wire.envelope import WireError
-from gpuemu_flow.wire.exchange import Exchange
-from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
+from gpuemu_flow.wire import WireError
+from gpuemu_flow.wire.tensors import Exchange, decode_tensor, decode_tensors, json_type
 
 MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
 MAX_KWARGS = 256

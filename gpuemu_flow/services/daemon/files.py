@@ -16,7 +16,7 @@ from msgspec import Struct
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.private_files import write_atomic
-from gpuemu_flow.wire.address import MAX_PATH_BYTES, fits, is_private, user_folders, workspace_stem
+from gpuemu_flow.wire import MAX_PATH_BYTES, fits, is_private, user_folders, workspace_stem
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
@@ -39,7 +39,7 @@ class DaemonFiles(Struct, frozen=True):
 
     @property
     def info(self) -> Path:
-        """Return the file by which clients find the daemon; see `wire.address.read_info`."""
+        """Return the file by which clients find the daemon; see `wire.read_info`."""
         return self.folder / f"{self.stem}.json"
 
     @property

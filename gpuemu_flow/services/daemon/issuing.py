@@ -13,7 +13,7 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.generated_values import demand_made, is_made
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.protocol_v1 import SequenceConfig, case_at, representative_shape, tensors
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.wire_ops import PlannedCases, Query
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import FlowError, UsageError

@@ -44,10 +44,8 @@ from gpuemu_flow.services.daemon.files import (
 from gpuemu_flow.services.daemon.jobs import Job
 from gpuemu_flow.services.daemon.server import Server
 from gpuemu_flow.services.daemon.service import CLOSE_SECONDS, References, Reloading, Service
-from gpuemu_flow.wire import PROTOCOL_VERSION
-from gpuemu_flow.wire.address import MAX_PATH_BYTES, default_socket, fits
-from gpuemu_flow.wire.envelope import WireError
-from gpuemu_flow.wire.exchange import Exchange, exchange_folder
+from gpuemu_flow.wire import MAX_PATH_BYTES, PROTOCOL_VERSION, WireError, default_socket, fits
+from gpuemu_flow.wire.tensors import Exchange, exchange_folder
 from gpuemu_flow.workers.pool import Pool
 
 log = logging.getLogger("gpuemu_flow.services.daemon")

@@ -22,7 +22,7 @@ from gpuemu_flow.build.files import stamp_of
 from gpuemu_flow.build.globs import glob_folders
 from gpuemu_flow.build.plan import look_of
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzz.wire_ops import PlannedCases, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
@@ -37,7 +37,7 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import ResultStore
 from gpuemu_flow.wire import PROTOCOL_VERSION
-from gpuemu_flow.wire.exchange import Exchange
+from gpuemu_flow.wire.tensors import Exchange
 from gpuemu_flow.workers.pool import Pool
 
 # Provide the current configuration, or the last valid one if the files have errors.

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, SAME_SHAPE_BUILTINS, TensorDef
-from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject, precision_of, tolerance_of
 from gpuemu_flow.judge.judge_requests import GivenCase
 from gpuemu_flow.judge.verdicts import EXCEPTION

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from msgspec import Struct, field
 
 from gpuemu_flow.config.fields import names_of
-from gpuemu_flow.config.positions import KeyPath, scan
 from gpuemu_flow.config.read import MAX_BYTES, parse_toml
-from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.report import KeyPath, Reporter, scan
 from gpuemu_flow.config.tables import File
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.:/-]+")

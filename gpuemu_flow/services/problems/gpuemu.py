@@ -8,13 +8,11 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from gpuemu_flow.config.check import INVALID
-from gpuemu_flow.config.fields import Table, names_of
-from gpuemu_flow.config.find import is_file
-from gpuemu_flow.config.names import name_fault
-from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.fields import Table, name_fault, names_of
+from gpuemu_flow.config.paths import is_file
 from gpuemu_flow.config.read import check_file
 from gpuemu_flow.config.read import read_source as read_config
-from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.report import KeyPath, Reporter
 from gpuemu_flow.config.tables import Project
 from gpuemu_flow.config.tables_ops import KernelTable, OpTable
 from gpuemu_flow.model.errors import Problem, UsageError

@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
 from gpuemu_flow.config.check import INVALID, check
-from gpuemu_flow.config.find import is_file
-from gpuemu_flow.config.names import name_fault
+from gpuemu_flow.config.fields import Name, Tolerances, name_fault
+from gpuemu_flow.config.paths import is_file
 from gpuemu_flow.config.report import Reporter
-from gpuemu_flow.config.vocabulary import Name, Tolerances
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import Json

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuemu_flow.client import Client
-from gpuemu_flow.client.errors import ClientError, ValidationError
-from gpuemu_flow.config.find import find_config
+from gpuemu_flow.client.results import ClientError, ValidationError
+from gpuemu_flow.config.paths import find_config
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
-from gpuemu_flow.model.shown_values import shown_values
 from gpuemu_flow.model.types import Case, CheckResult, Json, Shape, Verdict
-from gpuemu_flow.model.verdicts import Elements, Tally, weakness_alone
+from gpuemu_flow.model.verdicts import Elements, Tally, shown_values, weakness_alone
 from gpuemu_flow.services.testing.session import (
     FIXTURE,
     MARK,
@@ -519,7 +518,7 @@ def _weight(result: CheckResult) -> int:
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return outputs by name; an op's single output has the empty name."""
-    from gpuemu_flow.client.arrays import as_array, as_arrays, holds_tensors  # noqa: PLC0415
+    from gpuemu_flow.client.calls import as_array, as_arrays, holds_tensors  # noqa: PLC0415
     from gpuemu_flow.numerics.dtypes import element_name  # noqa: PLC0415
 
     if isinstance(output, Mapping):

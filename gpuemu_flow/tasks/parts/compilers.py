@@ -17,13 +17,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.lint.cubin import read_cubin
-from gpuemu_flow.lint.tool_output import (
+from gpuemu_flow.lint.toolchain import (
+    PACKAGES,
     MachineCode,
+    Tool,
+    Toolchain,
+    ToolRun,
     errors_of,
     parse_nvdisasm_json,
     parse_ptxas_output,
+    run_tool,
 )
-from gpuemu_flow.lint.toolchain import PACKAGES, Tool, Toolchain, ToolRun, run_tool
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.model.plain_text import clipped

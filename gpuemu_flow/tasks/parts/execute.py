@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.judge.known import MALFORMED, KnownResults
 from gpuemu_flow.judge.verdicts import input_error
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import Json, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec

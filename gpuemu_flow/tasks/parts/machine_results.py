@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gpuemu_flow.model.installed import is_installed
-from gpuemu_flow.model.observed import Observation
-from gpuemu_flow.model.types import Json
+from gpuemu_flow.model.types import Json, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.workspace_cache import user_cache_folder
+from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks.base import StageContext, TaskSpec
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.remote.shared import SharedCache
+    from gpuemu_flow.store.remote_cache import SharedCache
 
 
 COMPILERS = (

@@ -1,1 +1,0 @@
-"""A cache that several machines share: its layout, transports and trusted entries."""
