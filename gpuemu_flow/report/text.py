@@ -206,6 +206,7 @@ def _verdict_table(
     with unusual values. Then the space between columns is halved.
     """
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
+    columns = {name: cells for name, cells in columns.items() if {*cells} - {"", "-"} or not name}
     for name in least_needed:
         cells = columns.get(name, ())
         if _width(columns) > WIDTH and _USUAL.get(name, set(cells)).issuperset(cells):
