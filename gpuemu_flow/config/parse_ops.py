@@ -229,8 +229,8 @@ class OpParser(Struct, dict=True):
         op = script if script is not None and script.kind in IN_PROCESS else module
         if op is None:
             text = (
-                f"execution_mode is {mode}: the op runs in a client, which submits its outputs; "
-                "`gpuemu-flow daemon start --background`, then run the client"
+                "no `op` is given, so a client runs it: "
+                "`gpuemu-flow daemon start --background`, then run your client"
             )
             reason = f"{text}; {reason}" if reason else text
         return mode, op, "" if op else reason

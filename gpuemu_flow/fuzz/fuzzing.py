@@ -37,7 +37,7 @@ from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Shape
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.workers import limits
-from gpuemu_flow.workers.api import RunError
+from gpuemu_flow.workers.api import MOST_TIMEOUTS, RunError
 
 
 class FuzzOptions(Struct, frozen=True):
@@ -112,7 +112,12 @@ class Fuzzer:
         the rule.
         """
         begin = time.perf_counter()
-        outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures)
+        limit = math.inf if self._options.time_limit is None else self._options.time_limit
+        spent = any(
+            subject.subject.op.timeout >= limit for subject in self.subjects
+        )  # by one timeout
+        most = 1 if spent else MOST_TIMEOUTS
+        outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures, most)
         cases = self._cases()
         with self._open_farm() as farm:
             try:
@@ -155,7 +160,7 @@ class Fuzzer:
                 self._on_failure(self.subjects[which], judged)
             outcome.add(judged)
             self._on_case(judged)
-            if outcome.timed_out_again or (fail_fast and judged.result.verdict in BAD):
+            if outcome.gave_up or (fail_fast and judged.result.verdict in BAD):
                 break
 
     def _cases(self) -> Iterator[NumberedCase]:

@@ -18,6 +18,10 @@ from gpuemu_flow.workers.api import MOST_TIMEOUTS, TIMEOUT
 
 MOST_FAILURES = 1000
 """Maximum number of failures that a run keeps per op, besides the smallest of each kind."""
+MOST_ALIKE = 16
+"""Number of cases that may end in one and the same error before any ends otherwise."""
+ONE_TIMEOUT = "a timeout"
+"""Why a run ended whose time limit is no longer than the op's timeout."""
 
 
 class FailureSample:
@@ -105,9 +109,16 @@ MOST_PASSING = 2000
 class OpFuzzOutcome:
     """The result of fuzzing one op, which does not depend on the number of jobs."""
 
-    def __init__(self, op: str, seed: int, most_failures: int = MOST_FAILURES) -> None:
+    def __init__(
+        self,
+        op: str,
+        seed: int,
+        most_failures: int = MOST_FAILURES,
+        most_timeouts: int = MOST_TIMEOUTS,
+    ) -> None:
         self.op = op
         self.seed = seed
+        self._most_timeouts = most_timeouts
         self.cases = self.cached = 0
         self.coverage = Coverage()
         self.worst_margin = 0.0
@@ -116,8 +127,9 @@ class OpFuzzOutcome:
         self.duration_s = 0.0
         self.interrupted = False
         self.tally = Tally()
-        self.timed_out_again = False
+        self.gave_up = ""
         self._timeouts = 0
+        self._errors: set[tuple[str, str]] = set()
         self._failures = FailureSample(most_failures)
         self._sample: list[tuple[int, int, Case]] = []
 
@@ -130,7 +142,15 @@ class OpFuzzOutcome:
         self.coverage.add(self.op, case, result.verdict)
         timed_out = any(failure.why == TIMEOUT for failure in result.failures)
         self._timeouts = self._timeouts + 1 if timed_out else 0
-        self.timed_out_again = self.timed_out_again or self._timeouts >= MOST_TIMEOUTS
+        if self._timeouts >= self._most_timeouts:
+            more = self._timeouts > 1
+            self.gave_up = f"{self._timeouts} timeouts in a row" if more else ONE_TIMEOUT
+        if self.cases <= MOST_ALIKE:
+            first = result.failures[0] if result.verdict is Verdict.ERROR else None
+            self._errors.add(("", "") if first is None else (first.why, first.place))
+            ((why, _), *others) = self._errors
+            if self.cases == MOST_ALIKE and why and not others:
+                self.gave_up = "one and the same error in every case"
         if result.verdict in BAD:
             self._failures.add(judged)
         elif result.verdict is Verdict.PASSED:

@@ -19,7 +19,7 @@ from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.minimizing import minimise_failure
-from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
+from gpuemu_flow.fuzz.outcome import ONE_TIMEOUT, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport
 from gpuemu_flow.judge.verdicts import reason
@@ -28,7 +28,6 @@ from gpuemu_flow.model.types import Case, CheckResult, Verdict
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import read_result
-from gpuemu_flow.workers.api import MOST_TIMEOUTS
 
 MINIMIZE_BUDGET = 1000
 _ATTEMPTS = 3
@@ -119,7 +118,7 @@ def _fuzz_op(
         )
     causes = _causes(workspace, op, outcome, options, cancel)
     groups = _groups(log, op, outcome, causes)
-    if minimize:
+    if minimize and outcome.gave_up != ONE_TIMEOUT:
         end = time.monotonic() + minimize_seconds
         shrunk = [_minimized(workspace, log, cause, end, cancel) for cause in groups]
         groups = _merged(shrunk)
@@ -170,8 +169,7 @@ def _stopped_early(outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event) 
         return "interrupted once all cases were judged; run again to search for causes"
     if options.iterations is not None and count < options.iterations:
         why = "its first failure" if options.fail_fast and outcome.failures else "its time limit"
-        if outcome.timed_out_again:
-            why = f"{MOST_TIMEOUTS} timeouts in a row"
+        why = outcome.gave_up or why
         return f"stopped at {why} after {count} of {options.iterations} cases"
     return ""
 
@@ -180,7 +178,7 @@ def _causes(
     workspace: Workspace, op: str, outcome: OpFuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
     """Return causes of the failures, confirmed by new cases; empty if `cancel` is set meanwhile."""
-    if not outcome.failures or cancel.is_set() or options.fail_fast:
+    if not outcome.failures or outcome.gave_up or cancel.is_set() or options.fail_fast:
         return ()
     budget = cause_budget(workspace, confirm=options.confirm)
     failing = [(judged.case, judged.result) for judged in outcome.failures]

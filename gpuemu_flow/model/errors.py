@@ -89,6 +89,15 @@ class CancelledRunError(Exception):
     """Raised in work that was cancelled, by Ctrl-C or because the client disconnected."""
 
 
+_PACKED = 'two such values share a byte: `{ dtype = "uint8", kind = "packed" }` for the input'
+_FLOAT8 = "'float8_e4m3fn' and 'float8_e5m2' are the two types of 8 bits"
+MEANT = {
+    **dict.fromkeys(("int4", "uint4", "fp4", "float4", "nvfp4", "mxfp4"), (_PACKED, "uint8")),
+    **dict.fromkeys(("fp8", "float8", "f8"), (_FLOAT8, "float8_e4m3fn")),
+}
+"""What to say of names that are no dtypes, though one might think so, and a name beside them."""
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar."""
     others = [one for one in known if one != name]
@@ -101,6 +110,9 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
 
     If no name is similar, the hint lists all known names; it is empty if there are none.
     """
+    said, of = MEANT.get(name.lower(), ("", ""))
+    if said and of in known:
+        return said
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))

@@ -250,7 +250,10 @@ def check_structure(
         if dtype is None or dtype != wanted[name]:
             message = f"output {name!r} has dtype {output.dtype}, expected {wanted[name]}"
             if dtype in DTYPES and DTYPES[dtype].kind == ELEMENT_TYPES[wanted[name] or dtype].kind:
-                message += f'; if that is meant, the schema says so: `dtype = "{dtype}"` of it'
+                message += (
+                    ": end with `.astype(x.dtype)` (of tensors, `.to(x.dtype)`), or declare it, "
+                    f'`output = {{ dims = …, dtype = "{dtype}" }}`'
+                )
             dtypes.append(Failure(FailureKind.DTYPE, message, output=name))
     return [*_check_names(tuple(actual), tuple(expected)), *shapes, *dtypes]
 

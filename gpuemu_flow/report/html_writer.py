@@ -24,13 +24,13 @@ from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.report.report_text import headline
 from gpuemu_flow.report.text import (
     duration,
-    minimal_lines,
     note_lines,
     number,
     percent,
     plural,
     sandbox_levels,
     share,
+    shown_lines,
 )
 from gpuemu_flow.store.failures import FailureRecord
 
@@ -297,6 +297,7 @@ class FailureCard(Struct, frozen=True):
 
     anchor: str
     first: str
+    command: str
     lead: str
     failure: CaseVerdict
     kind: str
@@ -357,7 +358,8 @@ def _card(
     cause = report.causes.get(key, "")
     return FailureCard(
         anchor=anchor,
-        first="" if minimal is None else "\n".join(minimal_lines(minimal, failure.reproduce)[:-1]),
+        first="" if minimal is None else "\n".join(shown_lines(minimal)),
+        command=failure.reproduce if minimal is None else minimal.command,
         lead=report_text.describe_failure(report, failure, counts),
         failure=failure,
         kind=kind_of(failure),

@@ -222,12 +222,8 @@ def _details(report: Report, failure: CaseVerdict) -> str:
     lines = [] if minimal is None else minimal_lines(minimal, failure.reproduce)
     lines += [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]
     lines.append(f"{case.dtype}  {shapes}  layout {case.layout}  strategy {case.strategy}")
-    known = report.known.get(report.key(failure))
     if cause := report.causes.get(report.key(failure)):
         lines.append(f"cause: {cause}")
-    if known is not None and known.minimized is not None:
-        smallest = " ".join(f"{n}{list(shape)}" for n, shape in known.minimized.shapes.items())
-        lines.append(f"minimized: {smallest}  id {known.minimized.id}")
     lines += note_lines(result)
     place = report.place_of(failure)
     if place is not None and minimal is None:

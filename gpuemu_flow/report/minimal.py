@@ -20,12 +20,12 @@ from gpuemu_flow.fuzz.failures import CODE, fails_alike, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.judge.fuzz_results import FuzzReport
 from gpuemu_flow.judge.results import CaseVerdict, Minimal, MinimalInput, OpResult, RunReport
-from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
-from gpuemu_flow.model.types import BAD, Case, CheckResult, Failure, FailureKind, InputSpec
+from gpuemu_flow.model.types import BAD, Case, CheckResult, Failure, InputSpec
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.report.document import causes
 from gpuemu_flow.report.gather import place_of_op
+from gpuemu_flow.report.text import says
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 
 SHOWN_VALUES = 64
@@ -37,7 +37,8 @@ SECONDS = 1.0
 MOST_SECONDS = 4.0
 """Time to shrink failures of all ops of a run together."""
 MINIMIZE_RUNS = 300
-NOT_LOADABLE = "op-not-loadable"
+WHATEVER = frozenset(("op-not-loadable", "op-signature", "ImportError", "ModuleNotFoundError"))
+"""What fails alike on all inputs, so that none is shown."""
 
 
 def minimal_of(workspace: Workspace, record: FailureRecord) -> Minimal:
@@ -83,7 +84,7 @@ def describe(
     }
     if failure is None:
         return Minimal(inputs=found, command=command, id=failure_id, place=op_place)
-    if failure.why == NOT_LOADABLE:  # whatever the inputs
+    if failure.why in WHATEVER:
         found = {}
     finding = failure.finding.place if failure.finding is not None else None
     place = failure.place or (f"{finding.file}:{finding.line}" if finding is not None else "")
@@ -94,7 +95,7 @@ def describe(
         index=failure.index,
         expected=failure.expected,
         actual=failure.actual,
-        says=_says(failure, case.dtype),
+        says=says(failure, case.dtype),
         place=place or op_place,
         command=command,
         id=failure_id,
@@ -105,20 +106,6 @@ def most_telling(failures: Sequence[Failure]) -> Failure | None:
     """Return the failure to show: the first with a finite expected value, else the first."""
     finite = (f for f in failures if f.expected is not None and math.isfinite(f.expected))
     return next(finite, failures[0] if failures else None)
-
-
-def _says(failure: Failure, dtype: str) -> str:
-    """Return both values, or what happened in their place."""
-    digits = 17 if dtype == "float64" else 9
-    if failure.expected is not None and failure.actual is not None:
-        return f"expected {failure.expected:.{digits}g}  got {failure.actual:.{digits}g}"
-    text = next(iter(failure.message.splitlines()), "")
-    text = text.removesuffix(f" ({failure.place})")
-    who, raised, what = text.partition(f": {EXCEPTION}: ")
-    if raised:
-        return f"{who} raises {what}"
-    own = failure.finding is not None or failure.kind is FailureKind.EXECUTION
-    return text if own else f"{failure.kind.value}: {text}"
 
 
 def _input(spec: InputSpec, array: NDArray[Any]) -> MinimalInput:

@@ -20,8 +20,9 @@ from gpuemu_flow.judge.results import (
     ResultChange,
     RunReport,
 )
+from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model import plain_text
-from gpuemu_flow.model.types import Case, CheckResult, InputSpec, Verdict
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.model.verdicts import shown_values
 from gpuemu_flow.report.document import Explained, causes
 from gpuemu_flow.tasks.stages import OTHER_CASES
@@ -205,6 +206,7 @@ def _verdict_table(
     with unusual values. Then the space between columns is halved.
     """
     columns = dict(zip(headings, zip(*rows, strict=True), strict=True)) if rows else {}
+    columns = {name: cells for name, cells in columns.items() if {*cells} - {"", "-"} or not name}
     for name in least_needed:
         cells = columns.get(name, ())
         if _width(columns) > WIDTH and _USUAL.get(name, set(cells)).issuperset(cells):
@@ -287,11 +289,19 @@ def _kernel_row(result: KernelResult) -> list[str]:
     return [printable(cell) for cell in (result.kernel, arch, result.verdict.value, *cells, note)]
 
 
-def minimal_lines(minimal: Minimal, command: str = "") -> list[str]:
+def minimal_lines(minimal: Minimal, drawn: str = "") -> list[str]:
     """Return the block that begins every failure: inputs and values, place, command.
 
-    `command` replaces the command that runs the shrunk case.
+    `drawn` is the command that runs the case before it was shrunk, on any machine.
     """
+    command = minimal.command or drawn
+    lines = shown_lines(minimal)
+    lines += [f"  reproduce: {printable(command)}"] if command else []
+    return lines + ([f"  unshrunk: {printable(drawn)}"] if drawn and drawn != command else [])
+
+
+def shown_lines(minimal: Minimal) -> list[str]:
+    """Return inputs and values of a failure, and the place."""
     inputs = [f"{name} = {value.text}" for name, value in minimal.inputs.items()]
     first = "  ".join([*inputs, minimal.says])
     lines = [first] if len(first) <= LONGEST_FIRST else [*inputs, minimal.says]
@@ -300,7 +310,6 @@ def minimal_lines(minimal: Minimal, command: str = "") -> list[str]:
     )
     where += [minimal.place] if minimal.place else []
     lines += [f"  at {', '.join(where)}"] if where else []
-    lines += [f"  reproduce: {command or minimal.command}"] if command or minimal.command else []
     return [printable(line) for line in lines if line]
 
 
@@ -338,27 +347,47 @@ def render_failures(
             block = minimal_lines(shown, smallest.reproduce) if shown is not None else []
             lines += [f"  {line}" for line in block]
             lines += [f"  cause: {printable(group.text)}" for group in alike if group.text]
-            lines += [f"  {line}" for line in _case_lines(smallest, first=not block)]
+            lines += [f"  {line}" for line in _case_lines(smallest, shown)]
             lines.append("")
     return lines
 
 
-def _case_lines(failure: CaseVerdict, *, first: bool) -> list[str]:
-    """Describe a failing case; `first` is false if what is shown first stands above."""
+def says(failure: Failure, dtype: str) -> str:
+    """Return both values, or what happened in their place."""
+    digits = 17 if dtype == "float64" else 9
+    if failure.expected is not None and failure.actual is not None:
+        return f"expected {failure.expected:.{digits}g}  got {failure.actual:.{digits}g}"
+    text = next(iter(failure.message.splitlines()), "")
+    text = text.removesuffix(f" ({failure.place})")
+    who, raised, what = text.partition(f": {EXCEPTION}: ")
+    if raised:
+        return f"{who} raises {what}"
+    own = failure.finding is not None or failure.kind is FailureKind.EXECUTION
+    return text if own else f"{failure.kind.value}: {text}"
+
+
+def _case_lines(failure: CaseVerdict, shown: Minimal | None) -> list[str]:
+    """Describe a failing case; what is `shown` of it stands above, and is not said again."""
     case, result = failure.case, failure.result
     target = f" of {case.target}" if case.target else ""
-    # Where a shrunk case stands above, that one is the smallest, and this is what `reproduce` runs.
-    label = "smallest" if first else "drawn as"
+    # Where a shrunk case stands above, that one is the smallest.
+    label = "smallest" if shown is None else "drawn as"
     lines = [
         f"{label}: {case.dtype}  {printable(described(case))}  layout {case.layout}  "
         f"strategy {case.strategy}{printable(target)}  seed {case.seed}"
     ]
+    if shown is not None and not shown.inputs:  # it fails whatever the inputs
+        lines = []
     for reason in result.failures[:3]:
-        lines += printable(reason.message).splitlines()
+        repeated = shown is not None and (None, says(reason, case.dtype)) == (
+            shown.expected,
+            shown.says,
+        )
+        lines += printable(reason.message).splitlines()[repeated:]
         if "worst at" not in reason.message and (values := shown_values(reason)):
             lines.append(f"  {values}")
     lines += [f"  {line}" for line in note_lines(result)]
-    lines += [f"reproduce: {printable(failure.reproduce)}"] if first else []
+    lines += [f"reproduce: {printable(failure.reproduce)}"] if shown is None else []
     return lines
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.programs import imported_packages
@@ -190,7 +190,7 @@ class Check(Struct, frozen=True):
         lines = [f"{verdict}  {printable(against)}: {counted} in {duration(self.seconds)}"]
         for failure in self.failures:
             where = f"{failure.kind} in {plural(failure.cases, 'case')} ({failure.dtype})"
-            lines += ["", *minimal_lines(failure.minimal, self.command), f"  {where}"]
+            lines += ["", *minimal_lines(failure.minimal), f"  {where}"]
             if failure.minimal.expected is not None:  # otherwise it has been said
                 lines += [f"  {line}" for line in printable(failure.message).splitlines()]
             lines += [f"  {printable(note)}" for note in failure.notes]
@@ -205,14 +205,8 @@ class Check(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Json]:
         """Return one JSON object with all that is needed to act."""
-        found: dict[str, Json] = plain({"schema_version": 1, **_fields(self)})
-        for failure in found["failures"]:
-            failure["minimal"]["command"] = self.command
-        return found
-
-
-def _fields(check: Check) -> dict[str, Any]:
-    return {name: getattr(check, name) for name in check.__struct_fields__}
+        found: dict[str, Json] = plain(asdict(self))
+        return {"schema_version": 1, **found}
 
 
 def check(
@@ -325,7 +319,8 @@ def _check(
     failures = []
     for group in report.groups:
         shown = group.minimized or group.failures[0]
-        minimal = replace(group.shown, place=scratch.place(group.shown.place), id="")
+        place, command = scratch.place(group.shown.place), request.command
+        minimal = replace(group.shown, place=place, command=command, id="")
         failures.append(
             CheckFailure(
                 group.kind,
@@ -361,7 +356,10 @@ def _check(
 def _refused(report: FuzzReport) -> bool:
     """Tell whether the inputs are not what the programs take: other shapes may be."""
     of_reference = any(group.kind == FailureKind.REFERENCE.value for group in report.groups)
-    raised = all(f"{EXCEPTION}: " in group.failures[0].message for group in report.groups)
+    raised = all(
+        group.shown.inputs and f"{EXCEPTION}: " in group.failures[0].message
+        for group in report.groups
+    )
     return of_reference or (raised and report.errors == report.iterations > 0)
 
 

@@ -365,7 +365,8 @@ def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Fail
     return [
         Failure(
             FailureKind.INPUT_MODIFIED,
-            f"the program changed {len(places)} of {after.size} elements of input {name!r}",
+            f"the program changed {len(places)} of {after.size} elements of input {name!r}; "
+            f'`mutates = ["{name}"]` says that it may',
             name,
             index,
             as_number(before[index]),

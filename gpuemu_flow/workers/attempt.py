@@ -153,8 +153,8 @@ class WorkerClient:
             error = replace(error, message=f"loading: {error.message}")
         return self._failed(index, error, load_failed=loading, killed=code == -signal.SIGKILL)
 
-    def _slow(self, text: str) -> RunError:
-        hint = "raise `timeout` of the op if it really needs longer"
+    def _slow(self, text: str, above: str = "") -> RunError:
+        hint = f"raise `timeout` of the op{above} if it really needs longer"
         if spawns(self.worker.pid):
             hint = f"{SPAWNED}; {hint}"
         return RunError("op-timeout", text, hint, self.worker.stderr_tail())
@@ -173,7 +173,8 @@ class WorkerClient:
             error = message["error"]
             failure = convert(error, RunError | None)
         except DeadlineError:
-            error = self._slow(f"loading took over {self._load_seconds:g} s")
+            limit = f"{self._load_seconds:g}"
+            error = self._slow(f"loading took over {limit} s", f", above {limit}")
             return self._failed(index, error, load_failed=True)
         except WorkerEndedError as ended:
             return self._ended(index, ended.code, loading=True)

@@ -29,6 +29,7 @@ from gpuemu_flow.workers.arguments import (
     take_apart,
 )
 from gpuemu_flow.workers.channel import Watch
+from gpuemu_flow.workers.diagnose import shown_path
 from gpuemu_flow.workers.imports import load_function
 from gpuemu_flow.workers.tensors import as_plain_array, name_values
 
@@ -69,7 +70,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
                 f"{program.function}({', '.join(names_in_order(parameters))}) does not take the "
                 f"inputs {', '.join(taken)}",
                 "name its parameters as in `input_names`, or take one mapping of inputs",
-                file=program.path,
+                file=shown_path(program.path, program.root),
                 line=_first_line(function),
             )
         )
@@ -80,7 +81,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
                 "op-signature",
                 f"{program.function} takes no keyword {', '.join(refused)}",
                 "remove it from `kwargs`, or add the parameter",
-                file=program.path,
+                file=shown_path(program.path, program.root),
                 line=_first_line(function),
             )
         )

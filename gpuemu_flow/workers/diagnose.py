@@ -27,6 +27,14 @@ _HIDDEN = (
     "compute without it; if both need the file, name it in the op's `shared` (for a module, an "
     "import statement of the op will do)"
 )
+_PLACES = (
+    "an input that holds places of another says so in the schema: "
+    '`{ dims = ["N"], dtype = "int64", kind = "indices", of = "x" }`'
+)
+_ARRAYS = (
+    "the function gets arrays of numpy; "
+    '`{ kind = "torch", file = "FILE.py", function = "f" }` gives it tensors'
+)
 INTERFERED = "the program wrote to the runner's own socket, or closed it"
 CUT_OFF = 97  # exit code of a worker whose socket the program closed
 
@@ -124,6 +132,10 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     slug = "op-not-loadable" if doing else "op-exception"
     if isinstance(error, RecursionError):
         hint = "raise the recursion limit or use a loop"
+    elif isinstance(error, IndexError):
+        hint = hint or _PLACES
+    elif isinstance(error, AttributeError) and type(error.obj).__module__ == "numpy":
+        hint = hint or _ARRAYS
     fenced = program.sandbox is not None
     hint = hint or hint_for(error, fenced=fenced)
     if fenced and isinstance(error, OSError) and error.errno in _REFUSALS:

@@ -31,6 +31,9 @@ def demand_bools(arrays: Mapping[str, np.ndarray]) -> None:
             raise _fail("op-output-junk", f"output {name!r} holds bytes that are no bool")
 
 
+NOTHING = 'return the array, or name the input that the op writes to: `mutates = ["x"]`'
+
+
 def _fail(slug: str, message: str, hint: str = "") -> OpError:
     return OpError(RunError(slug, message, hint))
 
@@ -112,7 +115,7 @@ def _as_array(value: Any, name: str) -> np.ndarray:
         raise _fail(
             "op-output-missing",
             f"output {name!r} is of type {kind}, not an array",
-            "return the array" if value is None else "",
+            NOTHING if value is None else "",
         )
     try:
         return np.asarray(value)

@@ -81,7 +81,7 @@ def test_start_status_restart_stop(place: Place) -> None:
     assert "already" in place.run("start", "-b")
     assert place.pid() == first
     status = place.run("status")
-    assert status.startswith("v")
+    assert status.startswith("gpuemu-flow v")
     assert "running" in status
     assert "uptime" in status
     as_json = place.run("status", "--format", "json")
@@ -96,7 +96,7 @@ def test_start_status_restart_stop(place: Place) -> None:
 def test_the_workspace_status_names_the_daemon(place: Place) -> None:
     """Its first line is what an editor extension reads."""
     first, second, *_ = place.run("status", group="").splitlines()
-    assert first.startswith("v") and "daemon stopped" in first
+    assert first.startswith("gpuemu-flow v") and "daemon stopped" in first
     assert "gpuemu-flow daemon start --background" in first
     assert "running" not in first
     assert second.startswith("workspace ")
@@ -105,7 +105,7 @@ def test_the_workspace_status_names_the_daemon(place: Place) -> None:
         client.list_results()
         client.list_failures()
     line = place.run("status", group="").splitlines()[0]
-    assert re.match(r"v\d+\.\d+\.\d+ daemon running, uptime \d+s, since 20\d\d-", line)
+    assert re.match(r"gpuemu-flow v\d+\.\d+\.\d+ daemon running, uptime \d+s, since 20\d\d-", line)
     assert f"process {place.pid()}, 2 requests, socket {running_socket(place)}" in line
     found = json.loads(place.run("status", "--format", "json", group=""))["daemon"]
     assert (found["running"], found["answers"], found["requests"]) == (True, True, 2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from many_ops import Op, make_ops
 from mini_workspace import Mini, make_mini
 
 from gpuemu_flow.build.workspace import Workspace
@@ -66,6 +68,63 @@ def test_run_failures_reproduce_and_minimize_begin_alike(failing: Mini) -> None:
     minimal = shown["failures"][0]["minimal"]
     assert minimal["inputs"]["x"]["values"] == [0, 0, 0, 1]
     assert (minimal["expected"], minimal["actual"]) == (3, 4)
+
+
+def test_the_command_shown_runs_the_case_shown(failing: Mini) -> None:
+    text = failing.command("run", code=1).stdout
+    shown = FIRST.search(text)
+    commands = dict(re.findall(r"(reproduce|unshrunk): gpuemu-flow (.+)", text))
+    again = failing.command(*shlex.split(commands["reproduce"]), code=1).stdout
+    assert shown is not None and shown[0] in again
+    drawn = failing.command(*shlex.split(commands["unshrunk"]), code=1).stdout
+    assert "still fails" in drawn and "--case" in commands["unshrunk"]
+
+
+MISTAKES = {
+    "in_place": (Op(op="x *= 2\nreturn x"), '`mutates = ["x"]` says that it may'),
+    "no_return": (Op(op="x *= 2"), 'name the input that the op writes to: `mutates = ["x"]`'),
+    "widened": (Op(op="return x * np.float64(2)"), "end with `.astype(x.dtype)`"),
+    "on_a_gpu": (Op(op="return x.cuda() * 2"), "the function gets arrays of numpy"),
+    "beyond": (
+        Op(
+            "x, i",
+            "return x[i]",
+            "return x[i]",
+            'dims = { N = [5, 12] }\n[ops.schema.inputs]\nx = ["N"]\n'
+            'i = { dims = ["N"], dtype = "int64", range = [20, 30] }',
+        ),
+        'kind = "indices", of = "x"',
+    ),
+    "other_name": (
+        Op(text="def op(y, z):\n    return y * z\n"),
+        "op(y, z) does not take the inputs x\n    at ops/other_name.py:1\n",
+    ),
+}
+
+
+@pytest.mark.ci
+def test_usual_mistakes_are_told_their_mend(tmp_path: Path) -> None:
+    mini = make_ops(tmp_path, {name: op for name, (op, _) in MISTAKES.items()}, "cases = 2")
+    text = mini.command("run", "--no-confirm", code=None).stdout
+    told = dict(re.findall(r"^(?:failed|error) (\w+):(.*?)\n\n", text, re.DOTALL | re.MULTILINE))
+    for name, (_, mend) in MISTAKES.items():
+        assert mend in told[name], told[name]
+    for word, mend in (("fp8", "'float8_e4m3fn'"), ("int4", 'kind = "packed"')):
+        assert mend in mini.command("run", "--dtype", word, code=2).stderr
+
+
+@pytest.mark.ci
+def test_one_error_in_every_case_ends_the_search(tmp_path: Path) -> None:
+    ops = {
+        "lacks": Op(op="import nothere"),
+        "crashes": Op(op="import os; os.kill(os.getpid(), 11)"),
+    }
+    mini = make_ops(tmp_path, ops, "cases = 4")
+    text = mini.command("fuzz", "-n", "200", code=3).stdout
+    assert text.count("one and the same error in every case after 16 of 200 cases") == 2
+    lines = lines_of(text)
+    at = lines.index("the op raises ModuleNotFoundError: No module named 'nothere'")
+    assert lines[at - 1] == "error ExecutionError in 16 cases", "no inputs: they do not matter"
 
 
 def test_fuzz_begins_alike(failing: Mini) -> None:

@@ -145,7 +145,8 @@ def test_tests_fail_and_pass_as_they_should(extension: Extension) -> None:
 @pytest.mark.ci
 def test_failures_are_read_whole_and_each_can_be_reproduced(extension: Extension) -> None:
     found = extension.failures(100)
-    assert len(found) == 4 and len(extension.failures(2)) == 2
+    assert len({failure["seed"] for failure in found}) == 4  # one may have been shrunk, too
+    assert len(extension.failures(2)) == 2
     for failure in found:
         assert failure["op"] == "scale" and failure["kind"] == "ToleranceExceeded"
         assert failure["dtype"] == "float32"

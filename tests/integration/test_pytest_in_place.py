@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+import pytest
 from pytest_workspace import CONFIG, Place
 
 OPS = """
@@ -81,3 +84,37 @@ def test_outputs_are_taken_from_inputs_that_may_change(tested: Place) -> None:
         "test_may_change_nothing": {"op-output-missing"},
         "test_returns_one_of_two": {"passed"},
     }, ran.text
+
+
+GRADIENTS = """
+[[ops]]
+name = "square"
+reference = { kind = "torch", file = "ref_torch.py", function = "square" }
+input_names = ["x"]
+execution_mode = "client_side"
+gradients = true
+"""
+GRADIENT_TESTS = """
+from gpuemu_flow.frameworks.pytorch import with_gradients
+
+marked = pytest.mark.gpuemu("square", cases=2, dtypes=["float32"], strategies=["normal"])
+
+@marked
+def test_with(gpuemu_case):
+    gpuemu_case.check(with_gradients(lambda x: x * x, gpuemu_case.inputs))
+
+@marked
+def test_without(gpuemu_case):
+    gpuemu_case.check(gpuemu_case["x"] ** 2)
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
+def test_a_test_without_the_gradients_asked_for_fails(tested: Place) -> None:
+    """A skipped one would be a green CI with a wrong backward."""
+    (tested.folder / "gpuemu.toml").write_text(CONFIG + GRADIENTS)
+    (tested.folder / "ref_torch.py").write_text("def square(x):\n    return x * x\n")
+    ran = tested.pytest(GRADIENT_TESTS)
+    assert ran.counts == {"passed": 2, "failed": 2}, ran.text
+    assert ran.text.count("pytest-bad-output: no gradient was given; the op 'square' has") >= 2

@@ -114,7 +114,8 @@ def test_annotations_stand_at_the_line_of_the_op() -> None:
     assert "softmax: ToleranceExceeded in 2 cases" in message
     assert message.endswith("\nwrong in the last column")
     assert message.splitlines()[1] == "  at output[0, 1], scripts/softmax.py:7"
-    assert message.splitlines()[2].startswith("  reproduce: gpuemu-flow reproduce 12 --op softmax")
+    assert message.splitlines()[2] == "  reproduce: gpuemu-flow reproduce min1"
+    assert message.splitlines()[3].startswith("  unshrunk: gpuemu-flow reproduce 12 --op softmax")
     assert [p["title"] for p, _ in found] == [
         "gpuemu-flow: softmax: ToleranceExceeded", "gpuemu-flow: silu: ExecutionError",
         "gpuemu-flow: register-limit", "gpuemu-flow: regression",

@@ -16,7 +16,7 @@ def columns(result: OpResult) -> str:
 
 def test_an_op_that_never_gave_outputs_has_no_errors_to_show() -> None:
     result = OpResult("broken", "float32", Verdict.ERROR, cases=3, errors=3, duration_s=0.5)
-    assert columns(result) == "broken float32 error 0 of 3 - - - 500 ms run"
+    assert columns(result) == "broken float32 error 0 of 3 500 ms run"
 
 
 def test_an_exact_op_shows_zeros() -> None:
@@ -59,7 +59,7 @@ def kernel(name: str, spills: int) -> KernelResult:
 
 def test_columns_of_kernels_go_where_they_say_nothing() -> None:
     plain = render_kernels([kernel("matmul_tiled_kernel", 0)], Style())
-    assert plain[0].split() == ["kernel", "arch", "verdict", "registers", "occupancy", "warnings"]
+    assert plain[0].split() == "kernel arch verdict registers spills errors warnings".split()
     spilling = render_kernels([kernel("matmul_tiled_kernel", 3)], Style())
     assert "spills" in spilling[0].split()
     assert max(map(len, plain + spilling)) <= 80

@@ -43,7 +43,7 @@ class DaemonState(Struct, frozen=True):
         if not self.running:
             # The extension searches this line for "running", so do not use that word here.
             start = "start one with `gpuemu-flow daemon start --background`"
-            return f"v{version} daemon stopped; {start}" if version else f"daemon stopped; {start}"
+            return f"gpuemu-flow{f' v{version}' * bool(version)} daemon stopped; {start}"
         if self.full:
             return (
                 f"daemon (process {self.pid}) lives, but takes no more clients: "
@@ -56,7 +56,7 @@ class DaemonState(Struct, frozen=True):
             self.pong[name] for name in ("version", "uptime_secs", "requests")
         )
         return (
-            f"v{version} daemon running, uptime {uptime}s, since {since} UTC, "
+            f"gpuemu-flow v{version} daemon running, uptime {uptime}s, since {since} UTC, "
             f"process {self.pid}, {requests} requests, socket {self.socket}"
         )
 

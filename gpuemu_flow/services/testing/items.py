@@ -427,6 +427,7 @@ class GpuemuCase(Mapping[str, Any]):
         is raised.
         """
         __tracebackhide__ = True
+        from gpuemu_flow.numerics.gradients import is_gradient  # noqa: PLC0415
         from gpuemu_flow.workers.tensors import name_outputs, name_values  # noqa: PLC0415
 
         outputs = self._session.outputs
@@ -436,6 +437,10 @@ class GpuemuCase(Mapping[str, Any]):
             if isinstance(output, Mapping) and not outputs.op(self.op).gradients:
                 output = name_values(output, outputs.declared_outputs(self.op, self.dtype))
             arrays = _arrays(output, names)
+            if outputs.op(self.op).gradients and not any(map(is_gradient, arrays)):
+                text = f"no gradient was given; the op {self.op!r} has `gradients`"
+                hint = "pass what gpuemu_flow.frameworks.pytorch.with_gradients(op, inputs) returns"
+                raise UsageError(Problem("pytest-bad-output", text, hint))
         except OpError as refused:
             return outputs.judge_error(self.op, self._case, refused.error)
         except ClientError:
