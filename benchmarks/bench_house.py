@@ -45,6 +45,8 @@ CASE_FIELDS = {
     "seed", "dtype", "strategy", "layout", "layouts", "shape", "shapes", "dims", "shape_class",
 }  # fmt: skip
 """A class with at least three of these as fields, and a seed or an index, describes a case."""
+MANY = {"cases", "count", "iterations"}
+"""Fields of a class that describes how many cases are drawn, and no single one."""
 
 ONE_OP = {
     "gpuemu.toml": """\
@@ -162,7 +164,8 @@ def case_classes(tree: ast.AST) -> Iterator[str]:
                 for statement in node.body
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
             }
-            if fields & {"seed", "index"} and len(fields & CASE_FIELDS) > 2 and "op" not in fields:
+            one = fields & {"seed", "index"} and not fields & MANY
+            if one and len(fields & CASE_FIELDS) > 2 and "op" not in fields:
                 yield node.name
 
 
