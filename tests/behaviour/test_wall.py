@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -99,31 +101,46 @@ ALLOWED = {
     "socket_pair": "[s.close() for s in socket.socketpair()]",
     "kill_itself_softly": "libc.kill(os.getpid(), 0) == 0",
 }
-DEEDS = {**REFUSED, **ALLOWED}
+OPS = {
+    "refused": REFUSED,
+    "allowed": ALLOWED,
+    "nothing": {},
+    "pipe": {},
+}
+"""Ops, and the deeds that each tries in its only case; the last two lend their references."""
 
 
-def does(name: str, deed: str) -> Op:
-    more = 'shared = ["refs/pipe.py"]' if name == "shared_reference" else ""
+def does(name: str, deeds: dict[str, str]) -> Op:
+    """An op that writes down which of its deeds were done."""
+    tries = ", ".join(f"{deed!r}: tried(lambda: {text})" for deed, text in deeds.items())
+    body = f"(ROOT / 'out' / {name!r}).write_text(repr(done))\nreturn x * 2"
+    more = 'shared = ["refs/pipe.py"]' if name == "allowed" else ""
     return Op(
-        op="return x * (2 if done else 3)",
+        op=body,
         schema=SCHEMA,
-        head=f"{HEAD}\ndone = tried(lambda: {deed})\n",
-        keys=f"timeout = 20\n{more}",
+        head=f"{HEAD}\ndone = {{{tries}}}\n",
+        keys=f"timeout = 60\n{more}",
     )
 
 
+@dataclass(frozen=True)
+class Tried:
+    ran: Ran
+    done: dict[str, bool]
+
+
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     return once(tmp_path_factory, "wall", try_all)
 
 
-def try_all(folder: Path) -> Ran:
+def try_all(folder: Path) -> Tried:
     table = (
         '[sandbox]\nhidden = ["hidden.txt", "vault"]\nwritable = ["out"]\napart = ["rivals/*.py"]\n'
     )
     mini = make_ops(
         folder,
-        {name: does(name, deed) for name, deed in DEEDS.items()},
+        {name: does(name, deeds) for name, deeds in OPS.items()},
         'cases = 1\ntolerance = "table"',
         table,
     )
@@ -137,11 +154,11 @@ def try_all(folder: Path) -> Ran:
     ):
         mini.write(name, "secret")
     mini.write("plain.txt", "plain")
-    for n, name in enumerate(COPIES):
-        mini.write(f"refs/{name.replace('REF', f'copy_{n}.py')}", "")
+    for name in COPIES:
+        mini.write(f"refs/{name.replace('REF', 'refused.py')}", "")
     donor, bare = folder.parent / "donor", folder.parent / "bare.git"
     for place in (donor / ".git/objects/pack/p", bare / "objects/pack/p", bare / "HEAD",
-                  donor / "made/refs/donors_tree.py"):  # fmt: skip
+                  donor / "made/refs/refused.py"):  # fmt: skip
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("")
     git = folder.parent / ".git"
@@ -149,7 +166,7 @@ def try_all(folder: Path) -> Ran:
     (git / "objects/info/alternates").write_text(f"{donor}/.git/objects\n")
     (git / "config").write_text(f'[remote "origin"]\n\turl = {bare}\n')
     for name in ("refs/nothing.py.orig", ".history/refs/r.py", "refs/.idea/shelf/r.patch",
-                 "refs/read_like_a_copy_fast.py"):  # fmt: skip
+                 "refs/allowed_fast.py"):  # fmt: skip
         mini.write(name, "")
     mini.write("refs/__init__.py", "from refs import nothing\nF = nothing.reference\n")
     mini.write("refs/common.py", "HERE = 1\n")
@@ -160,7 +177,10 @@ def try_all(folder: Path) -> Ran:
         mini.write("port", str(tcp.getsockname()[1]))
         mini.write("named", path)
         report = mini.run(code=None)
-    return Ran(mini, report, {r["op"]: [r] for r in report["results"]})
+    done: dict[str, bool] = {}
+    for name in OPS:
+        done.update(ast.literal_eval((mini.root / "out" / name).read_text()))
+    return Tried(Ran(mini, report, {r["op"]: [r] for r in report["results"]}), done)
 
 
 def fenced(ran: Ran) -> bool:
@@ -170,21 +190,25 @@ def fenced(ran: Ran) -> bool:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_deed_is_refused(ran: Ran, name: str) -> None:
-    if not fenced(ran):
+def test_a_deed_is_refused(tried: Tried, name: str) -> None:
+    if not fenced(tried.ran):
         pytest.skip("no fence here")
-    assert ran.results[name][0]["verdict"] in ("failed", "error"), DEEDS[name]
+    assert not tried.done[name], REFUSED[name]
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_is_its_right_is_not_refused(ran: Ran, name: str) -> None:
-    assert ran.results[name][0]["verdict"] == "passed", DEEDS[name]
+def test_what_is_its_right_is_not_refused(tried: Tried, name: str) -> None:
+    assert tried.done[name], ALLOWED[name]
 
 
-def test_nothing_was_done(ran: Ran) -> None:
-    root: Path = ran.mini.root
+def test_who_keeps_to_its_right_passes(tried: Tried) -> None:
+    assert tried.ran.results["allowed"][0]["verdict"] == "passed"
+
+
+def test_nothing_was_done(tried: Tried) -> None:
+    root: Path = tried.ran.mini.root
     assert (root / "out/x").exists()
-    if fenced(ran):
+    if fenced(tried.ran):
         assert (root / "spare").exists() and not (root / "mine").exists()
         assert (root / "gpuemu.toml").read_text().startswith("[project]")
 
