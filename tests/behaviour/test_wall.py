@@ -143,6 +143,7 @@ def try_all(folder: Path) -> Tried:
         {name: does(name, deeds) for name, deeds in OPS.items()},
         'cases = 1\ntolerance = "table"',
         table,
+        own=True,
     )
     for name in (
         "hidden.txt",
