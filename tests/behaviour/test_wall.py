@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import socket
 import sys
 import tempfile
@@ -56,12 +57,19 @@ REFUSED = {
     "unlink": "not libc.unlink(os.fsencode(str(ROOT / 'spare')))",
     "link": "not libc.link(os.fsencode(str(ROOT / 'spare')), os.fsencode(scratch + '/l'))",
     "read_by_link": "[os.symlink(REF, scratch + '/s'), opens(scratch + '/s')][1]",
+    "read_bytecode": "opens(REF.parent / '__pycache__' / 'refused.cpython-311.pyc')",
+    "read_other_name": "opens(ROOT / 'innocent.py')",
+    "read_by_link_there": "opens(ROOT / 'leads_there.py')",
     "read_cache": "any(opens(p) for p in (ROOT / '.gpuemu-cache').rglob('*') if p.is_file())",
     "edit_cache": "makes(ROOT / '.gpuemu-cache' / 'mine')",
     "read_hidden": "opens(ROOT / 'hidden.txt')",
     "read_hidden_folder": "opens(ROOT / 'vault' / 'a')",
     "edit_numpy": "opens(np.__file__, os.O_WRONLY)",
     "read_ssh_key": "opens(ROOT / 'home' / '.ssh' / 'id_rsa')",
+    "read_cloud_key": "opens(ROOT / 'home' / '.aws' / 'credentials')",
+    "read_token": "opens(ROOT / 'home' / '.config' / 'gh' / 'hosts.yml')",
+    "read_device": "any(opens(p) for p in Path('/dev').iterdir() if p.is_block_device())"
+    " or opens('/dev/kmsg') or opens('/dev/mem')",
     "read_rival": "opens(ROOT / 'rivals' / 'other.py')",
     "others_reference": "opens(ROOT / 'refs' / 'nothing.py')",
     "others_reference_by_import": "__import__('refs.nothing').nothing.reference.__name__",
@@ -70,6 +78,7 @@ REFUSED = {
         for n, name in enumerate(COPIES)
     },
     "others_copy": "opens(ROOT / 'refs' / 'nothing.py.orig')",
+    "worktrees_object": "opens(ROOT.parent / 'main/.git/objects/ab/cd')",
     "donors_object": "opens(ROOT.parent / 'donor/.git/objects/pack/p')",
     "donors_tree": "opens(ROOT.parent / 'donor/made/refs' / REF.name)",
     "clones_object": "opens(ROOT.parent / 'bare.git/objects/pack/p')",
@@ -88,6 +97,8 @@ ALLOWED = {
     "read_itself": "opens(__file__)",
     "read_plain": "opens(ROOT / 'plain.txt')",
     "read_numpy": "opens(np.__file__)",
+    "read_home": "opens(ROOT / 'home' / 'plain') and opens(ROOT / 'home' / '.config' / 'other')",
+    "read_null": "opens('/dev/null') and opens('/dev/urandom')",
     "shared_reference": "opens(ROOT / 'refs' / 'pipe.py')",
     "read_other_op": "opens(ROOT / 'ops' / 'nothing.py')",
     "read_like_a_copy": "opens(str(REF.parent / REF.stem) + '_fast.py')",
@@ -150,6 +161,10 @@ def try_all(folder: Path) -> Tried:
         "vault/a",
         "spare",
         "home/.ssh/id_rsa",
+        "home/.aws/credentials",
+        "home/.config/gh/hosts.yml",
+        "home/.config/other",
+        "home/plain",
         "rivals/other.py",
         "out/kept",
     ):
@@ -162,8 +177,17 @@ def try_all(folder: Path) -> Tried:
                   donor / "made/refs/refused.py"):  # fmt: skip
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("")
-    git = folder.parent / ".git"
+    git = folder.parent / "main/.git"  # of which a worktree holds the workspace
     (git / "objects/info").mkdir(parents=True)
+    (git / "objects/ab").mkdir()
+    (git / "objects/ab/cd").write_text("")
+    (git / "worktrees/w").mkdir(parents=True)
+    (git / "worktrees/w/commondir").write_text("../..\n")
+    (git / "worktrees/w/HEAD").write_text("ref: refs/heads/main\n")
+    (folder.parent / ".git").write_text(f"gitdir: {git}/worktrees/w\n")
+    mini.write("refs/__pycache__/refused.cpython-311.pyc", "")
+    os.link(folder / "refs/refused.py", folder / "innocent.py")
+    (folder / "leads_there.py").symlink_to("refs/refused.py")
     (git / "objects/info/alternates").write_text(f"{donor}/.git/objects\n")
     (git / "config").write_text(f'[remote "origin"]\n\turl = {bare}\n')
     for name in ("refs/nothing.py.orig", ".history/refs/r.py", "refs/.idea/shelf/r.patch",
