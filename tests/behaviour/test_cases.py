@@ -90,6 +90,7 @@ ROW = "N = { min = 1, max = 40 }"
 PACKS = "N = [1, 4], T = { min = 4, max = 60 }"
 TO_T = '{ dims = ["N"], dtype = "int32", kind = "%s", to = "T" }'
 SMALL = '{ dims = ["N"], dtype = "int32", range = [0, 20] }'
+REAL = '{ dims = ["N"], range = [0, 20] }'
 SOME_T = 'dims = { V = [1, 257], N = { min = 1, max = 70 } }\ninputs.t = ["V", 8]\n'
 OF_T = 'inputs.x = { dims = ["N"], dtype = "int64", kind = "indices", of = "t"%s }'
 SQUARE = "dims = { N = { min = 1, max = 20 } }\ninputs.x = { dims = ['N', 'N'], kind = '%s' }"
@@ -122,7 +123,9 @@ ROWS = {
     "range_below": one('dtype = "int64", range = ["-(N//2)", "N//2"]', "abs(x).max() <= len(x)//2"),
     "float_range": one("range = [-0.5, 0.25]", "x.min() >= -0.5 and x.max() <= 0.25", cases=24),
     "open_range": one("range = [0, inf]", "not (x < 0).any()", cases=24),
-    "nonfinite": one("range = [-1, 1], nonfinite = true", cases=24),
+    "nonfinite": one("range = [-1, 1], nonfinite = true",
+                     "not (abs(x[np.isfinite(x)]) > 1).any()",
+                     some={"nan": "np.isnan(x).any()", "inf": "np.isinf(x).any()"}),
     "special": one("nonfinite = true", some={
         "nan": "np.isnan(x).any()", "inf": "np.isposinf(x).any()",
         "minus_inf": "np.isneginf(x).any()", "minus_zero": "((x == 0) & np.signbit(x)).any()",
@@ -195,6 +198,14 @@ ROWS = {
                  'constraints = ["x <= y"]', "(x <= y).all()", {"equal": "(x == y).any()"}, "x, y"),
     "strictly": two(ROW, SMALL, SMALL.replace("[0", "[1"), "(x < y).all()",
                     'constraints = ["x < y"]'),
+    "at_least": two(ROW, REAL, REAL, "(x >= y).all()", 'constraints = ["x >= y"]'),
+    "above": two(ROW, REAL, REAL.replace("20", "19"), "(x > y).all()", 'constraints = ["x > y"]'),
+    "equal": two(ROW, SMALL, SMALL, "(x == y).all()", 'constraints = ["x == y"]'),
+    "unequal": two(ROW, SMALL, SMALL, "(x != y).all()", 'constraints = ["x != y"]'),
+    "difference": two(f"{ROW}, R = {{ min = 1, max = 9 }}", '["R"]', '["N-R"]', "len(y) >= 0"),
+    "bounded_parts": two("N = [4], T = [5]", TO_T.replace('"T" }', '"T", range = [1, "T"] }')
+                         % "lengths", '["T"]', "x.sum() == 11 and x.min() >= 1 and x.max() <= 5",
+                         'constraints = ["x.sum() == 2*N+3"]', "x, t"),
     # Scalars, optional inputs, groups
     "scalars": Row(f"dims = {{ {ROW} }}\n"
                    'inputs.x = ["N"]\nscalars = { eps = [0.5, 2.0], on = [false, true], '
