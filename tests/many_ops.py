@@ -65,30 +65,44 @@ class Ran:
             assert any(words in line for line in said), (words, said)
 
 
+def function(name: str, takes: str, body: str) -> str:
+    lines = dedent(body).strip("\n").replace("\n", "\n    ")
+    return f"def {name}({takes}):\n    {lines}\n"
+
+
 def make_ops(
     folder: Path,
     ops: dict[str, Op],
     validation: str = "",
     more: str = "",
     files: dict[str, str] | None = None,
+    *,
+    own: bool = False,
 ) -> Mini:
-    """Write a workspace of the ops: one file for each, one for each reference."""
+    """Write a workspace of the ops: one file for each, and one for each text of a reference.
+
+    Ops with the same reference share its outputs and its process, unless each has its ``own``.
+    """
     mini = Mini(folder)
+    references: dict[tuple[str, str], str] = {}
     for path, text in (files or {}).items():
         mini.write(path, text)
     tables = []
     for name, op in ops.items():
-        for place, function, body in (("ops", "op", op.op), ("refs", "reference", op.reference)):
-            lines = dedent(body).strip("\n").replace("\n", "\n    ")
-            head = f"import numpy as np  # {name}\n" + dedent(op.head) * (place == "ops")
-            text = f"{head}\n\ndef {function}({op.takes}):\n    {lines}\n"
-            mini.write(f"{place}/{name}.py", op.text if op.text and place == "ops" else text)
+        head = f"import numpy as np  # {name}\n{dedent(op.head)}"
+        mini.write(f"ops/{name}.py", op.text or f"{head}\n\n{function('op', op.takes, op.op)}")
+        key = name if own else op.takes, op.reference
+        if key not in references:
+            references[key] = name
+            text = function("reference", op.takes, op.reference)
+            mini.write(f"refs/{name}.py", f"import numpy as np\n\n\n{text}")
         program = f"ops/{name}.py:op"
         if op.script:
             program = f"ops/{name}_script.py"
             mini.write(program, op.script)
         tables.append(
-            f'[[ops]]\nname = "{name}"\nop = "{program}"\nreference = "refs/{name}.py:reference"\n'
+            f'[[ops]]\nname = "{name}"\nop = "{program}"\n'
+            f'reference = "refs/{references[key]}.py:reference"\n'
             f"{dedent(op.keys).strip()}\n[ops.schema]\n{dedent(op.schema).strip()}\n"
         )
     given = dedent(validation).strip() or "cases = 4"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm import warm_command
 
 from gpuemu_flow.client import Client
 from gpuemu_flow.services.daemon.control import running, stop_daemon
@@ -50,11 +51,11 @@ class Place:
         )  # fmt: skip
 
     def run(self, *arguments: str, code: int = 0, group: str = "daemon") -> str:
-        process = self.popen(*arguments, group=group)
-        out, err = process.communicate(timeout=600)
-        assert process.returncode == code, out + err
-        assert "Traceback" not in err
-        return out + err
+        words = (*([group] if group else []), *arguments)
+        done = warm_command(words, self.root, self.environ)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
 
     def pid(self) -> int:
         found = running(self.root, self.environ)

@@ -71,7 +71,13 @@ def test_what_is_written_is_a_valid_workspace(empty: Mini, framework: str) -> No
         compile((empty.root / path).read_bytes(), path, "exec")
 
 
-@pytest.mark.parametrize("framework", NEEDS)
+SLOW = ("pytorch", "jax", "tensorflow", "triton", "cuda")
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param(f, marks=pytest.mark.ci) if f in SLOW else f for f in NEEDS],
+)
 def test_it_passes_at_once_and_a_bug_does_not(empty: Mini, framework: str) -> None:
     if lacks(framework):
         pytest.skip(f"not installed: {', '.join(lacks(framework))}")

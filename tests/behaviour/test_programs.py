@@ -78,6 +78,19 @@ OPS = {
         verdict="error",
         says=("nothing_of_this_name", ".py:1"),
     ),
+    "raises_at_import": Op(
+        text="x = 1\nraise RuntimeError('at import')\n",
+        verdict="error",
+        says=("op-not-loadable", "at import", ".py:2"),
+    ),
+    "no_callable": Op(text="op = 1\n", verdict="error", says=("op-not-loadable",)),
+    "exits_at_import": Op(
+        text="raise SystemExit(4)\n", verdict="error", says=("op-exit-code", ".py:1")
+    ),
+    "crashes_at_import": Op(
+        text="import os; os.abort()\n", verdict="error", says=("op-crashed", "SIGABRT")
+    ),
+    "null_byte": Op(text="x = '\0'\n", verdict="error", says=("op-not-loadable",)),
     "syntax": Op(text="def op(x): return (x\n", verdict="error", says=("SyntaxError",)),
     "returns_view": Op(op="return np.repeat(x * 2, 2)[::2]"),
     "returns_fortran": Op(op="return np.asfortranarray(x * 2)", schema=MATRIX),

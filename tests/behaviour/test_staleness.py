@@ -321,7 +321,7 @@ def make(folder: Path) -> Mini:
         for name, way in WAYS.items()
     }  # fmt: skip
     files = {path: text for way in WAYS.values() for path, text in way.files.items()}
-    return make_ops(folder, ops, 'cases = 2\ntolerance = "table"', files=files)
+    return make_ops(folder, ops, 'cases = 2\ntolerance = "table"', files=files, own=True)
 
 
 def test_the_first_run_runs_all_and_passes(told: Told) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -54,12 +57,19 @@ REFUSED = {
     "unlink": "not libc.unlink(os.fsencode(str(ROOT / 'spare')))",
     "link": "not libc.link(os.fsencode(str(ROOT / 'spare')), os.fsencode(scratch + '/l'))",
     "read_by_link": "[os.symlink(REF, scratch + '/s'), opens(scratch + '/s')][1]",
+    "read_bytecode": "opens(REF.parent / '__pycache__' / 'refused.cpython-311.pyc')",
+    "read_other_name": "opens(ROOT / 'innocent.py')",
+    "read_by_link_there": "opens(ROOT / 'leads_there.py')",
     "read_cache": "any(opens(p) for p in (ROOT / '.gpuemu-cache').rglob('*') if p.is_file())",
     "edit_cache": "makes(ROOT / '.gpuemu-cache' / 'mine')",
     "read_hidden": "opens(ROOT / 'hidden.txt')",
     "read_hidden_folder": "opens(ROOT / 'vault' / 'a')",
     "edit_numpy": "opens(np.__file__, os.O_WRONLY)",
     "read_ssh_key": "opens(ROOT / 'home' / '.ssh' / 'id_rsa')",
+    "read_cloud_key": "opens(ROOT / 'home' / '.aws' / 'credentials')",
+    "read_token": "opens(ROOT / 'home' / '.config' / 'gh' / 'hosts.yml')",
+    "read_device": "any(opens(p) for p in Path('/dev').iterdir() if p.is_block_device())"
+    " or opens('/dev/kmsg') or opens('/dev/mem')",
     "read_rival": "opens(ROOT / 'rivals' / 'other.py')",
     "others_reference": "opens(ROOT / 'refs' / 'nothing.py')",
     "others_reference_by_import": "__import__('refs.nothing').nothing.reference.__name__",
@@ -68,6 +78,7 @@ REFUSED = {
         for n, name in enumerate(COPIES)
     },
     "others_copy": "opens(ROOT / 'refs' / 'nothing.py.orig')",
+    "worktrees_object": "opens(ROOT.parent / 'main/.git/objects/ab/cd')",
     "donors_object": "opens(ROOT.parent / 'donor/.git/objects/pack/p')",
     "donors_tree": "opens(ROOT.parent / 'donor/made/refs' / REF.name)",
     "clones_object": "opens(ROOT.parent / 'bare.git/objects/pack/p')",
@@ -86,6 +97,8 @@ ALLOWED = {
     "read_itself": "opens(__file__)",
     "read_plain": "opens(ROOT / 'plain.txt')",
     "read_numpy": "opens(np.__file__)",
+    "read_home": "opens(ROOT / 'home' / 'plain') and opens(ROOT / 'home' / '.config' / 'other')",
+    "read_null": "opens('/dev/null') and opens('/dev/urandom')",
     "shared_reference": "opens(ROOT / 'refs' / 'pipe.py')",
     "read_other_op": "opens(ROOT / 'ops' / 'nothing.py')",
     "read_like_a_copy": "opens(str(REF.parent / REF.stem) + '_fast.py')",
@@ -99,57 +112,86 @@ ALLOWED = {
     "socket_pair": "[s.close() for s in socket.socketpair()]",
     "kill_itself_softly": "libc.kill(os.getpid(), 0) == 0",
 }
-DEEDS = {**REFUSED, **ALLOWED}
+OPS = {
+    "refused": REFUSED,
+    "allowed": ALLOWED,
+    "nothing": {},
+    "pipe": {},
+}
+"""Ops, and the deeds that each tries in its only case; the last two lend their references."""
 
 
-def does(name: str, deed: str) -> Op:
-    more = 'shared = ["refs/pipe.py"]' if name == "shared_reference" else ""
+def does(name: str, deeds: dict[str, str]) -> Op:
+    """An op that writes down which of its deeds were done."""
+    tries = ", ".join(f"{deed!r}: tried(lambda: {text})" for deed, text in deeds.items())
+    body = f"(ROOT / 'out' / {name!r}).write_text(repr(done))\nreturn x * 2"
+    more = 'shared = ["refs/pipe.py"]' if name == "allowed" else ""
     return Op(
-        op="return x * (2 if done else 3)",
+        op=body,
         schema=SCHEMA,
-        head=f"{HEAD}\ndone = tried(lambda: {deed})\n",
-        keys=f"timeout = 20\n{more}",
+        head=f"{HEAD}\ndone = {{{tries}}}\n",
+        keys=f"timeout = 60\n{more}",
     )
 
 
+@dataclass(frozen=True)
+class Tried:
+    ran: Ran
+    done: dict[str, bool]
+
+
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     return once(tmp_path_factory, "wall", try_all)
 
 
-def try_all(folder: Path) -> Ran:
+def try_all(folder: Path) -> Tried:
     table = (
         '[sandbox]\nhidden = ["hidden.txt", "vault"]\nwritable = ["out"]\napart = ["rivals/*.py"]\n'
     )
     mini = make_ops(
         folder,
-        {name: does(name, deed) for name, deed in DEEDS.items()},
+        {name: does(name, deeds) for name, deeds in OPS.items()},
         'cases = 1\ntolerance = "table"',
         table,
+        own=True,
     )
     for name in (
         "hidden.txt",
         "vault/a",
         "spare",
         "home/.ssh/id_rsa",
+        "home/.aws/credentials",
+        "home/.config/gh/hosts.yml",
+        "home/.config/other",
+        "home/plain",
         "rivals/other.py",
         "out/kept",
     ):
         mini.write(name, "secret")
     mini.write("plain.txt", "plain")
-    for n, name in enumerate(COPIES):
-        mini.write(f"refs/{name.replace('REF', f'copy_{n}.py')}", "")
+    for name in COPIES:
+        mini.write(f"refs/{name.replace('REF', 'refused.py')}", "")
     donor, bare = folder.parent / "donor", folder.parent / "bare.git"
     for place in (donor / ".git/objects/pack/p", bare / "objects/pack/p", bare / "HEAD",
-                  donor / "made/refs/donors_tree.py"):  # fmt: skip
+                  donor / "made/refs/refused.py"):  # fmt: skip
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("")
-    git = folder.parent / ".git"
+    git = folder.parent / "main/.git"  # of which a worktree holds the workspace
     (git / "objects/info").mkdir(parents=True)
+    (git / "objects/ab").mkdir()
+    (git / "objects/ab/cd").write_text("")
+    (git / "worktrees/w").mkdir(parents=True)
+    (git / "worktrees/w/commondir").write_text("../..\n")
+    (git / "worktrees/w/HEAD").write_text("ref: refs/heads/main\n")
+    (folder.parent / ".git").write_text(f"gitdir: {git}/worktrees/w\n")
+    mini.write("refs/__pycache__/refused.cpython-311.pyc", "")
+    os.link(folder / "refs/refused.py", folder / "innocent.py")
+    (folder / "leads_there.py").symlink_to("refs/refused.py")
     (git / "objects/info/alternates").write_text(f"{donor}/.git/objects\n")
     (git / "config").write_text(f'[remote "origin"]\n\turl = {bare}\n')
     for name in ("refs/nothing.py.orig", ".history/refs/r.py", "refs/.idea/shelf/r.patch",
-                 "refs/read_like_a_copy_fast.py"):  # fmt: skip
+                 "refs/allowed_fast.py"):  # fmt: skip
         mini.write(name, "")
     mini.write("refs/__init__.py", "from refs import nothing\nF = nothing.reference\n")
     mini.write("refs/common.py", "HERE = 1\n")
@@ -160,7 +202,10 @@ def try_all(folder: Path) -> Ran:
         mini.write("port", str(tcp.getsockname()[1]))
         mini.write("named", path)
         report = mini.run(code=None)
-    return Ran(mini, report, {r["op"]: [r] for r in report["results"]})
+    done: dict[str, bool] = {}
+    for name in OPS:
+        done.update(ast.literal_eval((mini.root / "out" / name).read_text()))
+    return Tried(Ran(mini, report, {r["op"]: [r] for r in report["results"]}), done)
 
 
 def fenced(ran: Ran) -> bool:
@@ -170,21 +215,25 @@ def fenced(ran: Ran) -> bool:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_deed_is_refused(ran: Ran, name: str) -> None:
-    if not fenced(ran):
+def test_a_deed_is_refused(tried: Tried, name: str) -> None:
+    if not fenced(tried.ran):
         pytest.skip("no fence here")
-    assert ran.results[name][0]["verdict"] in ("failed", "error"), DEEDS[name]
+    assert not tried.done[name], REFUSED[name]
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_is_its_right_is_not_refused(ran: Ran, name: str) -> None:
-    assert ran.results[name][0]["verdict"] == "passed", DEEDS[name]
+def test_what_is_its_right_is_not_refused(tried: Tried, name: str) -> None:
+    assert tried.done[name], ALLOWED[name]
 
 
-def test_nothing_was_done(ran: Ran) -> None:
-    root: Path = ran.mini.root
+def test_who_keeps_to_its_right_passes(tried: Tried) -> None:
+    assert tried.ran.results["allowed"][0]["verdict"] == "passed"
+
+
+def test_nothing_was_done(tried: Tried) -> None:
+    root: Path = tried.ran.mini.root
     assert (root / "out/x").exists()
-    if fenced(ran):
+    if fenced(tried.ran):
         assert (root / "spare").exists() and not (root / "mine").exists()
         assert (root / "gpuemu.toml").read_text().startswith("[project]")
 

@@ -17,7 +17,7 @@ name = "exported"
 
 [validation]
 dtypes = ["float32"]
-cases = 16
+cases = 8
 seed = 42
 cause_budget = 0
 

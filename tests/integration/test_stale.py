@@ -242,6 +242,10 @@ MODULES = {
         "import sys\nsys.path.insert(0, 'im24')\nimport im24fac\nv = im24fac.F",
         relinks("im24", "im24b"), links={"im24": "im24a"},
         files={"im24a/im24fac.py": "F = 3", "im24b/im24fac.py": "F = 4"}),
+    "runpy": Way("import runpy\nv = runpy.run_path('im25/x.py')['F']",
+                 puts("im25/x.py", "F = 4"), files={"im25/x.py": "F = 3"}),
+    "namespace package": Way("import im26.inner\nv = im26.inner.F",
+                             puts("im26/inner.py", "F = 4"), files={"im26/inner.py": "F = 3"}),
     "compiled extension": Way(
         "import cext\nv = cext.f()", lambda m: extension(m, 4), needs="gcc"),
     "library that a library links": Way(
@@ -332,6 +336,10 @@ DATA = {
         "import os\nv = 3 + sum(e.is_symlink() for e in os.scandir('da21'))",
         relinks("da21/v", "../da21x"),
         files={"da21/v": "x", "da21x": "x"}),
+    "program started by posix_spawn": Way(
+        "import os\nr, w = os.pipe()\nos.waitpid(os.posix_spawnp('cat', ['cat', 'da24'], "
+        "os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, w, 1)]), 0)\nv = os.read(r, 1)",
+        puts("da24"), files={"da24": "3"}),
     **{f"file found by {call}": Way(
         f"import os\nv = 3\ntry:\n    os.{call}\nexcept FileNotFoundError:\n    v = 4\n"
         "except OSError:\n    pass",

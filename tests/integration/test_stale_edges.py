@@ -145,6 +145,7 @@ main()
 
 
 @pytest.mark.skipif(not notices.CALLS, reason="this system gives no notices")
+@pytest.mark.ci
 def test_where_nothing_is_seen_imports_and_depends_count_and_one_warning_says_so(
     mini: Mini,
 ) -> None:

@@ -291,6 +291,7 @@ def test_damaged_sets_are_refused(root: Path) -> None:
             ObservedSets.from_json({**data, **damage})
 
 
+@pytest.mark.ci
 def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
     """A module that is forgotten would let a mended judge answer with its old verdicts."""
     files = source_files()

@@ -14,6 +14,7 @@ DOCUMENT = ROOT.parent / "docs" / "errors.md"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 _ROW = re.compile(r"^\| `([^`]*)` \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
+pytestmark = pytest.mark.ci
 Tree = dict[str, ast.Module]
 
 
@@ -135,7 +136,6 @@ def test_each_is_documented_once_with_cause_and_mend(
     assert len(table_lines) == len(names), "a row has another form than | `slug` | cause | mend |"
 
 
-@pytest.mark.ci
 def test_slugs_are_literals(trees: Tree) -> None:
     """A slug put together at run time could not be found, here or by a user."""
     known = reporters(trees)
@@ -149,7 +149,6 @@ def test_slugs_are_literals(trees: Tree) -> None:
     assert built == []
 
 
-@pytest.mark.ci
 def test_slugs_have_one_form(trees: Tree) -> None:
     for module, tree in trees.items():
         for node in every_node(tree):

@@ -105,6 +105,9 @@ def foreign(imports: list[Import]) -> list[str]:
     ]
 
 
+pytestmark = pytest.mark.ci
+
+
 @pytest.fixture(scope="module")
 def imports() -> list[Import]:
     found = read_imports(source_files())
