@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +12,7 @@ from gpuemu_flow.emulator.blocks import defined_and_used
 from gpuemu_flow.emulator.clusters import cluster_numbers, ranks, size_of
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.polling import ORDERS_NOTHING, RELEASES, is_strong
-from gpuemu_flow.emulator.races import smallest_access
+from gpuemu_flow.emulator.races import Trace, smallest_access
 from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import KernelLaunch, State
 from gpuemu_flow.emulator.types import Array
@@ -37,22 +38,6 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
     return keep
 
 
-class BlockTrace:
-    """For each cell, the block (counted from 1), time and step of the last access of one kind."""
-
-    def __init__(self, cells: int, *, strong: bool = False) -> None:
-        self.strong = strong
-        self.block: Array = np.zeros(cells, np.int32)
-        self.when: Array = np.zeros(cells, np.int32)
-        self.step: Array = np.zeros(cells, np.int32)
-
-    def record(self, cells: Array, me: Array, now: int, step: int) -> None:
-        """Record accesses to some cells; each replaces the recorded access to its cell."""
-        self.block[cells] = me
-        self.when[cells] = now
-        self.step[cells] = step
-
-
 class GlobalRaces:
     """Races on global memory, over all batches of a launch.
 
@@ -68,26 +53,30 @@ class GlobalRaces:
         self._grain = smallest_access(launch.program)
         cells = len(launch.arena.data) // self._grain + 64
         self._time = 1
-        self._written = BlockTrace(cells)
+        self._written = Trace(cells)
         # Two readers of each cell: a later writer is a different block than at least one of them.
-        self._reads = [BlockTrace(cells) for _ in range(2)]
+        self._reads = [Trace(cells) for _ in range(2)]
         # Strong accesses, which may meet atomics and other strong accesses at any time.
-        self._strong_written = BlockTrace(cells, strong=True)
-        self._strong_before = BlockTrace(cells, strong=True)
-        self._strong_reads = [BlockTrace(cells, strong=True) for _ in range(2)]
-        steps = launch.program.steps
-        flows = map(defined_and_used, steps)
-        read = {n for defined, used in flows for n in used if n not in defined}
-        self._returning: Array = np.array(
-            [s.opcode.base == "atom" and bool(read.intersection(defined_and_used(s)[0]))
-             for s in steps]
-        )  # fmt: skip
+        self._strong_written = Trace(cells, strong=True)
+        self._strong_before = Trace(cells, strong=True)
+        self._strong_reads = [Trace(cells, strong=True) for _ in range(2)]
         self._met_strong = False
         self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
         members = size_of(launch.cluster)
         self._clusters = ClusterOrder(launch, members) if members > 1 else None
+
+    @cached_property
+    def _returning(self) -> Array:
+        """Mark the steps that are atomics whose result is used."""
+        steps = self._launch.program.steps
+        flows = map(defined_and_used, steps)
+        read = {n for defined, used in flows for n in used if n not in defined}
+        return np.array(
+            [s.opcode.base == "atom" and bool(read.intersection(defined_and_used(s)[0]))
+             for s in steps]
+        )  # fmt: skip
 
     def _blocks(self, state: State, mask: Array | None) -> Array:
         numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
@@ -197,7 +186,7 @@ class GlobalRaces:
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
             for trace, verb in others:
-                other = trace.block[cells]
+                other = trace.who[cells]
                 bad = (other > 0) & (other != me)
                 if bad.any():
                     bad &= ~self._ordered(other, trace.when[cells], me)
@@ -211,19 +200,17 @@ class GlobalRaces:
                 mine.record(cells, me, self._time, step)
             else:
                 self._record_read(cells, me, step, strong)
-            collided |= write and bool((mine.block[cells] != me).any())
+            collided |= write and bool((mine.who[cells] != me).any())
         return collided
 
-    def _record_two(
-        self, last: BlockTrace, before: BlockTrace, cells: Array, me: Array, step: int
-    ) -> None:
+    def _record_two(self, last: Trace, before: Trace, cells: Array, me: Array, step: int) -> None:
         """Record strong writes: each cell's last one, and the last one by another block."""
-        moved = (last.block[cells] != me) & (last.block[cells] > 0)
+        moved = (last.who[cells] != me) & (last.who[cells] > 0)
         there = cells[moved]
-        before.block[there] = last.block[there]
+        before.who[there] = last.who[there]
         before.when[there], before.step[there] = last.when[there], last.step[there]
         last.record(cells, me, self._time, step)
-        beaten = last.block[cells] != me
+        beaten = last.who[cells] != me
         before.record(cells[beaten], me[beaten], self._time, step)
 
     def _came_last(self, cells: Array, when: Array, me: Array) -> Array:
@@ -232,10 +219,10 @@ class GlobalRaces:
         So the block that an atomic counter names as the last one may reset the counter.
         """
         own = self._strong_written
-        found: Array = (own.block[cells] == me) & (own.when[cells] >= when)
+        found: Array = (own.who[cells] == me) & (own.when[cells] >= when)
         return found & self._returning[own.step[cells]]
 
-    def _conflicting(self, write: bool, strong: bool) -> list[tuple[BlockTrace, str]]:
+    def _conflicting(self, write: bool, strong: bool) -> list[tuple[Trace, str]]:
         """List the traces of earlier accesses that can conflict with a new access.
 
         Each trace is paired with the kind of its accesses: ``written`` or ``read``.
@@ -247,17 +234,17 @@ class GlobalRaces:
         if write:
             reads = [*self._reads, *(self._strong_reads if alike else ())]
             found += [(trace, "read") for trace in reads]
-        return found
+        return [pair for pair in found if pair[0].used]
 
     def _record_read(self, cells: Array, me: Array, step: int, strong: bool) -> None:
         first, second = self._strong_reads if strong else self._reads
-        reader = first.block[cells]
+        reader = first.who[cells]
         taken = (reader > 0) & (reader != me)
         if taken.any():
             taken &= ~self._ordered(reader, first.when[cells], me)
         first.record(cells[~taken], me[~taken], self._time, step)
         second.record(cells[taken], me[taken], self._time, step)
-        beaten = first.block[cells] != me
+        beaten = first.who[cells] != me
         second.record(cells[beaten], me[beaten], self._time, step)
 
     def collide(self, state: State, lanes: ActiveLanes, lost: Array, step: int) -> None:
@@ -270,7 +257,7 @@ class GlobalRaces:
         strong = is_strong(self._launch.program.steps[step])
         trace = self._strong_written if strong else self._written
         self._report(
-            state, trace.block[cells] != me, numbers[lost], trace, step,
+            state, trace.who[cells] != me, numbers[lost], trace, step,
             lanes.offsets.astype(np.int64)[lost], cells, True, "written",
         )  # fmt: skip
 
@@ -282,7 +269,7 @@ class GlobalRaces:
         return found
 
     def _report(
-        self, state: State, bad: Array, numbers: Array, trace: BlockTrace, step: int,
+        self, state: State, bad: Array, numbers: Array, trace: Trace, step: int,
         offsets: Array, cells: Array, write: bool, verb: str,
     ) -> None:  # fmt: skip
         if not bad.any():
@@ -292,7 +279,7 @@ class GlobalRaces:
             "read-after-write" if not write
             else "write-after-write" if verb == "written" else "write-after-read"
         )  # fmt: skip
-        other, there = int(trace.block[cells[first]]), int(trace.step[cells[first]])
+        other, there = int(trace.who[cells[first]]), int(trace.step[cells[first]])
         steps = self._launch.program.steps
         both = is_strong(steps[step]) and is_strong(steps[there])
         x, y, _ = self._launch.grid
@@ -490,16 +477,16 @@ class QuickGlobalRaces(GlobalRaces):
         rows: list[Array | slice] = []
         for k in range(max(1, size // self._grain)):
             cells = slice(low + k, low + k + count) if dense else first + k
-            writer = self._written.block[cells]
+            writer = self._written.who[cells]
             if writer.any() and ((writer > 0) & (writer != me)).any():
                 return False
             rows.append(cells)
-        before = None if dense else [self._written.block[cells] for cells in rows]
+        before = None if dense else [self._written.who[cells] for cells in rows]
         for k, cells in enumerate(rows):
-            self._written.block[cells] = me
-            if before is not None and (self._written.block[cells] != me).any():
+            self._written.who[cells] = me
+            if before is not None and (self._written.who[cells] != me).any():
                 for old, undone in zip(before[: k + 1], rows, strict=False):
-                    self._written.block[undone] = old
+                    self._written.who[undone] = old
                 return False
         self._time += 1
         self._pending.append(_Store(rows, self._time, step))

@@ -66,10 +66,10 @@ class SharedRaces:
         self._signals: dict[int, Array] = {}
         self._keeping: set[int] = set()
         self._size = cells
-        self._written = _Trace(cells)
-        self._reads = (_Trace(cells), _Trace(cells))
+        self._written = Trace(cells)
+        self._reads = (Trace(cells), Trace(cells))
         # Strong accesses, which may meet atomics and other strong accesses at any time.
-        self._strong: tuple[_Trace, tuple[_Trace, _Trace]] | None = None
+        self._strong: tuple[Trace, tuple[Trace, Trace]] | None = None
         self._made_flags: FlagOrder | None = None
         # The place that each lane last read at a step, in kernels whose lanes replicate others.
         self._loaded: dict[int, Array] = {}
@@ -109,7 +109,7 @@ class SharedRaces:
             self._keeping.add(step)
         if strong:
             if self._strong is None:
-                self._strong = (_Trace(self._size), (_Trace(self._size), _Trace(self._size)))
+                self._strong = (Trace(self._size), (Trace(self._size), Trace(self._size)))
             if self._flags.is_useful:
                 # Which flag of global memory orders two threads is not checked, as between blocks.
                 flags = offsets // self._grain
@@ -129,7 +129,7 @@ class SharedRaces:
                 trace.check(self, cells, me, row, warp, step, verb, write, offsets)
             if write:
                 mine = self._strong[0] if strong and self._strong else self._written
-                mine.record(cells, me, now, step)
+                mine.record(cells, me + 1, now, step)
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
 
@@ -164,7 +164,7 @@ class SharedRaces:
             self._made_flags = FlagOrder(self._s.launch.program, cells)
         return self._made_flags
 
-    def _conflicting(self, write: bool, strong: bool) -> list[tuple[_Trace, str]]:
+    def _conflicting(self, write: bool, strong: bool) -> list[tuple[Trace, str]]:
         """List the traces with which an access may conflict, each with a verb for its accesses.
 
         A trace holds the last access of one kind to each cell. The verb is ``written`` or ``read``.
@@ -175,9 +175,9 @@ class SharedRaces:
         if self._strong is not None and not strong:
             found.append((self._strong[0], "written"))
             found += [(trace, "read") for trace in self._strong[1] if write]
-        return found
+        return [pair for pair in found if pair[0].used]
 
-    def all_traces(self) -> list[tuple[_Trace, str]]:
+    def all_traces(self) -> list[tuple[Trace, str]]:
         """List the traces of all kinds of accesses, each with the verb ``written`` or ``read``."""
         return self._conflicting(write=True, strong=False)
 
@@ -206,10 +206,10 @@ class SharedRaces:
         who = first.lane(cells)
         free = (who < 0) | (who == me) | ~self._same_block(cells, me, who)
         free |= ~first.unordered(self, cells, row, warp)
-        first.record(cells[free], me[free], now[free], step)
+        first.record(cells[free], me[free] + 1, now[free], step)
         others = first.lane(cells) != me
         if others.any():
-            second.record(cells[others], me[others], now[others], step)
+            second.record(cells[others], me[others] + 1, now[others], step)
 
     def describe(self, place: int, step: int) -> str:
         """Describe a place that an instruction accesses, as an element of a variable."""
@@ -339,22 +339,41 @@ class SharedRaces:
         return self._clock[row, warp, self._warp[of]]
 
 
-class _Trace:
-    """The last access of one kind to each cell: lane (counted from 1), time and instruction."""
+class Trace:
+    """The last access of one kind to each cell: who made it (counted from 1), when, and the step.
 
-    def __init__(self, cells: int) -> None:
-        self._who: Array = np.zeros(cells, np.int32)
-        self.when: Array = np.zeros(cells, np.int32)
-        self.step: Array = np.zeros(cells, np.int32)
+    Those are lanes here, and blocks in `global_races`. Most launches need few of their traces, and
+    memory for each cell costs time: it comes with the first use.
+    """
 
-    def record(self, cells: Array, me: Array, now: Array, step: int) -> None:
-        self._who[cells] = me + 1
+    who: Array
+    when: Array
+    step: Array
+
+    def __init__(self, cells: int, *, strong: bool = False) -> None:
+        self._cells = cells
+        self.strong = strong
+
+    def __getattr__(self, name: str) -> Array:
+        if name not in ("who", "when", "step"):
+            raise AttributeError(name)
+        self.who, self.when, self.step = np.zeros((3, self._cells), np.int32)
+        return np.asarray(self.__dict__[name])
+
+    @property
+    def used(self) -> bool:
+        """Tell whether an access may be in it."""
+        return "who" in self.__dict__
+
+    def record(self, cells: Array, me: Array, now: Array | int, step: int) -> None:
+        """Record accesses to some cells; each replaces the recorded access to its cell."""
+        self.who[cells] = me
         self.when[cells] = now
         self.step[cells] = step
 
     def lane(self, cells: Array | slice) -> Array:
         """Return the lanes that made the accesses; -1 where there was none."""
-        return np.asarray(self._who[cells] - 1)
+        return np.asarray(self.who[cells] - 1)
 
     def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
         """Mark the accesses that are not ordered after this trace's last access to the

@@ -187,6 +187,14 @@ def test_programs_built_otherwise_are_refused_with_what_to_do(tmp_path: Path) ->
     assert code != 0
     assert "machine code for sm_80 only, no PTX" in report["problems"][0]
     assert "code=compute_" in report["problems"][0]
+    stub, wants = tmp_path / "libnvidia-ml.so.1", tmp_path / "wants"
+    shared = ["-shared", "-Xlinker", "-soname,libnvidia-ml.so.1", "-x", "cu", "/dev/null"]
+    subprocess.run([nvcc.path, *shared, "-o", stub], check=True)
+    flags = ["-cudart", "shared", "-Xlinker", f"--no-as-needed,{stub}"]
+    subprocess.run([nvcc.path, *flags, source, "-o", wants], check=True)
+    stub.unlink()
+    done = CliRunner().invoke(cli, ["exec", str(wants)])
+    assert "needs libnvidia-ml.so.1, which comes with NVIDIA's driver" in str(done.exception)
 
 
 def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

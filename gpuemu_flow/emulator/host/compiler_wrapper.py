@@ -16,6 +16,13 @@ REAL, SLIM, TORCH, HOME = "@REAL@", "@SLIM@", "@TORCH@", "@HOME@"
 NVCC = os.path.basename(sys.argv[0]) == "nvcc"
 _ARCH = re.compile(r"-{1,2}(gencode|generate-code|arch|gpu-architecture|code|gpu-code)\b")
 _NAMED = re.compile(r"\b(?:torch|at)::(\w+)\s*\(")
+_NEEDED = {
+    "CONTEXT": r"Context\b|AT_CUDA_(NVRTC|DRIVER)_CHECK",
+    "DEVICEGUARD": r"device_of|Device\w*Guard",
+    "TENSORUTILS": r"TensorArg|Geometry|check(All|Same|Size|Dim|Num|Def|Cont|Scalar)|\w+Stride",
+    "TRACERMODE": r"tracer",
+}
+"""Names of what the headers give that each of PyTorch's operators includes, and none needs."""
 _ALWAYS = ("empty", "empty_like", "zeros", "zeros_like", "from_blob", "full", "ones")
 
 
@@ -45,7 +52,9 @@ def slim_flags(sources: list[str]) -> list[str] | None:
         for name in {*_NAMED.findall(text), *_ALWAYS}
         if os.path.exists(f"{TORCH}/include/ATen/ops/{name}.h")
     )
-    body = "#pragma once\n#include <ATen/TensorOperators.h>\n"
+    body = "#pragma once\n"
+    body += "".join(f"#define GPUEMU_{h}\n" for h, said in _NEEDED.items() if re.search(said, text))
+    body += "#include <ATen/TensorOperators.h>\n"
     body += "".join(f"#include <ATen/ops/{name}.h>\n" for name in named)
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
     folder = f"{os.environ.get('GPUEMU_BUILD', HOME)}/ops/{digest}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -26,6 +27,10 @@ FINDINGS_CODE = 86
 """Exit code with findings; that of compute-sanitizer is the user's choice, often this one."""
 NOT_RUN_CODE = 4
 _SITE = Path(__file__).parent / "site"
+_NVIDIA = re.compile(
+    r"lib(nvidia|nvcuvid|nvrtc|nvJitLink|nvjpeg|nccl|npp|cu(dnn|fft|rand|sparse|solver|pti))"
+)
+_DRIVERS = ("libnvidia", "libnvcuvid")
 
 
 class Executed(msgspec.Struct):
@@ -170,7 +175,24 @@ def prepare(program: str, flags: Sequence[str], arch: int) -> str:
             "exec-version", f"{program} needs {wanted}, the toolkit here is CUDA {toolkit.major}",
             "set CUDA_HOME to the toolkit that built it",
         )  # fmt: skip
+    _demand_libraries(found, [name for name in needed if _NVIDIA.match(name)])
     return found
+
+
+def _demand_libraries(program: str, names: Sequence[str]) -> None:
+    """Refuse a program if the loader does not find one of NVIDIA's libraries that it names."""
+    if not names:
+        return
+    asked = {**os.environ, "LD_TRACE_LOADED_OBJECTS": "1"}
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env=asked)
+    for name in names:
+        if f"{name} => not found" in done.stdout:
+            driver = name.startswith(_DRIVERS)
+            whose = "comes with NVIDIA's driver" if driver else "is not installed"
+            raise problem(
+                "exec-library", f"{program} needs {name}, which {whose}",
+                "build it without what calls this library" + ", or install it" * (not driver),
+            )  # fmt: skip
 
 
 def run_program(command: Sequence[str], options: Options) -> Executed:

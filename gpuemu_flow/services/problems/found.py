@@ -122,11 +122,6 @@ def needs_compiler(tree: ast.Module) -> str:
     return ""
 
 
-def asks_for_gpu(content: bytes) -> bool:
-    """Tell whether a program's source contains the name of a GPU device, such as ``cuda``."""
-    return any(word in content for word in (b"cuda", b"hip", b"xpu"))
-
-
 def named_home(path: Path, names: list[str]) -> int | None:
     """Return the index in `names` of the problem to which a file belongs; None if there is none.
 

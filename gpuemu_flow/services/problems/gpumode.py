@@ -17,11 +17,9 @@ from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.services.problems.found import (
-    asks_for_gpu,
     defined_names,
     files_named,
     named_home,
-    needs_compiler,
     parsed,
     plain_name,
     python_files,
@@ -266,14 +264,13 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> 
         return
     if "custom_kernel" not in _bound(tree):
         return
-    reason = needs_compiler(tree) or _needs_reference(tree)
+    reason = _needs_reference(tree)
     if reason:
         left.append(SkippedProblem(str(file), reason))
         return
     source = tasks[at].source
     name = unique_name(plain_name(file.stem), [one.name for one in source.candidates])
-    triton = b"triton" in content
-    taken = CandidateProgram(name, file, content, triton, not triton and asks_for_gpu(content))
+    taken = CandidateProgram(name, file, content)
     tasks[at] = replace(tasks[at], source=replace(source, candidates=(*source.candidates, taken)))
 
 
@@ -302,7 +299,7 @@ _COLLECTION = Collection(
     "gpumode",
     "`custom_kernel` of a candidate's file",
     "no candidate: no file with a custom_kernel",
-    skip_if=("cpp_extension", "from reference import"),
+    skip_if=("from reference import",),
 )
 
 

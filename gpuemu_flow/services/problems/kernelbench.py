@@ -159,8 +159,7 @@ def find_kernelbench(
             continue
         names = defined_names(tree)
         if "ModelNew" in names:
-            triton = b"triton" in content or b"cuda" in content
-            found.append(CandidateProgram(plain_name(file.stem), file, content, triton))
+            found.append(CandidateProgram(plain_name(file.stem), file, content))
         elif "Model" in names and {"get_inputs", "get_init_inputs"} <= names:
             name = unique_name(plain_name(file.stem), [one.name for one in problems])
             problems.append(ProblemSource(name, file, content, constants_in(tree)))

@@ -44,11 +44,6 @@ class CandidateProgram(msgspec.Struct, frozen=True):
     # The file that it was read from.
     path: Path
     source: bytes
-    # True if the program launches Triton kernels or asks for a GPU, and so runs in Triton's
-    # interpreter.
-    triton: bool = False
-    # True if the program asks for a GPU.
-    gpu: bool = False
 
 
 class ProblemSource(msgspec.Struct, frozen=True):

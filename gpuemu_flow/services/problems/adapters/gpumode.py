@@ -50,15 +50,17 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
     """
     described = files.described(folder)
     content = Path(path).read_bytes()
-    # Triton's interpreter stands in for a GPU itself.
+    # Triton's interpreter stands in for a GPU itself; for CUDA there is an emulated one.
+    device = "cuda" if b"cpp_extension" in content else "cpu"
     asks = b"triton" not in content and any(word in content for word in (b"cuda", b"hip", b"xpu"))
+    asks &= device == "cpu"
     here = on_cpu if asks else nullcontext
     with here():
         module = files.loaded("submission", Path(path))
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         # The kernel may write into its inputs: the problem's check compares only what it returns.
-        data = assembled(described, all_inputs)
+        data = assembled(described, all_inputs, device)
         with torch.no_grad():
             seed_all(0)
             with here():
@@ -122,9 +124,12 @@ def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
         return function(**given)
 
 
-def assembled(described: Described, all_inputs: Mapping[str, Any]) -> Any:
+def assembled(described: Described, all_inputs: Mapping[str, Any], device: str = "cpu") -> Any:
     """Rebuild the value that `generate_input` returned, from copies of a case's inputs."""
     given = {name: as_tensor(value) for name, value in all_inputs.items()}
+    if device != "cpu":
+        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        given |= {name: value.to(device) for name, value in tensors.items()}
     return copied(_filled(described["data"], described, given))
 
 

@@ -1,0 +1,3 @@
+#ifdef GPUEMU_CONTEXT
+#include_next <ATen/Context.h>
+#endif

@@ -1,0 +1,3 @@
+#ifdef GPUEMU_DEVICEGUARD
+#include_next <ATen/DeviceGuard.h>
+#endif

@@ -1,0 +1,3 @@
+#ifdef GPUEMU_TENSORUTILS
+#include_next <ATen/TensorUtils.h>
+#endif

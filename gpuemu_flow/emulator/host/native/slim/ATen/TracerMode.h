@@ -1,0 +1,3 @@
+#ifdef GPUEMU_TRACERMODE
+#include_next <ATen/TracerMode.h>
+#endif
