@@ -106,7 +106,7 @@ output = ["M", "N"]         # or outputs = { out = ["M", "N"], lse = ["M"] }
 ```
 
 A list of candidates means exactly these sizes; `{ min, max }` means classes of sizes within the
-range. In an input, a number is a fixed size, and
+range (without `min`, 0 is one; a case with empty inputs that the reference refuses says nothing of the op). In an input, a number is a fixed size, and
 `{ dims = [...], dtype = "int32", range = [0, "V-1"], strategy = "normal" }` says more; both ends
 of the range occur. [Inputs](inputs.md) lists everything that can be declared: dims as expressions, kinds such as
 offsets and masks, constraints between inputs, scalars, optional inputs.

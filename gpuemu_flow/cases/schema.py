@@ -271,7 +271,7 @@ class _SchemaTable:
             self.report(path, "schema-dim-empty", f"{what} has neither candidates nor a max",
                         "a list of sizes, or { min = 1, max = 512 }")  # fmt: skip
             return Dim(name, (1,))
-        low = self._size((*path, "min"), what, table.get("min", 1))
+        low = self._size((*path, "min"), what, table.get("min", 0))
         high = self._size((*path, "max"), what, table["max"])
         step = self._size((*path, "multiple_of"), what, table.get("multiple_of", 1), lowest=1)
         dim = Dim(name, (), low, high, step)

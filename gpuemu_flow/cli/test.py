@@ -18,9 +18,11 @@ from gpuemu_flow.cli.report import (
     report_format_option,
     wants_pictures,
 )
+from gpuemu_flow.cli.reproduce import reproduce
 from gpuemu_flow.cli.say import wants_color
 from gpuemu_flow.report import report_text, text
 from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
+from gpuemu_flow.store.failures import FailureStore
 
 if TYPE_CHECKING:
     from gpuemu_flow.report.document import Report
@@ -43,11 +45,18 @@ def test(
     output_format: str,
     outputs: tuple[Path, ...],
 ) -> None:
-    """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
+    """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE.
+
+    With --seed N of a recorded failure, its case is run again, as `reproduce` does.
+    """
     if quick and thorough:
         raise click.UsageError("choose one of --quick and --thorough")
     check_outputs(outputs)
     workspace = Workspace(overrides=seed_overrides(seed, QUICK if quick else THOROUGH))
+    if isinstance(seed, int) and output_format == "text" and not outputs:
+        op = ops[0] if len(ops) == 1 else None
+        if FailureStore(workspace.cache).find(seed, op):
+            click.get_current_context().invoke(reproduce, failure=str(seed), op=op)
     names = (*split_words(ops), *split_words(kernels))
     request = ReportRequest(
         names, quick=quick, limited=False, pictures=wants_pictures(outputs, output_format)

@@ -423,6 +423,7 @@ class Client(Calling):
     def fuzz_op(
         self,
         op_name: str,
+        *given: Any,
         seed: int | None = None,
         iterations: int = 100,
         fail_fast: bool = False,
@@ -431,7 +432,6 @@ class Client(Calling):
         hidden_dims: Sequence[int] | None = None,
         dtypes: Sequence[str] | None = None,
         layouts: Sequence[str] | None = None,
-        *,
         op_schema: Mapping[str, Json] | None = None,
         time_limit: float | None = None,
         on_progress: OnProgress | None = None,
@@ -442,6 +442,9 @@ class Client(Calling):
         ----------
         op_name, seed, op_schema, dtypes
             See `get_test_batch`.
+        given
+            `seed` and the following by position, as in gpuemu 0.1.0. Its page has `iterations`
+            first, so one or two numbers that could be either are refused.
         iterations : int
             Number of cases.
         fail_fast : bool
@@ -455,6 +458,14 @@ class Client(Calling):
         on_progress : callable, optional
             Called from time to time with the number of finished cases and the number of all cases.
         """
+        if given:
+            options: dict[str, Any] = {
+                "seed": seed, "iterations": iterations, "fail_fast": fail_fast,
+                "batch_sizes": batch_sizes, "seq_lengths": seq_lengths,
+                "hidden_dims": hidden_dims, "dtypes": dtypes, "layouts": layouts,
+                "op_schema": op_schema, "time_limit": time_limit, "on_progress": on_progress,
+            }  # fmt: skip
+            return self.fuzz_op(op_name, **{**options, **calls.named_by_position(op_name, given)})
         shapes = {
             name: tuple(given or calls.FUZZ_SHAPES[name])
             for name, given in (

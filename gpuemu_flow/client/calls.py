@@ -502,3 +502,31 @@ def _case_or_seed(given: Any, what: str) -> TestCase | int:
 def failure_fields(failure: int | str) -> dict[str, Json]:
     """Return the fields of a request that identify a failure: by seed, or by id if it is a str."""
     return {"failure_id": failure} if isinstance(failure, str) else {"seed": failure}
+
+
+MOST_ITERATIONS = 1 << 20
+_BY_POSITION = (
+    "seed", "iterations", "fail_fast", "batch_sizes", "seq_lengths", "hidden_dims", "dtypes",
+    "layouts",
+)  # fmt: skip
+
+
+def named_by_position(op_name: str, given: Sequence[Any]) -> dict[str, Any]:
+    """Return arguments of `Client.fuzz_op` by name.
+
+    gpuemu's page has ``(op, iterations, seed)``, its code ``(op_name, seed, iterations)``. A number
+    that is too large for iterations is the seed; three arguments and more are those of the code.
+
+    Raises ClientError: ``client-argument``, if numbers could be either.
+    """
+    large = [isinstance(number, int) and number > MOST_ITERATIONS for number in given]
+    if len(given) <= 2 and sum(large) != 1:
+        numbers = [*given, 100][:2]
+        said = f"fuzz_op({op_name!r}, {', '.join(map(repr, given))}): which is the seed?"
+        hint = " or ".join(
+            f"fuzz_op({op_name!r}, seed={seed!r}, iterations={iterations!r})"
+            for seed, iterations in (numbers, numbers[::-1])
+        )
+        raise ClientError(Problem("client-argument", said, hint))
+    ordered = given[::-1] if len(given) == 2 and large[1] else given
+    return dict(zip(_BY_POSITION, ordered, strict=False))

@@ -317,7 +317,9 @@ class Ci(Table, frozen=True):
             default_text="`validation.seed`",
         ),
     ] = None
-    thorough_timeout: Annotated[Seconds, documented("Seconds that a thorough run may take.")] = 300
+    thorough_timeout: Annotated[
+        Seconds, documented("Seconds that a whole run of `ci` may take.")
+    ] = 300
     parallel_jobs: Annotated[
         Jobs, documented("Parallel jobs of `ci`; 0 is the number of CPUs.", aliases=("parallel",))
     ] = 1

@@ -456,7 +456,7 @@ class CaseEvaluator:
 
     def _without_op(self, about: PreparedBatch, error: RunError) -> CheckResult:
         attempt, _ = ask_expected(self._reference, self._setup, about, bring=False)
-        result = without_outputs(attempt.outcome.error, error)
+        result = without_outputs(about.cases[0], attempt.outcome.error, error)
         assert result is not None  # noqa: S101 - there is an error
         return result
 
@@ -495,7 +495,7 @@ class CaseEvaluator:
         if attempt.ended:
             judge_request.method = "judge"
             return judge_in_steps(self._reference, self._setup, judge_request, op)
-        return without_outputs(attempt.outcome.error, op)
+        return without_outputs(judge_request.about.cases[0], attempt.outcome.error, op)
 
 
 def _as_plain(one: GivenCase) -> GivenCase:
@@ -595,7 +595,7 @@ def judge_in_steps(
 ) -> CheckResult | None:
     """Judge a case step by step; the reference's process may end in any of the steps."""
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
-    early = without_outputs(attempt.outcome.error, op)
+    early = without_outputs(request.about.cases[0], attempt.outcome.error, op)
     if early is not None:
         return early
     attempt = _with_probe_or_without(reference, setup, request)

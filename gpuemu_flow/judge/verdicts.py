@@ -21,7 +21,7 @@ from gpuemu_flow.model.types import (
     failure_from_json,
     number_to_json,
 )
-from gpuemu_flow.model.verdicts import Tally
+from gpuemu_flow.model.verdicts import Tally, decide
 from gpuemu_flow.workers.api import NOT_RUN_SLUG, RunError
 
 EXCEPTION = "op-exception"
@@ -57,12 +57,18 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     )
 
 
-def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
+def without_outputs(
+    case: Case, reference: RunError | None, op: RunError | None
+) -> CheckResult | None:
     """Return the verdict if a program has no outputs.
 
     The reference's error takes precedence over the op's, unless the reference's error only says
-    that it was not run.
+    that it was not run. Empty inputs on which the reference raises are not for this op.
     """
+    empty = any(0 in spec.shape for spec in case.inputs)
+    if empty and reference is not None and reference.slug == EXCEPTION:
+        said = f"the reference refuses empty inputs ({reference.message}): no case of this op"
+        return CheckResult(decide(False, 0), (), notes=(said,), uncounted=True)
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]
     for error, kind in sorted(found, key=lambda each: each[0].slug in UNTRIED):
@@ -176,7 +182,7 @@ class StoredCase(Struct, frozen=True):
             None if record["ok"] else convert(record["error"], RunError)
             for record in (self.reference, self.op)
         )
-        return without_outputs(reference, op)
+        return without_outputs(self.case, reference, op)
 
     def verdict(self, compared: CheckResult) -> CheckResult:
         """Return the result of the comparison, completed by the runner's findings about the op."""

@@ -122,3 +122,14 @@ def test_another_word_in_the_file_is_an_error(mini: Mini) -> None:
     config.write_text(config.read_text() + '\n[ci]\nseed = "dice"\n')
     done = mini.command("ci", code=2)
     assert "config-value" in done.stderr and "random" in done.stderr
+
+
+def test_the_seed_that_test_prints_runs_that_case(mini: Mini) -> None:
+    mini.edit("scripts/scale.py", *WRONG)
+    printed = mini.command("test", "--op", "scale", code=1).stdout
+    seed = re.findall(r"seed: (\d+)", printed)[0]
+    again = mini.command("test", "--op", "scale", "--seed", seed, code=1).stdout
+    assert "still fails" in again
+    assert {seed} == set(re.findall(r"seed (\d+)", again))
+    mini.edit("scripts/scale.py", *reversed(WRONG))
+    assert "no longer fails" in mini.command("test", "--seed", seed).stdout

@@ -186,7 +186,7 @@ class Planted:
         try:
             with Client(str(info["socket"])) as client:
                 for name, op in self.ops.items():
-                    results = client.fuzz_op(name, 3, op.cases(CASES))
+                    results = client.fuzz_op(name, seed=3, iterations=op.cases(CASES))
                     assert results.total == op.cases(CASES), op
                     recorded += [(name, one.failure_id) for one in results.failures]
         finally:

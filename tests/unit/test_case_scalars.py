@@ -8,7 +8,7 @@ from input_tables import cases_of, schema_of
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.plan import DESIGNED
-from gpuemu_flow.model.value_rules import ABSENT
+from gpuemu_flow.model.types import ABSENT
 
 
 def test_scalars_take_each_value_and_both_ends() -> None:
