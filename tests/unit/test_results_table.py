@@ -8,6 +8,8 @@ from gpuemu_flow.judge.results import KernelResult, OpResult
 from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.text import Style, render_kernels, render_results, wrapped
+from gpuemu_flow.report.workspace_text import reason_lines
+from gpuemu_flow.store.keys import BuildReason
 
 
 def columns(result: OpResult) -> str:
@@ -59,7 +61,15 @@ def kernel(name: str, spills: int) -> KernelResult:
 
 def test_columns_of_kernels_go_where_they_say_nothing() -> None:
     plain = render_kernels([kernel("matmul_tiled_kernel", 0)], Style())
-    assert plain[0].split() == "kernel arch verdict registers spills errors warnings".split()
+    assert plain[0].split() == [
+        "kernel",
+        "arch",
+        "verdict",
+        "registers",
+        "spills",
+        "errors",
+        "warnings",
+    ]
     spilling = render_kernels([kernel("matmul_tiled_kernel", 3)], Style())
     assert "spills" in spilling[0].split()
     assert max(map(len, plain + spilling)) <= 80
@@ -73,3 +83,12 @@ def test_a_long_line_is_broken_behind_its_commas_only() -> None:
     assert max(map(len, lines)) <= 80 and len(lines) > 5
     assert all(line.endswith("),") for line in lines[:-1])
     assert " ".join(line.strip() for line in lines) == f"groups: {', '.join(items)}"
+
+
+def test_a_new_interpreter_is_one_reason() -> None:
+    env = [BuildReason("env", f"packages.p{n}", "1", "2") for n in range(30)]
+    told = reason_lines([BuildReason("code", "op.py", "a", "b"), *env])
+    assert told == [
+        "source changed: op.py: a -> b",
+        "environment changed: packages.p0: 1 -> 2, packages.p1: 1 -> 2, and 28 more",
+    ]
