@@ -10,7 +10,7 @@ from gpuemu_flow.lint.rules import (
     forbidden_instruction,
     generic_address,
     instruction_limit,
-    integer_division,
+    integer_division_in_loop,
     legacy_warp_operations,
     local_memory,
     missing_tensor_cores,
@@ -33,7 +33,7 @@ from gpuemu_flow.lint.rules.base import Rule
 _IN_ORDER = (
     real_spills, local_memory, register_limit, accidental_f64, debug_call, debug_build,
     static_shared_memory, unmet_launch_bounds, no_full_block, missing_tensor_cores, portability,
-    divergent_barrier, integer_division, generic_address, atomics_in_loop, scalar_accesses,
+    divergent_barrier, integer_division_in_loop, generic_address, atomics_in_loop, scalar_accesses,
     unfused_multiply_add, exact_division, unused_shared_memory, legacy_warp_operations,
     forbidden_instruction, required_instruction, shared_memory_limit, instruction_limit,
     unset_constant, narrow_offset,
