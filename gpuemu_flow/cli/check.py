@@ -18,6 +18,7 @@ from gpuemu_flow.cli.say import say, wants_color
 @click.option("--seconds", default="10", show_default=True, callback=parse_duration,
               metavar="TIME", help="Time for the cases.")  # fmt: skip
 @click.option("--seed", type=SEED, default=42, show_default=True, help="Master seed.")
+@click.option("--mutates", multiple=True, metavar="NAME", help="An input that the op may change.")
 @click.option("--grid", default="", help="Of a CUDA kernel, as M or M,N; default: all elements.")
 @click.option("--block", default="", help="Threads of a block of a CUDA kernel; default: 256.")
 @format_option("text", "json")
@@ -28,6 +29,7 @@ def check(
     dtypes: tuple[str, ...],
     seconds: float,
     seed: int,
+    mutates: tuple[str, ...],
     grid: str,
     block: str,
     output_format: str,
@@ -42,10 +44,9 @@ def check(
     from gpuemu_flow.report.text import Style  # noqa: PLC0415
     from gpuemu_flow.services.check import Request, run_check  # noqa: PLC0415
 
+    names = canonical_dtypes(split_words(dtypes))
     found = run_check(
-        Request(
-            op, reference, inputs, canonical_dtypes(split_words(dtypes)), seconds, seed, grid, block
-        )
+        Request(op, reference, inputs, names, seconds, seed, grid, block, split_words(mutates))
     )
     if output_format == "json":
         say(dumps(found.to_json()))

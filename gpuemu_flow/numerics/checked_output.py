@@ -35,6 +35,8 @@ from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, ExcusedBound, Rules
 from gpuemu_flow.numerics.statistics import multi_index
 
+MOST_TIMES = 1e6
+"""Multiple of the tolerance above which the figure says no more."""
 CHUNK = 1 << 20
 """Number of elements examined at a time, so that memory stays bounded."""
 
@@ -252,7 +254,8 @@ class CheckedOutput(Struct, frozen=True):
             return []
         worst = totals.worst_value
         index, actual, expected = self._element(totals.worst_value.position)
-        times = f", {worst.share:.4g} times the tolerance" if np.isfinite(worst.share) else ""
+        factor = f"{worst.share:.4g}" if worst.share <= MOST_TIMES else "over a million"
+        times = f", {factor} times the tolerance" if np.isfinite(worst.share) else ""
         place = self._place(index)
         note = self.seen.contracts.note(self.name) if self.seen is not None else ""
         message = (

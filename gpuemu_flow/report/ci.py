@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +79,7 @@ def check(
 
     Raises UsageError: A word selects no task, or the baseline does not exist.
     """
+    begin = time.perf_counter()
     baseline = _baseline(workspace, request.baseline)
     ci = workspace.config.ci
     limit = ci.thorough_timeout if request.limited and not request.quick else None
@@ -136,7 +138,8 @@ def check(
 
         report = with_pictures(workspace, report)
     workspace.cache.close()
-    return report
+    whole = replace(report.run, duration_s=time.perf_counter() - begin)
+    return replace(report, run=whole)
 
 
 def _quick(

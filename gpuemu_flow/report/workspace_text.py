@@ -23,10 +23,13 @@ _PARTS = {
     "code": "source changed",
     "params": "configuration changed",
     "input": "input changed",
-    "env": "environment changed",
     "output": "its output is not what it wrote",
     "stage": "another version of gpuemu-flow",
 }
+
+
+MOST_ENV = 2
+"""Number of changes of the environment that are named; a new interpreter changes dozens."""
 
 
 def shown(value: Json) -> str:
@@ -52,11 +55,23 @@ def render_plan(
         if state == "pending":
             lines.append(style.paint(name, "1"))
             if explain:
-                lines += [f"  {reason_line(reason)}" for reason in reasons.get(name, ())]
+                lines += [f"  {line}" for line in reason_lines(reasons.get(name, ()))]
     current = sum(state == "current" for state in status.values())
     would = sum(state == "pending" for state in status.values())
     lines.append(f"{plural(would, 'task')} may run, {current} current")
     return "\n".join(lines)
+
+
+def reason_lines(reasons: Sequence[BuildReason]) -> list[str]:
+    """Describe which parts of a key changed; those of the environment in one line."""
+    lines = [reason_line(one) for one in reasons if one.part != "env"]
+    env = [
+        f"{one.name}: {shown(one.old)} -> {shown(one.new)}" for one in reasons if one.part == "env"
+    ]
+    if env:
+        more = f", and {len(env) - MOST_ENV} more" if len(env) > MOST_ENV else ""
+        lines.append(f"environment changed: {', '.join(env[:MOST_ENV])}{more}")
+    return lines
 
 
 def reason_line(reason: BuildReason) -> str:
@@ -80,14 +95,18 @@ def render_explanations(found: Sequence[TaskExplanation], style: Style) -> str:
     for task in found:
         word = "is current" if task.current else "would run"
         lines.append(f"{style.paint(task.task, '1')} {word}")
-        lines += [f"  {reason_line(change)}" for change in task.changes]
+        lines += [f"  {line}" for line in reason_lines(task.changes)]
         if not task.current and not task.changes:
             for origin in task.because:
                 changed = ", ".join(origin.changes)
                 lines.append(f"  may follow from {origin.task}, which would run: {changed}")
         if task.current:
             lines.append(f"  key {shown(task.key)}")
-            lines += [f"  reads {path}" for path in task.reads]
+            kinds = ("package ", "environment variable ")
+            lines += [f"  reads {path}" for path in task.reads if not path.startswith(kinds)]
+            for kind in kinds:
+                names = [name.removeprefix(kind) for name in task.reads if name.startswith(kind)]
+                lines += wrapped(f"  reads {kind}{', '.join(names)}", 4) if names else []
     return "\n".join(lines)
 
 

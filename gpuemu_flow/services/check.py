@@ -49,7 +49,10 @@ FEWEST = 8
 """Least number of cases of which a pass says something."""
 CHECKING = "GPUEMU_CHECKING"
 """Set in the workers of a check, where a script that checks itself must not do so again."""
+OF_MODEL = ("those of get_inputs()",)
 SHIM = "gpuemu_check_{}.py"
+WEIGHTS = frozenset(("weight", "w", "gamma", "g", "scale", "bias", "beta", "b"))
+"""Names of inputs that usually have one axis, the last of the first input."""
 MOST_FILES = 3000
 MOST_BYTES = 64 << 20
 LARGEST_FILE = 8 << 20
@@ -57,6 +60,7 @@ _LEFT_OUT = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
 _KINDS = (("triton", "triton"), ("torch", "torch"), ("jax", "jax"))
 _SHAPED = re.compile(r"(?:([A-Za-z]\w*)\s*)?\[(.*)\]", re.DOTALL)
 _ANNOTATED = re.compile(r"(\w+)\[[^\[\]]*,\s*['\"]([^'\"]*)['\"]\s*\]")
+_MUTATES = re.compile(r'`mutates = \["(\w+)"\]`')
 _KERNEL = re.compile(
     r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)"
@@ -131,6 +135,7 @@ class Request(Struct, frozen=True):
     seed: int = 42
     grid: str = ""
     block: str = ""
+    mutates: tuple[str, ...] = ()
     kwargs: Mapping[str, Json] = {}
 
     @property
@@ -140,6 +145,7 @@ class Request(Struct, frozen=True):
         given = [*self.inputs, *(f"{name}={json.dumps(v)}" for name, v in self.kwargs.items())]
         words += [word for text in given for word in ("--input", text)]
         words += [word for dtype in self.dtypes for word in ("--dtype", dtype)]
+        words += [word for name in self.mutates for word in ("--mutates", name)]
         words += ["--grid", self.grid] * bool(self.grid) + ["--block", self.block] * bool(
             self.block
         )
@@ -199,7 +205,8 @@ class Check(Struct, frozen=True):
             lines.append(f"  {printable(self.reason)}")
         if self:
             lines.append(f"  worst error: {self.tolerance_used:.0%} of the tolerance")
-        lines.append(f"  inputs: {printable('  '.join(self.inputs))}; --input says others")
+        others = "" if self.inputs == OF_MODEL else "; --input says others"
+        lines.append(f"  inputs: {printable('  '.join(self.inputs))}{others}")
         lines += [f"  {printable(self.hint)}"] * bool(self.hint)
         return "\n".join(lines)
 
@@ -217,6 +224,7 @@ def check(
     dtypes: Sequence[str] = (),
     seconds: float = SECONDS,
     seed: int = 42,
+    mutates: Sequence[str] = (),
     **kwargs: Any,
 ) -> Check:
     """Judge an op by a reference on many cases; ``print(check(op, reference))`` tells the verdict.
@@ -232,6 +240,8 @@ def check(
         By default float32.
     seconds : float
         Time for the cases.
+    mutates : sequence of str, optional
+        Inputs that the op may change; one that returns nothing gives them as its outputs.
     kwargs
         Further arguments of both.
 
@@ -253,6 +263,7 @@ def check(
             tuple(dtypes),
             seconds,
             seed,
+            mutates=tuple(mutates),
             kwargs=kwargs,
         )
     )
@@ -261,7 +272,7 @@ def check(
 def run_check(request: Request) -> Check:
     """Make a workspace of an op and a reference, fuzz the op, and return the verdict."""
     begin = time.perf_counter()
-    op, reference = find_target(request.op), find_target(request.reference)
+    op, reference = find_target(request.op), find_target(request.reference, "Model")
     if (op.path, op.module, op.function) == (reference.path, reference.module, reference.function):
         text = f"{request.op} is both the op and the reference: it would pass whatever it does"
         raise UsageError(Problem("check-one-program", text, "name a reference of its own"))
@@ -270,7 +281,7 @@ def run_check(request: Request) -> Check:
         if op.is_class and reference.is_class:
             scratch.write_model(request)
             found = _fuzz(scratch.root, request)
-            return _check(request, scratch, found, ("those of get_inputs()",), "", begin)
+            return _check(request, scratch, found, OF_MODEL, "", begin)
         first: tuple[FuzzReport, dict[str, Json]] | None = None
         for names, tables in _attempts(request, op, reference):
             scratch.write(request, names, tables)
@@ -375,8 +386,10 @@ def _hint(report: FuzzReport, tables: Mapping[str, Json]) -> str:
 # Find the op and the reference.
 
 
-def find_target(text: str) -> Target:
+def find_target(text: str, model: str = "ModelNew") -> Target:
     """Return the function, class or kernel that a text such as ``op.py:f`` names.
+
+    If the text names none, it is the only one, or one of a usual name, such as `model`.
 
     Raises UsageError: There is no such file or function, or the file has several.
     """
@@ -385,7 +398,10 @@ def find_target(text: str) -> Target:
     if path.suffix in (".py", ".cu", ".cuh"):
         if not path.is_file():
             raise UsageError(Problem("check-no-file", f"there is no {file}", _similar(path)))
-        return (_python if path.suffix == ".py" else _kernel)(text, path.absolute(), function)
+        path = path.absolute()
+        if path.suffix == ".py":
+            return _python(text, path, function, model)
+        return _kernel(text, path, function)
     module, _, function = text.partition(":")
     if not function or not all(part.isidentifier() for part in (*module.split("."), function)):
         hint = "FILE.py:FUNCTION, KERNEL.cu:ENTRY or pkg.module:FUNCTION"
@@ -403,7 +419,7 @@ def _similar(path: Path) -> str:
     return f"did you mean {str(path.with_stem(close[0]))!r}?" if close else ""
 
 
-def _python(text: str, path: Path, function: str) -> Target:
+def _python(text: str, path: Path, function: str, model: str) -> Target:
     try:
         tree = parse_python(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError) as error:
@@ -423,7 +439,7 @@ def _python(text: str, path: Path, function: str) -> Target:
     }
     if not function:
         public = [name for name in defined if not name.startswith("_")]
-        usual = [n for n in (path.stem, "op", "kernel", "reference", "ModelNew") if n in defined]
+        usual = [n for n in (path.stem, "op", "kernel", "reference", model) if n in defined]
         chosen = public if len(public) == 1 else usual[:1]
         if not chosen:
             named_ones = ", ".join(public[:8]) or "none"
@@ -648,10 +664,11 @@ def _shapes(
         yield {name: dims for name, dims in known.items() if dims is not None}
         return
     if len(unknown) < len(names):
-        told = next(name for name in names if known[name] is not None)
-        said = f"what is the shape of {unknown[0]}?"
-        hint = f"add --input {unknown[0]}=[{','.join(known[told] or ())}], or what it is"
-        raise UsageError(Problem("check-shape-needed", said, hint))
+        told = next(dims for dims in known.values() if dims is not None)
+        rest = [told, told[-1:]]
+        for dims in reversed(rest) if WEIGHTS.intersection(map(str.lower, unknown)) else rest:
+            yield {name: dims if own is None else own for name, own in known.items()}
+        return
     if one_dim:
         yield dict.fromkeys(names, ("N",))
         return
@@ -665,8 +682,7 @@ def _shapes(
             n: ("M", "N") if n == names[0] else ("N",) for n in names
         }
         likely.insert(0 if multiplies else 1, product | {names[1]: ("K", "N")})
-        weights = {"weight", "w", "gamma", "g", "scale", "bias", "beta", "b"}
-        is_norm = names[1].lower() in weights and not multiplies
+        is_norm = names[1].lower() in WEIGHTS and not multiplies
         likely.insert(0 if is_norm else 2, rows)
     yield from likely
 
@@ -725,7 +741,9 @@ class Scratch:
     def original(self, text: str) -> str:
         """Return a text with paths as they were before the copy, and the option for a key."""
         there = "" if self._base == Path.cwd() else f"{self._base}/"
-        return text.replace(f"{self.root}/", there).replace("`timeout` of the op", "--seconds")
+        text = text.replace(f"{self.root}/", there).replace("`timeout` of the op", "--seconds")
+        text = text.replace("as in `input_names`", "as the reference does")
+        return _MUTATES.sub(r"`--mutates \1`", text)
 
     def place(self, text: str) -> str:
         """Return a place in the sources; of an imported model, the place of the op."""
@@ -749,6 +767,7 @@ class Scratch:
             "dtypes": dtypes,
             "timeout": max(CASE_SECONDS, request.seconds),
             "env": {CHECKING: "1"},
+            "mutates": list(request.mutates),
         }
         if tables["kwargs"] and not self._op.is_cuda:
             table["kwargs"] = tables["kwargs"]

@@ -50,17 +50,20 @@ async def check(
     reference: str,
     inputs: list[str] | None = None,
     dtypes: list[str] | None = None,
+    mutates: list[str] | None = None,
     seconds: float = 10.0,
     folder: str = ".",
 ) -> dict[str, Any]:
     """Judge one op by one reference: "op.py:f" and "ref.py:g", or a CUDA kernel "k.cu:entry".
 
     Needs no configuration, and writes nothing. `inputs` says what signatures do not, such as
-    ["x=float32[M,N]", "eps=1e-5"]. The answer holds the verdict and, for each failure, its smallest
-    inputs, the expected and the actual value there, the line, and the command that repeats it.
+    ["x=float32[M,N]", "eps=1e-5"], and `mutates` which inputs the op may change. The answer holds
+    the verdict and, for each failure, its smallest inputs, the expected and the actual value there,
+    the line, and the command that repeats it.
     """
     words = [word for text in inputs or () for word in ("--input", text)]
     words += [word for dtype in dtypes or () for word in ("--dtype", dtype)]
+    words += [word for name in mutates or () for word in ("--mutates", name)]
     return await _command(folder, "check", op, reference, *words, "--seconds", f"{seconds:g}")
 
 

@@ -8,6 +8,8 @@ from gpuemu_flow.judge.results import KernelResult, OpResult
 from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.text import Style, render_kernels, render_results, wrapped
+from gpuemu_flow.report.workspace_text import reason_lines
+from gpuemu_flow.store.keys import BuildReason
 
 
 def columns(result: OpResult) -> str:
@@ -81,3 +83,12 @@ def test_a_long_line_is_broken_behind_its_commas_only() -> None:
     assert max(map(len, lines)) <= 80 and len(lines) > 5
     assert all(line.endswith("),") for line in lines[:-1])
     assert " ".join(line.strip() for line in lines) == f"groups: {', '.join(items)}"
+
+
+def test_a_new_interpreter_is_one_reason() -> None:
+    env = [BuildReason("env", f"packages.p{n}", "1", "2") for n in range(30)]
+    told = reason_lines([BuildReason("code", "op.py", "a", "b"), *env])
+    assert told == [
+        "source changed: op.py: a -> b",
+        "environment changed: packages.p0: 1 -> 2, packages.p1: 1 -> 2, and 28 more",
+    ]
