@@ -13,10 +13,10 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpuemu_flow.build.overrides import Overrides
-from gpuemu_flow.build.trust import require_trust
+from gpuemu_flow.build.session import require_trust
 from gpuemu_flow.cli.options import SEED, canonical_dtypes
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.model.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import text

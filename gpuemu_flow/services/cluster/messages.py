@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct, field
 
-from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.case_queue import BatchVerdict, QueuedCase
 from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import Hint, Problem

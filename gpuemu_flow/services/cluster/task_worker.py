@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuemu_flow.build.elsewhere import Unit
-from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.graph import Listener
 from gpuemu_flow.build.run import Executor
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.services.cluster.messages import BatchAnswer, Message, RunSetup

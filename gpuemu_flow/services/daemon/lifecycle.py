@@ -21,8 +21,8 @@ import pynng
 from msgspec import Struct
 
 from gpuemu_flow import __version__
+from gpuemu_flow.build.session import require_trust
 from gpuemu_flow.build.signals import handled
-from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.config.load import environment
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError, did_you_mean

@@ -18,9 +18,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build.files import stamp_of
-from gpuemu_flow.build.globs import glob_folders
-from gpuemu_flow.build.plan import look_of
+from gpuemu_flow.build.files import glob_folders, stamp_of
+from gpuemu_flow.build.stamps import look_of
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.fuzz.results_folder import results_folder
