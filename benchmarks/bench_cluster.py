@@ -41,7 +41,7 @@ from gpuemu_flow.services.cluster.dask_cluster import (  # noqa: E402
     PER_THREAD,
     open_cluster,
 )
-from gpuemu_flow.services.cluster.messages import BatchRequest  # noqa: E402
+from gpuemu_flow.services.cluster.worker import BatchRequest  # noqa: E402
 
 CASES = 10**9
 WARM_UP = 0.2  # of the cases, after which the clock starts

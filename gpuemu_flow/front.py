@@ -61,8 +61,8 @@ def _answer() -> int:
             # A path may hold bytes that are no text, and the locale may lack our signs.
             stream.reconfigure(errors="backslashreplace")
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
-        from gpuemu_flow.build.plan import find_workspace  # noqa: PLC0415 - before anything heavy
-        from gpuemu_flow.build.stamps import clean_summary  # noqa: PLC0415
+        # before anything heavy
+        from gpuemu_flow.build.stamps import clean_summary, find_workspace  # noqa: PLC0415
 
         root = find_workspace(os.getcwd())  # noqa: PTH109
         summary = None if root is None else clean_summary(root, os.environ)

@@ -146,7 +146,7 @@ def digest_what_all_need():
     """Digest the package's files and the loaded libraries, as each new workspace has to."""
     files = importlib.import_module("gpuemu_flow.build.files")
     table = files.FileTable(Path("/"))
-    importlib.import_module("gpuemu_flow.build.own_code").digest(table)
+    importlib.import_module("gpuemu_flow.build.files").own_code_digest(table)
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     for path in {line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/" in line}:
         table.digest(path)

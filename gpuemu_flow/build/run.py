@@ -22,11 +22,9 @@ from doit.task import Stream, Task
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpuemu_flow.build.events import Listener, TaskEvent
-from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.revealed import as_inputs, hidden_by, without_hidden
+from gpuemu_flow.build.graph import Graph, Listener, TaskEvent
 from gpuemu_flow.build.signals import WAKE_SECONDS, on_signals
-from gpuemu_flow.build.states import TaskStates
+from gpuemu_flow.build.states import TaskStates, as_inputs, hidden_by, without_hidden
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.store.discovered import Discovered

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import stat
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.build import own_code
-from gpuemu_flow.build.elsewhere import far_results, shared
-from gpuemu_flow.build.events import Listener
-from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.shards import remember_split
+from gpuemu_flow.build.elsewhere import far_results, place_for, shared
+from gpuemu_flow.build.files import FileTable, own_code_digest
+from gpuemu_flow.build.graph import Graph, Listener
+from gpuemu_flow.build.selection import is_set, remember_split, select
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.build.unordered import announced, refuse_unordered
-from gpuemu_flow.build.words import is_set, select
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
+from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
-from gpuemu_flow.store.private_files import RunLock
+from gpuemu_flow.store.private_files import PrivateFolder, RunLock
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
@@ -35,9 +36,151 @@ from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 if TYPE_CHECKING:
     from gpuemu_flow.build.elsewhere import Elsewhere
     from gpuemu_flow.build.run import Executor
-    from gpuemu_flow.build.shards import Shard
+    from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.config.model import TargetOptions
+    from gpuemu_flow.store.remote_cache import TransferCounts
     from gpuemu_flow.workers.pool import Pool
+
+
+# Refuse to run other users' code, except in workspaces that the user trusts.
+#
+# `gpuemu.toml` is searched from the current folder upward. A file that somebody else left in a
+# shared folder would therefore be run by everyone who works below it. Files that belong to the user
+# or to root are always run, just as ``make`` and ``pytest`` run them. This adds no risk, since the
+# user and root can run any code in the user's name anyway.
+
+TRUST_VARIABLE = "GPUEMU_TRUST"
+REMEMBER = "remember"
+"""Value of `TRUST_VARIABLE` that trusts the workspace like ``1`` and also stores it as trusted."""
+FILE_NAME = "trusted.json"
+MOST_REMEMBERED = 1000
+_NAMED = 3
+
+Ask = Callable[[str], bool]
+
+
+class ForeignWorkspace(Struct, frozen=True):
+    """A workspace with files of other users."""
+
+    path: str
+    owners: tuple[int, ...]
+    device: int
+
+
+def require_trust(
+    workspace: Workspace,
+    environ: Mapping[str, str] = os.environ,
+    ask: Ask | None = None,
+) -> None:
+    """Raise an error if a workspace contains other users' files, unless the user trusts it."""
+    if workspace.trusted:
+        return
+    root = workspace.root
+    sources = {path for spec in workspace.graph.tasks.values() for path in spec.sources}
+    own, inside = own_users(environ), f"{root}/".replace("//", "/")
+    paths = {path if path.startswith("/") else inside + path for path in sources}
+    foreign = foreign_owners(str(root), [str(workspace.config_path), *sorted(paths)], own)
+    if not foreign:
+        workspace.trusted = True
+        return
+    owners = tuple(sorted(set(foreign.values())))
+    untrusted = ForeignWorkspace(str(root), owners, root.stat().st_dev)
+    granted = environ.get(TRUST_VARIABLE, "")
+    if granted == "1" or untrusted in remembered(environ):
+        workspace.trusted = True
+        return
+    names = ", ".join(printable(os.path.relpath(path, root)) for path in list(foreign)[:_NAMED])
+    told = f"{printable(str(root))} has files of another user ({names}; user id {owners[0]})"
+    if granted != REMEMBER and not (ask or _ask_on_terminal)(f"{told}. Run its code? [y/N] "):
+        hint = f"look at it, then run with --trust, or set {TRUST_VARIABLE}=1"
+        raise UsageError(Problem("workspace-untrusted", f"{told}; nothing was run", hint))
+    _remember_trust(untrusted, environ)
+    workspace.trusted = True
+
+
+def own_users(environ: Mapping[str, str]) -> frozenset[int]:
+    """Return the ids of the users whose files are always run: this user, root, sudo's caller."""
+    found = {os.geteuid(), 0}
+    given = environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and given.isascii() and given.isdigit():
+        found.add(int(given[:10]))
+    return frozenset(found)
+
+
+def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
+    """Map each path that another user owns to the owner's user id.
+
+    Users whose ids are in `own` do not count as other users. The given files are checked, and also
+    the folder `root`, unless it is sticky like ``/tmp``. A link counts as another user's if the
+    link or its target is.
+    """
+    found: dict[str, int] = {}
+    for path in (root, *files):
+        try:  # no function call here: there may be thousands of the user's own files
+            seen = os.lstat(path)
+        except OSError:
+            continue
+        if seen.st_uid in own and not stat.S_ISLNK(seen.st_mode):
+            continue
+        for status in _statuses(path):
+            # A sticky folder such as /tmp does not count, only the files inside it.
+            sticky = path == root and status.st_mode & stat.S_ISVTX
+            if status.st_uid not in own and not sticky:
+                found[path] = status.st_uid
+    return found
+
+
+def _statuses(path: str) -> list[os.stat_result]:
+    """Return the status of a file, and of its target if it is a link; empty if it is missing."""
+    found = []
+    with contextlib.suppress(OSError):
+        found.append(os.lstat(path))
+        if stat.S_ISLNK(found[0].st_mode):
+            found.append(os.stat(path))  # noqa: PTH116 - as often as there are sources
+    return found
+
+
+def trusted_file(environ: Mapping[str, str]) -> Path:
+    """Return the path of the user's list of trusted workspaces."""
+    given = environ.get("XDG_CONFIG_HOME", "")
+    home = Path(environ.get("HOME") or Path.home())
+    return (Path(given) if given.startswith("/") else home / ".config") / "gpuemu" / FILE_NAME
+
+
+def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
+    """Return the workspaces that the user trusted; none if the list belongs to another user."""
+    path = trusted_file(environ)
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return []
+        entries = json.loads(path.read_bytes())["trusted"]
+        return [
+            ForeignWorkspace(str(e["path"]), tuple(int(o) for o in e["owners"]), int(e["device"]))
+            for e in entries
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def _remember_trust(untrusted: ForeignWorkspace, environ: Mapping[str, str]) -> None:
+    """Add a workspace to the list of trusted workspaces, if that file can be written."""
+    known = [one for one in remembered(environ) if one.path != untrusted.path]
+    content = {"trusted": [to_builtins(one) for one in [*known, untrusted][-MOST_REMEMBERED:]]}
+    path = trusted_file(environ)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        PrivateFolder(path.parent).write(path, json.dumps(content, indent=1).encode())
+
+
+def _ask_on_terminal(question: str) -> bool:
+    """Ask the user on the terminal; return True only if the answer is yes."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
 
 _MENDINGS = 5
 """Most times that a run makes again what it found damaged only when it read it, stage by stage."""
@@ -220,12 +363,12 @@ def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
     graph = workspace.graph
     chosen = select(workspace, options.words, options.dtypes)
     if options.since:
-        from gpuemu_flow.build.since import touched_since  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.build.selection import touched_since  # noqa: PLC0415 - seldom needed
 
         require_trust(workspace)  # git may run what a repository configures
         chosen &= touched_since(workspace, options.since)
     if options.shard is not None:
-        from gpuemu_flow.build.shards import owned  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.build.selection import owned  # noqa: PLC0415 - seldom needed
 
         mine = owned(graph, workspace.root, options.shard)
         chosen = {name for name in chosen if graph.tasks[name].subject in mine}
@@ -456,7 +599,7 @@ class StartDigests(Struct, frozen=True):
         The result maps the name of each such comparison task to a problem that names the file.
         """
         common = ""
-        if own_code.digest(files) != self.judge:
+        if own_code_digest(files) != self.judge:
             common = "gpuemu-flow's own code"
         table = FileTable(files.root)
         for path, digest in self.config.items():
@@ -511,3 +654,38 @@ def _changed_since(path: str, began: int) -> bool:
 def _problem(task: str, what: str) -> Problem:
     text = f"{task}: {what} changed during the run, and the verdict depends on it"
     return Problem(SLUG, text, "run again when nothing writes to it")
+
+
+# Store all results of a workspace in the cache that machines share.
+
+
+def push(
+    workspace: Workspace, words: Sequence[str] = (), listener: Listener | None = None
+) -> tuple[RunOutcome, TransferCounts | None]:
+    """Bring tasks up to date, then store all their results in the shared cache.
+
+    Raises UsageError: ``cache-remote-none``, and the errors that `session.run` raises.
+    """
+    from gpuemu_flow.build.run import Executor  # noqa: PLC0415 - doit only when tasks may run
+
+    place_for(workspace, writing=True)
+    outcome = run(workspace, RunOptions(tuple(words)), listener)
+    if outcome.interrupted:
+        return outcome, None
+    cache, quiet, counts = workspace.cache, Listener(), None
+    told = len(cache.problems)
+    done = [name for name, status in outcome.ordered_status().items() if status != "failed"]
+    with RunLock(cache.lock_path, (listener or quiet).on_wait):
+        try:
+            with (
+                open_context(workspace, outcome.options, 1, quiet, None) as context,
+                shared(workspace, context),
+            ):
+                states = workspace.states()
+                Executor(workspace.graph, context, states, quiet, jobs=1).store_again(done)
+                counts = None if context.shared is None else context.shared.counts
+                outcome.interrupted = context.cancel.is_set()
+            outcome.problems += cache.problems[told:]
+        finally:
+            cache.close()
+    return outcome, counts

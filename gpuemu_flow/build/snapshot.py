@@ -18,9 +18,9 @@ from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build import stamps
+from gpuemu_flow.build.discovery import ObservedSets
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph, Skip
-from gpuemu_flow.build.observed_sets import ObservedSets
 from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.config.model import Target
 from gpuemu_flow.model.decoding import convert

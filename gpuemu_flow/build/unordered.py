@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gpuemu_flow.build.globs import has_link
+from gpuemu_flow.build.files import has_link
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
@@ -22,7 +22,7 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.observed_sets import ObservedSets
+    from gpuemu_flow.build.discovery import ObservedSets
     from gpuemu_flow.build.states import TaskStates
     from gpuemu_flow.build.workspace import Workspace
 

@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.build import own_code, plan, snapshot
-from gpuemu_flow.build.discovery import Discovery
-from gpuemu_flow.build.files import ABSENT, FileTable, Stamp
-from gpuemu_flow.build.globs import glob_files
+from gpuemu_flow.build import snapshot, stamps
+from gpuemu_flow.build.discovery import Discovery, ObservedSets
+from gpuemu_flow.build.files import (
+    ABSENT,
+    FileTable,
+    Stamp,
+    fingerprint,
+    glob_files,
+    own_code_digest,
+)
 from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.observed_sets import ObservedSets
-from gpuemu_flow.build.overrides import Overrides, samplings
-from gpuemu_flow.build.own_code import fingerprint
 from gpuemu_flow.build.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.build.sources import SourceIndex
 from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.config.model import TargetOptions, as_options, chosen_options
+from gpuemu_flow.config.model import Overrides, TargetOptions, as_options, chosen_options, samplings
 from gpuemu_flow.config.paths import find_config
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
@@ -56,13 +59,13 @@ class Workspace:
         self.target = TargetOptions()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
-        self._home = self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
-        self.identity = plan.identity(self._environ, str(self._home.folder))
+        self._home = self.cache = WorkspaceCache(self.root / stamps.CACHE_NAME)
+        self.identity = stamps.identity(self._environ, str(self._home.folder))
         self._config: Config | None = None
         self._own_folders: tuple[Path, ...] = ()
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
-        self.trusted = False  # its code may be run: see `build.trust`
+        self.trusted = False  # its code may be run: see `build.session`
         known = snapshot.load(self._home, self.root)
         try:
             if known is not None and not self._names_own_cache(known):
@@ -263,12 +266,12 @@ class Workspace:
             and basis.variables == self.identity
             and all(_content_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes_under(known.settings)
-            and basis.own_code == own_code.digest(known.files)
+            and basis.own_code == own_code_digest(known.files)
             and all(_link_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.sandbox == level_for(known.settings.sandbox)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
-            and all(plan.look_of(path) == look for path, look in basis.looks)
+            and all(stamps.look_of(path) == look for path, look in basis.looks)
             and _same_imports(self.root, known)
             and self._same_kernels(known)
         )
@@ -314,7 +317,7 @@ class Workspace:
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
         files = FileTable(self.root) if old is None else old.files.copy()
-        version = own_code.digest(files)
+        version = own_code_digest(files)
         compiler = compiling.Compiler(config, self.cache, self.effective, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
@@ -336,7 +339,7 @@ class Workspace:
             sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in (*config.files, *config.looked_into)],
             globs=[(pattern, glob_files(self.root, pattern)) for pattern in globs],
-            looks=[(path, plan.look_of(path)) for path in looked],
+            looks=[(path, stamps.look_of(path)) for path in looked],
             kernels=compiler.kernel_basis,
             imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
             absent=compiler.sources.absent,

@@ -8,7 +8,7 @@ import click
 
 from gpuemu_flow.build import session
 from gpuemu_flow.build.elsewhere import place_for
-from gpuemu_flow.build.push import push as push_all
+from gpuemu_flow.build.session import push as push_all
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import add_grants, format_option
 from gpuemu_flow.cli.progress import make_listener, say_waiting

@@ -32,7 +32,7 @@ from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
 from gpuemu_flow.report.clean_run import save_if_clean
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.shards import Shard
+    from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.cli.options import ExecutorOptions
 
 

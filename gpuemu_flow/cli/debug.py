@@ -12,11 +12,10 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.fuzz.failures import list_failures
 from gpuemu_flow.report.text import Style, plural
-from gpuemu_flow.services.debug.repl import Pipe, Terminal, line_editing, run_repl
-from gpuemu_flow.services.debug.session import DebugSession
+from gpuemu_flow.services.debugger import DebugSession, Pipe, Terminal, line_editing, run_repl
 
 if TYPE_CHECKING:
-    from gpuemu_flow.services.debug.repl import CommandReader
+    from gpuemu_flow.services.debugger import CommandReader
 
 
 @click.command(short_help="Look into recorded failures.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 from msgspec.structs import asdict
 
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import SEED, format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
 from gpuemu_flow.report.inspect import explain_tasks
 

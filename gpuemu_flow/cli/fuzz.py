@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import (
@@ -21,6 +20,7 @@ from gpuemu_flow.cli.options import (
 )
 from gpuemu_flow.cli.progress import fuzz_display
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from gpuemu_flow.build.words import select
+from gpuemu_flow.build.selection import select
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say

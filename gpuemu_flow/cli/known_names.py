@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.build import plan, snapshot
+from gpuemu_flow.build import snapshot, stamps
 from gpuemu_flow.build.graph import STAGES
+from gpuemu_flow.build.selection import SETS
 from gpuemu_flow.build.snapshot import Snapshot
-from gpuemu_flow.build.words import SETS
 from gpuemu_flow.config.read import read_included, read_source
 from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.store.cache import WorkspaceCache
@@ -72,7 +72,7 @@ class KnownNames:
         return [found.tag for found in BaselineStore(self._cache()).list()]
 
     def _last(self) -> Snapshot | None:
-        home = WorkspaceCache(self._root / plan.CACHE_NAME)
+        home = WorkspaceCache(self._root / stamps.CACHE_NAME)
         try:
             return snapshot.load(home, self._root)
         finally:
@@ -81,7 +81,7 @@ class KnownNames:
     def _cache(self) -> WorkspaceCache:
         known = self._last()
         folder = known.settings.cache_dir if known is not None else None
-        return WorkspaceCache(Path(folder) if folder else self._root / plan.CACHE_NAME)
+        return WorkspaceCache(Path(folder) if folder else self._root / stamps.CACHE_NAME)
 
 
 def _names(tables: Any) -> list[str]:

@@ -19,7 +19,7 @@ def lsp(stdio: bool) -> None:
     disconnects without `shutdown`.
     """
     try:
-        from gpuemu_flow.services.lsp.features import serve  # noqa: PLC0415
+        from gpuemu_flow.services.lsp.server import serve  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol", "cattrs", "attrs"):
             raise

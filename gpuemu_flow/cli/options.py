@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from msgspec import Struct
 
-from gpuemu_flow.build.overrides import Overrides
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import DTYPES, canonical_dtype
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.shards import Shard
+    from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.services.cluster.dask_cluster import DaskCluster
 
 
@@ -78,7 +78,7 @@ def parse_shard(
     """Parse a shard such as ``2/5``, the second of five."""
     if value is None:
         return None
-    from gpuemu_flow.build.shards import MAX_SHARDS, Shard  # noqa: PLC0415
+    from gpuemu_flow.build.selection import MAX_SHARDS, Shard  # noqa: PLC0415
 
     index, _, count = value.partition("/")
     digits = all(part.isascii() and part.isdigit() and len(part) < 7 for part in (index, count))

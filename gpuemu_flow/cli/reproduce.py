@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz import failures
 from gpuemu_flow.report import failure_text, json_writer, text
 from gpuemu_flow.report.minimal import minimal_of

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.cli.options import (
     NO_CONFIRM,
     SEED,
@@ -21,11 +20,12 @@ from gpuemu_flow.cli.options import (
     part_options,
 )
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
 
 if TYPE_CHECKING:
+    from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.build.session import RunOptions, RunOutcome
-    from gpuemu_flow.build.shards import Shard
     from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.cli.options import ExecutorOptions
     from gpuemu_flow.judge.results import RunReport

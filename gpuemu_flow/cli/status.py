@@ -9,14 +9,13 @@ import click
 from msgspec.structs import asdict
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
 from gpuemu_flow.report.inspect import workspace_status
-from gpuemu_flow.services.daemon.files import find_place, holder
-from gpuemu_flow.services.daemon.state import DaemonState
+from gpuemu_flow.services.daemon.files import DaemonState, find_place, holder
 
 
 @click.command(short_help="Show the workspace, its results, cache and daemon.")

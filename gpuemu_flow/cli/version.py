@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build.own_code import fingerprint
+from gpuemu_flow.build.files import fingerprint
 from gpuemu_flow.cli.say import say
 
 

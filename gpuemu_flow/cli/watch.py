@@ -13,10 +13,10 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpuemu_flow.build.overrides import Overrides
-from gpuemu_flow.build.trust import require_trust
+from gpuemu_flow.build.session import require_trust
 from gpuemu_flow.cli.options import SEED, canonical_dtypes
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.model.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import text
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.session import RunOptions
     from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.judge.results import RunReport
-    from gpuemu_flow.services.watch.files import FileWatch
+    from gpuemu_flow.services.watched_files import FileWatch
 
 
 _NAMED = 3
@@ -62,7 +62,7 @@ def watch_with(
     `make` is the class of the watch's state.
     """
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-    from gpuemu_flow.services.watch.files import (  # noqa: PLC0415
+    from gpuemu_flow.services.watched_files import (  # noqa: PLC0415
         FileWatch,
         open_alarm,
         wait_for_save,
@@ -131,7 +131,7 @@ class WatchState(Struct):
         are printed only if one of the files may be a source or is the configuration, or if the
         errors change or vanish. Other files could be logs, even of this command's own output.
         """
-        from gpuemu_flow.services.watch.files import may_be_source  # noqa: PLC0415
+        from gpuemu_flow.services.watched_files import may_be_source  # noqa: PLC0415
 
         told = self.config.name in saved or any(map(may_be_source, saved))
         quiet = bool(self._problems and saved) and not told

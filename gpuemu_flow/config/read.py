@@ -258,7 +258,7 @@ class Folders(Struct):
     # The workspace. If it is None, no ops are made from templates that take values from file
     # names.
     root: Path | None
-    # Patterns that the file names had to match; see `build.globs.glob_files`.
+    # Patterns that the file names had to match; see `build.files.glob_files`.
     listings: list[str] = []
 
 
@@ -462,7 +462,7 @@ def is_pattern(value: Json) -> bool:
 def listing_of(written: str) -> str:
     """Return the glob whose matches change whenever the result of `names_matched` changes.
 
-    It is a glob for `build.globs.glob_files`. It also matches folders and broken links, since they
+    It is a glob for `build.files.glob_files`. It also matches folders and broken links, since they
     make `names_matched` fail. `written` is the pattern in the configuration.
 
     Raises FilesError: A bad pattern.

@@ -11,8 +11,8 @@ from itertools import islice, takewhile
 
 from msgspec import Struct, structs
 
-from gpuemu_flow.build.revealed import revealed
 from gpuemu_flow.build.signals import WAKE_SECONDS
+from gpuemu_flow.build.states import revealed
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
 from gpuemu_flow.fuzz.case_queue import (

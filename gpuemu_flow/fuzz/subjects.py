@@ -10,10 +10,9 @@ from threading import Event
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.build.events import Listener
-from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.revealed import as_inputs, revealed, without
-from gpuemu_flow.build.trust import require_trust
+from gpuemu_flow.build.graph import Graph, Listener
+from gpuemu_flow.build.session import require_trust
+from gpuemu_flow.build.states import as_inputs, revealed, without
 from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema

@@ -13,12 +13,11 @@ from msgspec import Struct, field, structs
 from gpuemu_flow.build.compile import Compiler
 from gpuemu_flow.build.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.config.model import OpConfig
+from gpuemu_flow.config.model import OpConfig, Overrides
 from gpuemu_flow.fuzz.subjects import OpTasks, build_code, make_subject, tasks_of
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpuemu_flow import __version__
 from gpuemu_flow.build import session
 from gpuemu_flow.build.compile_kernels import kernel_policy
-from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.graph import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig, ProgramRef
 from gpuemu_flow.fuzz.results_folder import results_folder

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.build import session
-from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.graph import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.fuzz.record_run import record_run
@@ -36,8 +36,8 @@ from gpuemu_flow.tasks.params import LintParams, params_of
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.elsewhere import Elsewhere
+    from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.build.session import RunOutcome
-    from gpuemu_flow.build.shards import Shard
 
 QUICK = "quick"
 THOROUGH = "thorough"

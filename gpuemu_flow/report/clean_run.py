@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from gpuemu_flow.build import plan
-from gpuemu_flow.build.files import Stamp, stamp_of
-from gpuemu_flow.build.globs import glob_folders
-from gpuemu_flow.build.own_code import NUMERIC_PACKAGES
+from gpuemu_flow.build import stamps
+from gpuemu_flow.build.files import NUMERIC_PACKAGES, Stamp, glob_folders, stamp_of
 from gpuemu_flow.build.stamps import ABSENT, FILE, FOLDER, LINK, LOOK, VARIABLE, Row, row_of
 from gpuemu_flow.judge.results import STANDING
 from gpuemu_flow.report import text
@@ -106,7 +104,7 @@ class _InputsOfKernels(Struct, frozen=True):
             {path: None if stamp is None else tuple(stamp) for path, stamp in kernels.tool_files},
             [str(workspace.root / path) for found in includes for path in found["absent"]],
             [workspace.root / path for found in includes for path in found["folders"]],
-            {"PATH": plan.variable_digest(os.environ, "PATH")},
+            {"PATH": stamps.variable_digest(os.environ, "PATH")},
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build import shards
+from gpuemu_flow.build import selection
 from gpuemu_flow.build.session import RunOptions, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
@@ -209,7 +209,7 @@ def relative(path: Path, base: Path) -> str:
 
 def shard_part(
     workspace: Workspace,
-    shard: shards.Shard,
+    shard: selection.Shard,
     options: RunOptions,
     deciding: Mapping[str, Json],
     environ: Mapping[str, str],
@@ -220,9 +220,9 @@ def shard_part(
     return ShardPart(
         shard.index,
         shard.count,
-        shards.split_digest(graph, root, shard.count),
-        shards.settings_digests(graph, drawn=drawn),
-        shards.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
+        selection.split_digest(graph, root, shard.count),
+        selection.settings_digests(graph, drawn=drawn),
+        selection.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
         _as_texts({**deciding, **_deciding(workspace, options)}),
         () if options.since else _selected(workspace, options),
     )
@@ -236,7 +236,7 @@ def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
     """
     since = ""
     if options.since:
-        from gpuemu_flow.build.since import parting_commit  # noqa: PLC0415 - seldom needed
+        from gpuemu_flow.build.selection import parting_commit  # noqa: PLC0415 - seldom needed
 
         since = parting_commit(workspace.root, options.since)
     return {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from gpuemu_flow.build.selection import select
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.build.words import select
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import Absence
 from gpuemu_flow.report.inspection import (

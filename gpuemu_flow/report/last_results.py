@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gpuemu_flow.build import plan, snapshot
+from gpuemu_flow.build import snapshot, stamps
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.snapshot import Snapshot
 from gpuemu_flow.build.states import TaskStates
@@ -41,7 +41,7 @@ def last_results(root: Path) -> LastResults:
     This is safe in a folder of unknown origin, since no program is run and no configuration is
     read.
     """
-    home = WorkspaceCache(root / plan.CACHE_NAME)
+    home = WorkspaceCache(root / stamps.CACHE_NAME)
     try:
         known = snapshot.load(home, root)
     except StoreError:
@@ -53,7 +53,7 @@ def last_results(root: Path) -> LastResults:
     folder = known.settings.cache_dir
     if folder and not Path(os.path.normpath(folder)).is_relative_to(root):
         return NOTHING  # only the configuration, not read here, may name one outside
-    cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
+    cache = WorkspaceCache(Path(folder) if folder else root / stamps.CACHE_NAME)
     try:
         outdated, broken = _state(known, cache)
         return LastResults(_results(known, cache, broken), frozenset(outdated), _failures(cache))

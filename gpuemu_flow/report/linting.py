@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuemu_flow.build import session
-from gpuemu_flow.build.events import Listener
+from gpuemu_flow.build.graph import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.lint.rules import RULES_BY_ID, explain

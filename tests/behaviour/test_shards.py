@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.build.shards import split
+from gpuemu_flow.build.selection import split
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 

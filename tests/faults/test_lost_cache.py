@@ -10,7 +10,7 @@ import pytest
 from mini_workspace import Mini
 from whole import sample
 
-from gpuemu_flow.build.events import Listener, TaskEvent
+from gpuemu_flow.build.graph import Listener, TaskEvent
 from gpuemu_flow.build.session import RunOptions
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import FlowError

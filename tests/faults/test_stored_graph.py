@@ -12,8 +12,8 @@ from stored_snapshot import database, flip, loaded, lose, put_back, rewrite, tab
 from test_run_damage import verdicts
 
 from gpuemu_flow.build.graph import Graph
-from gpuemu_flow.build.overrides import Overrides
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.config.model import Overrides
 
 CAUSES = False
 OP = "op:scale:float32"

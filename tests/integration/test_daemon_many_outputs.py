@@ -15,7 +15,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
 from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzzing import TestCase as FuzzCase
-from gpuemu_flow.services.daemon.validating import AT_ONCE
+from gpuemu_flow.services.daemon.submissions import AT_ONCE
 from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore
 
 Tensor = NDArray[Any]

@@ -26,7 +26,7 @@ from stale_rows import PROTOCOL
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.installed import is_installed
-from gpuemu_flow.services.watch.files import FileWatch
+from gpuemu_flow.services.watched_files import FileWatch
 
 pytestmark = pytest.mark.timeout(900)  # one workspace, many programs, on whatever machine
 

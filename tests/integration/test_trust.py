@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini, make_mini
 
-from gpuemu_flow.build import trust
-from gpuemu_flow.build.trust import foreign_owners, own_users, require_trust, trusted_file
+from gpuemu_flow.build import session
+from gpuemu_flow.build.session import foreign_owners, own_users, require_trust, trusted_file
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import UsageError
 
@@ -102,11 +102,11 @@ def test_a_terminal_is_asked(foreign: Mini, answer: bool) -> None:
 def test_a_list_of_trusted_ones_that_another_wrote_counts_not(foreign: Mini) -> None:
     foreign.command("run", "total", "--trust")
     os.chown(trusted_file(foreign.env), STRANGER, -1)
-    assert trust.remembered(foreign.env) == []
+    assert session.remembered(foreign.env) == []
     for text in ("", "[]", "{", '{"trusted": [{}]}', '{"trusted": 3}'):
         trusted_file(foreign.env).unlink()
         trusted_file(foreign.env).write_text(text)
-        assert trust.remembered(foreign.env) == []
+        assert session.remembered(foreign.env) == []
 
 
 @pytest.fixture

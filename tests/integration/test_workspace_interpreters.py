@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mini_workspace import DOUBLES, Mini, make_doubling
 
-from gpuemu_flow.build.globs import interpreter_files, without_installed
+from gpuemu_flow.build.files import interpreter_files, without_installed
 
 pytestmark = pytest.mark.ci
 

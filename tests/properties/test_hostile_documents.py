@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 from report_samples import passed, recorded, report_of, sample
 
-from gpuemu_flow.build.trust import remembered
+from gpuemu_flow.build.session import remembered
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import Case, CheckResult
 from gpuemu_flow.report import pictures

@@ -32,8 +32,7 @@ from contract_sets import Chosen, contract_ops, write_workspace
 from controls import CONTROLS, install
 from oracle import REPOSITORY, all_subjects, copy_workspace, subjects
 
-from gpuemu_flow.build import own_code
-from gpuemu_flow.build.files import FileTable
+from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
@@ -300,7 +299,7 @@ def main() -> None:
                 for name, op_subjects in found
                 for item in op_subjects
             ]
-        code = own_code.digest(FileTable(Path(folder)))
+        code = own_code_digest(FileTable(Path(folder)))
         sweep = Sweep(asked, code)
         done = sweep.run(parts)
     _print(sweep, done, len(parts), code, as_json=asked.json)

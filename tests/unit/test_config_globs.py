@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from config_workspace import ConfigWorkspace
 
-from gpuemu_flow.build.globs import glob_files, glob_folders
+from gpuemu_flow.build.files import glob_files, glob_folders
 
 NAMED = '[project]\nname = "x"\n'
 OP = '[[ops]]\nname = "f"\nreference = "bin/reference"\n'

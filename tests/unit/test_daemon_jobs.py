@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpuemu_flow.services.daemon.jobs import (
+from gpuemu_flow.services.daemon.service import (
     MAX_WAITERS,
     CancelledJobError,
     Job,

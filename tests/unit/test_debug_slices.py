@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.model.errors import UsageError
-from gpuemu_flow.services.debug.tensors import check_slice, parse_tensors
+from gpuemu_flow.services.debugger import check_slice, parse_tensors
 
 ARRAY = np.arange(2 * 3 * 5).reshape(2, 3, 5)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.model.errors import UsageError
-from gpuemu_flow.services.debug.tensors import describe, difference_lines, value_lines
+from gpuemu_flow.services.debugger import describe, difference_lines, value_lines
 
 NAMES = ("a", "b")
 

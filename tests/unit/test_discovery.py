@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from import_graph import read_imports, source_files
 
-from gpuemu_flow.build import own_code, plan
-from gpuemu_flow.build.discovery import Discovery
-from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.build.input_names import Distributions
-from gpuemu_flow.build.observed_sets import ObservedSets
+from gpuemu_flow.build import stamps
+from gpuemu_flow.build.discovery import Discovery, Distributions, ObservedSets
+from gpuemu_flow.build.files import FileTable, own_code_digest, own_code_paths
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.report.workspace_text import observed_line
 from gpuemu_flow.store.cache import JsonStore
@@ -58,7 +56,7 @@ def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> Non
     look = discovery(root, SCALE=SECRET)
     names = look.discover(
         seen(root, "op.py", "current/op.py", "site/foo/__init__.py", "site/foo/hand_made.py",
-             ".gpuemu-cache/blob", "/dev/null", os.__file__, own_code.__file__),
+             ".gpuemu-cache/blob", "/dev/null", os.__file__, stamps.__file__),
         ConfiguredEnv({"GIVEN": "by the configuration"}, ("GIVEN", "SCALE", "NONE")),
     )  # fmt: skip
     assert names.files == {"op.py", "current/op.py", "site/foo/hand_made.py"}
@@ -307,23 +305,23 @@ def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
         if module in files and module not in reached:
             reached.add(module)
             pending += edges.get(module, ())
-    known = set(own_code.paths())
+    known = set(own_code_paths())
     forgotten = {module for module in reached if str(files[module]) not in known}
     assert len(reached) > 100
     assert forgotten <= {"gpuemu_flow"}  # names and the version, no code
 
 
 def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> None:
-    paths = own_code.paths()
+    paths = own_code_paths()
     for name in ("judge/judge.py", "numerics/compare.py", "cases/plan.py", "workers/worker.py",
                  "gpuemu_flow/model/types.py", "build/discovery.py"):  # fmt: skip
         assert any(path.endswith(name) for path in paths)
-    first = own_code.digest(FileTable(tmp_path))
+    first = own_code_digest(FileTable(tmp_path))
     table = FileTable(tmp_path)
-    own_code.digest(table)
+    own_code_digest(table)
     stamp, _ = table.entries[paths[0]]
     changed = FileTable(tmp_path, {**table.entries, paths[0]: (stamp, "another")})
-    assert own_code.digest(changed) != first
+    assert own_code_digest(changed) != first
 
 
 def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
@@ -335,16 +333,16 @@ def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
 
 
 def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
-    names = Discovered(variables=frozenset({*plan.WORKER_DEFAULTS, "*"}))
-    assert discovery(root).parts(names) == discovery(root, **plan.WORKER_DEFAULTS).parts(names)
+    names = Discovered(variables=frozenset({*stamps.WORKER_DEFAULTS, "*"}))
+    assert discovery(root).parts(names) == discovery(root, **stamps.WORKER_DEFAULTS).parts(names)
     given = {"PYTHONHASHSEED", *THREAD_VARIABLES}
-    assert set(plan.WORKER_DEFAULTS) == given
+    assert set(stamps.WORKER_DEFAULTS) == given
 
 
 def test_names_that_begin_alike_count_as_one(root: Path) -> None:
     """Set, unset or changed; what workers are given by default is no change."""
     states = [
-        plan.variable_digest(environ, "OMP_*")
+        stamps.variable_digest(environ, "OMP_*")
         for environ in (
             {}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, {"OMP_NESTED": "1"},
             {"OMP": "1"},
@@ -352,7 +350,7 @@ def test_names_that_begin_alike_count_as_one(root: Path) -> None:
     ]  # fmt: skip
     assert states[0] == states[1] == states[4]
     assert len(set(states)) == 3
-    assert plan.variable_digest({"TORCH": "1"}, "TORCH_*") == plan.UNSET
+    assert stamps.variable_digest({"TORCH": "1"}, "TORCH_*") == stamps.UNSET
     look = discovery(root, TORCH_X="1")
     names = look.discover(Observation(), ConfiguredEnv())
     assert look.parts(names) != discovery(root).parts(names)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.build.includes import find_includes
+from gpuemu_flow.build.compile_kernels import find_includes
 
 
 def write(folder: Path, **files: str) -> None:

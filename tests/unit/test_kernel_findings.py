@@ -24,7 +24,7 @@ from gpuemu_flow.model.types import (
     failure_to_json,
 )
 from gpuemu_flow.report.last_results import LastResults
-from gpuemu_flow.services.lsp.findings import ERROR, source_findings
+from gpuemu_flow.services.lsp.document import ERROR, source_findings
 
 SCHEMA = Path(__file__).resolve().parent.parent.parent / "gpuemu_flow/schemas/run.schema.json"
 FINDING = KernelFinding(

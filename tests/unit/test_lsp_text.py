@@ -11,9 +11,7 @@ import tomli
 from gpuemu_flow.config.fields import key_at, keys_of, names_of, table_at, words_of
 from gpuemu_flow.config.tables import File
 from gpuemu_flow.model.errors import Hint, Rename, did_you_mean
-from gpuemu_flow.services.lsp.completions import completions_at
-from gpuemu_flow.services.lsp.findings import text_findings
-from gpuemu_flow.services.lsp.outline import outline
+from gpuemu_flow.services.lsp.document import completions_at, outline, text_findings
 from gpuemu_flow.services.lsp.server import Latest
 
 REPOSITORY = Path(__file__).resolve().parents[2]

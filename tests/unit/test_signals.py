@@ -15,7 +15,7 @@ from gpuemu_flow.build.signals import (
     terminating_as_interrupting,
 )
 from gpuemu_flow.cli.main import INTERRUPTED, exit_code_of
-from gpuemu_flow.services.debug.repl import run_repl
+from gpuemu_flow.services.debugger import run_repl
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CATCHABLE = (signal.SIGTERM, signal.SIGHUP)

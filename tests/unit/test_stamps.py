@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.build import plan
+from gpuemu_flow.build import stamps
 from gpuemu_flow.build.files import FileTable, stamp_of
 from gpuemu_flow.build.stamps import (
     ABSENT,
@@ -45,10 +45,10 @@ def folder(tmp_path: Path) -> Path:
 
 def store(folder: Path, *rows: Row) -> Path:
     """Store the rows as those of a clean run."""
-    database = folder / plan.CACHE_NAME / DATABASE
+    database = folder / stamps.CACHE_NAME / DATABASE
     database.parent.mkdir(parents=True, exist_ok=True)
     database.unlink(missing_ok=True)
-    identity = plan.identity(ENVIRON, str((folder / plan.CACHE_NAME).resolve()))
+    identity = stamps.identity(ENVIRON, str((folder / stamps.CACHE_NAME).resolve()))
     with sqlite3.connect(database) as connection:
         connection.executescript(SCHEMA)
         connection.executemany(INSERT, rows)
@@ -66,7 +66,7 @@ def stamped(kind: str, path: Path, name: str = "") -> Row:
 
 def written(folder: Path) -> Path:
     """Store what a run rests on: all files of a folder, by relative and by absolute paths."""
-    files = [p for p in folder.rglob("*.*") if p.is_file() and plan.CACHE_NAME not in p.parts]
+    files = [p for p in folder.rglob("*.*") if p.is_file() and stamps.CACHE_NAME not in p.parts]
     return store(
         folder,
         *(stamped(FILE, path) for path in files),
@@ -74,7 +74,7 @@ def written(folder: Path) -> Path:
         stamped(FOLDER, folder / "sub"),
         row_of(ABSENT, str(folder / "user.toml")),
         row_of(LINK, str(folder / "link"), state="a.py"),
-        row_of(LOOK, str(folder / "sub"), state=plan.look_of(str(folder / "sub"))),
+        row_of(LOOK, str(folder / "sub"), state=stamps.look_of(str(folder / "sub"))),
     )
 
 
@@ -140,10 +140,10 @@ def test_another_process_environment_is_noticed(folder: Path) -> None:
     assert said(folder, {**ENVIRON, "PATH": "/elsewhere"}) == SUMMARY
 
 
-@pytest.mark.parametrize("name", ["SCALE", "SC**", plan.ALL_NAMED])
+@pytest.mark.parametrize("name", ["SCALE", "SC**", stamps.ALL_NAMED])
 def test_a_variable_that_programs_read_is_noticed_and_not_stored(name: str, folder: Path) -> None:
     before = {**ENVIRON, "SCALE": "hunter2"}
-    path = store(folder, row_of(VARIABLE, name, state=plan.variable_digest(before, name)))
+    path = store(folder, row_of(VARIABLE, name, state=stamps.variable_digest(before, name)))
     assert b"hunter2" not in path.read_bytes()
     assert said(folder, before) == SUMMARY
     assert said(folder, {**before, "SHLVL": "7"}) == SUMMARY
@@ -161,14 +161,14 @@ LOGINS = (
 
 @pytest.mark.parametrize("name", LOGINS)
 def test_another_login_is_no_change_for_what_was_given_the_whole_environment(name: str) -> None:
-    whole = plan.variable_digest(ENVIRON, plan.ALL_VARIABLES)
-    assert plan.variable_digest({**ENVIRON, name: "another"}, plan.ALL_VARIABLES) == whole
+    whole = stamps.variable_digest(ENVIRON, stamps.ALL_VARIABLES)
+    assert stamps.variable_digest({**ENVIRON, name: "another"}, stamps.ALL_VARIABLES) == whole
 
 
 @pytest.mark.parametrize("name", ["DISPLAY", "TMUX", "GPG_AGENT_INFO", "VSCODE_PID"])
 def test_a_session_s_variable_counts_where_it_is_read_by_name(name: str) -> None:
-    unset = plan.variable_digest(ENVIRON, name)
-    assert plan.variable_digest({**ENVIRON, name: "another"}, name) != unset
+    unset = stamps.variable_digest(ENVIRON, name)
+    assert stamps.variable_digest({**ENVIRON, name: "another"}, name) != unset
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,15 @@ def test_a_session_s_variable_counts_where_it_is_read_by_name(name: str) -> None
     ["CUDA_VISIBLE_DEVICES", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ", "USER"],
 )
 def test_no_other_variable_is_left_out_of_the_whole_environment(name: str) -> None:
-    whole = plan.variable_digest(ENVIRON, plan.ALL_VARIABLES)
-    assert plan.variable_digest({**ENVIRON, name: "another"}, plan.ALL_VARIABLES) != whole
+    whole = stamps.variable_digest(ENVIRON, stamps.ALL_VARIABLES)
+    assert stamps.variable_digest({**ENVIRON, name: "another"}, stamps.ALL_VARIABLES) != whole
 
 
 @pytest.mark.parametrize("name", ["HOME", "SESSION", "TERMINAL_SCALE", "XDG_CONFIG_HOME"])
 def test_what_reaches_no_program_counts_where_a_configuration_names_it(name: str) -> None:
     another = {**ENVIRON, name: "another"}
-    for whole, counts in ((plan.ALL_VARIABLES, False), (plan.ALL_NAMED, True)):
-        changed = plan.variable_digest(another, whole) != plan.variable_digest(ENVIRON, whole)
+    for whole, counts in ((stamps.ALL_VARIABLES, False), (stamps.ALL_NAMED, True)):
+        changed = stamps.variable_digest(another, whole) != stamps.variable_digest(ENVIRON, whole)
         assert changed is counts
 
 
@@ -221,7 +221,7 @@ def test_a_missing_row_is_noticed(folder: Path) -> None:
 @pytest.mark.parametrize("place", ["", "state", "state/cache.db"])
 def test_a_link_in_the_way_is_not_followed(place: str, folder: Path) -> None:
     written(folder)
-    linked = folder / plan.CACHE_NAME / place
+    linked = folder / stamps.CACHE_NAME / place
     linked.rename(folder / "aside")
     linked.symlink_to(folder / "aside")
     assert said(folder) is None
@@ -230,7 +230,7 @@ def test_a_link_in_the_way_is_not_followed(place: str, folder: Path) -> None:
 def test_a_copy_says_nothing(folder: Path) -> None:
     """It names the files of the original, which are as they were."""
     path = written(folder)
-    copy = folder / "other" / plan.CACHE_NAME / DATABASE
+    copy = folder / "other" / stamps.CACHE_NAME / DATABASE
     copy.parent.mkdir(parents=True)
     copy.write_bytes(path.read_bytes())
     assert said(folder) == SUMMARY
@@ -238,9 +238,9 @@ def test_a_copy_says_nothing(folder: Path) -> None:
 
 
 def test_the_workspace_is_found_upward(folder: Path) -> None:
-    assert plan.find_workspace(str(folder / "sub")) is None
+    assert stamps.find_workspace(str(folder / "sub")) is None
     (folder / "gpuemu.toml").write_text("")
-    assert plan.find_workspace(str(folder / "sub")) == str(folder)
+    assert stamps.find_workspace(str(folder / "sub")) == str(folder)
 
 
 def test_digests_are_computed_again_only_when_the_stamp_moved(folder: Path) -> None:

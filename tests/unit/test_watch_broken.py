@@ -11,8 +11,8 @@ from gpuemu_flow.build.session import RunOptions
 from gpuemu_flow.cli.watch import WatchState
 from gpuemu_flow.judge.results import RunReport
 from gpuemu_flow.model.errors import ConfigError, Problem
-from gpuemu_flow.services.watch import files as watch_files
-from gpuemu_flow.services.watch.files import PATIENCE_S, FileWatch
+from gpuemu_flow.services import watched_files as watch_files
+from gpuemu_flow.services.watched_files import PATIENCE_S, FileWatch
 
 BROKEN = Problem("config-syntax", "not valid TOML", file="gpuemu.toml", line=3)
 OTHER = Problem("config-path-missing", "scripts/op.py is missing", file="gpuemu.toml", line=4)

@@ -49,4 +49,4 @@ def test_each_file_of_a_row_names_each(what: str) -> None:
         for paths in rows:
             words = rf"\b({re.escape(name)}|{module})\b"
             texts = "\n".join(text_of(path) for path in paths)
-            assert re.search(words, texts), f"{what}: {name} is in none of {paths}"
+            assert re.search(words, texts, re.IGNORECASE), f"{what}: {name} is in none of {paths}"

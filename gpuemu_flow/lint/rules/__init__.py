@@ -8,7 +8,7 @@ RULES: tuple[Rule, ...] = (
     instructions.ACCIDENTAL_F64, instructions.DEBUG_CALL, instructions.DEBUG_BUILD,
     resources.STATIC_SHARED_MEMORY, resources.UNMET_LAUNCH_BOUNDS, resources.NO_FULL_BLOCK,
     instructions.MISSING_TENSOR_CORES, instructions.PORTABILITY, accesses.DIVERGENT_BARRIER,
-    instructions.INTEGER_DIVISION, accesses.GENERIC_ADDRESS, accesses.ATOMICS_IN_LOOP,
+    instructions.INTEGER_DIVISION_IN_LOOP, accesses.GENERIC_ADDRESS, accesses.ATOMICS_IN_LOOP,
     accesses.SCALAR_ACCESSES, instructions.UNFUSED_MULTIPLY_ADD, instructions.EXACT_DIVISION,
     resources.UNUSED_SHARED_MEMORY, instructions.LEGACY_WARP_OPERATIONS,
     instructions.FORBIDDEN_INSTRUCTION, instructions.REQUIRED_INSTRUCTION,

@@ -174,7 +174,7 @@ def find_integer_division(analysis: KernelAnalysis) -> Findings:
     return analysis.group(in_loops, describe)
 
 
-INTEGER_DIVISION = Rule(
+INTEGER_DIVISION_IN_LOOP = Rule(
     id="integer-division-in-loop",
     severity="warning",
     what="`div` or `rem` of integers inside a loop. Divisions by constants do not show: the "

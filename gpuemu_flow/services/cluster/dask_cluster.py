@@ -31,13 +31,16 @@ from gpuemu_flow.model.errors import FlowError, Problem, RunnerError, UsageError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.services.cluster import worker
-from gpuemu_flow.services.cluster.messages import (
+from gpuemu_flow.services.cluster.worker import (
     NANNY_VARIABLES,
     BatchAnswer,
     BatchRequest,
     RunSetup,
+    UnitRequest,
+    end_units,
+    facts,
+    run_unit,
 )
-from gpuemu_flow.services.cluster.worker import facts
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -120,14 +123,12 @@ class DaskCluster:
         self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
     ) -> list[Unit]:
         """Run tasks on the workers, which store the results in a shared cache."""
-        from gpuemu_flow.services.cluster import task_worker  # noqa: PLC0415 - brings doit
-
         run = secrets.token_hex(8)
         tasks: ClusterTasks[Unit] = ClusterTasks(
             self._client,
-            task_worker.run_unit,
+            run_unit,
             run,
-            end=task_worker.end_units,
+            end=end_units,
             resources=self._resources,
             trials=self._trials,
         )
@@ -135,7 +136,7 @@ class DaskCluster:
         def message(unit: Unit) -> bytes:
             subject = op_subject(workspace, unit.op, unit.dtype, to_run=False, learned=False)
             setup = replace(self._setup(workspace, unit.op, [subject]), run=run)
-            return task_worker.UnitRequest(setup, remote).encode()
+            return UnitRequest(setup, remote).encode()
 
         lost, left = [], deque(units)
         try:

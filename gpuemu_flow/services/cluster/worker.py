@@ -11,25 +11,129 @@ import tempfile
 import threading
 import time
 import traceback
+import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from gpuemu_flow.build.elsewhere import Unit
+from gpuemu_flow.build.graph import Listener
+from gpuemu_flow.build.run import Executor
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.case_queue import (
     BatchVerdict,
+    QueuedCase,
     WarmPrograms,
     known_verdicts,
     reference_inputs,
     verdict_key,
 )
 from gpuemu_flow.fuzz.subjects import OpSubject, op_subject, tasks_of
-from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, RunnerError
+from gpuemu_flow.model.decoding import known
+from gpuemu_flow.model.errors import CancelledRunError, FlowError, Hint, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
-from gpuemu_flow.services.cluster.messages import BatchAnswer, BatchRequest, RunSetup
 from gpuemu_flow.store.cache import WorkspaceCache
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.remote_cache import MODE, REMOTE, WRITE, open_shared
+from gpuemu_flow.tasks.base import StageContext
+from gpuemu_flow.workers.pool import Pool
+
+# Messages between the coordinator and a cluster's workers: compressed MessagePack.
+
+M = TypeVar("M", bound="Message")
+
+PROTOCOL = 2
+NANNY_VARIABLES = (
+    "MALLOC_TRIM_THRESHOLD_", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+)  # fmt: skip
+"""Variables that dask sets in its workers. Some of them change the results of programs."""
+
+
+class Message(Struct, frozen=True):
+    """What is sent, together with the version of the protocol."""
+
+    def encode(self) -> bytes:
+        """Return the message; `decode` reads it."""
+        return zlib.compress(msgspec.msgpack.encode((PROTOCOL, self), enc_hook=_plain), 1)
+
+    @classmethod
+    def decode(cls: type[M], message: bytes) -> M:
+        """Read a message; raise ValueError if it is none, or one of another version."""
+        try:
+            content = zlib.decompress(message)
+            version, own = msgspec.msgpack.decode(content, type=tuple[int, msgspec.Raw])
+            if version == PROTOCOL:
+                return msgspec.msgpack.decode(own, type=known(cls))
+        except (zlib.error, msgspec.MsgspecError) as error:
+            raise ValueError(f"no message of a cluster: {error}") from None
+        raise ValueError(f"a message of version {version}, not {PROTOCOL}")
+
+
+def _plain(value: np.generic | Hint) -> object:
+    return str(value) if isinstance(value, Hint) else value.item()
+
+
+class RunSetup(Struct, frozen=True):
+    """Everything that a worker needs to know about a run, apart from its cases."""
+
+    # Name of the run; workers keep warm programs until the run ends.
+    run: str
+    # Absolute path of the configuration, on all machines.
+    config: str
+    overrides: Overrides
+    op: str
+    dtypes: tuple[str, ...]
+    # See `worker.facts`.
+    facts: Mapping[str, str]
+    # The coordinator's values of those `NANNY_VARIABLES` that are set.
+    variables: Mapping[str, str]
+    # `force` is true if no results are taken from caches, `alone` if cases are judged one by
+    # one.
+    force: bool = False
+    alone: bool = False
+
+
+class BatchRequest(Message, frozen=True):
+    """Cases of one dtype that a worker is to judge."""
+
+    setup: RunSetup
+    # Index of the dtype in the setup.
+    which: int
+    # The cases; their keys are not sent.
+    cases: tuple[QueuedCase, ...]
+    # Values of `BatchAnswer.key` that the coordinator has already seen and checked. An answer
+    # with one of these keys leaves `BatchAnswer.names` and `BatchAnswer.parts` empty.
+    known: tuple[str, ...] = ()
+
+
+class BatchAnswer(Message, frozen=True):
+    """The outcome of a batch on a worker."""
+
+    # The worker's name; see `worker.own_name`.
+    worker: str
+    verdicts: tuple[BatchVerdict, ...] = ()
+    # See `fuzz.case_queue.BatchReply`.
+    key: str = ""
+    names: Discovered = field(default_factory=Discovered)
+    parts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    # The errors that prevented verdicts, if any.
+    problems: tuple[Problem, ...] = ()
+    # Facts that differ between worker and coordinator; if there are any, there are no verdicts.
+    differs: tuple[str, ...] = ()
+    # A traceback; empty if there is none.
+    crash: str = ""
+    # True if the run ended before the batch was judged.
+    ended: bool = False
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
@@ -297,3 +401,104 @@ def local_folder() -> str | None:
         return str(get_worker().local_directory)
     except ValueError:
         return None
+
+
+# The worker side of ``run`` on a cluster: run the tasks of one op, and share the results.
+
+
+class UnitRequest(Message, frozen=True):
+    """An op in one dtype whose tasks a worker is to run."""
+
+    # The run's settings, with one dtype.
+    setup: RunSetup
+    # URL of the shared cache for the results.
+    remote: str
+
+
+class _Runs:
+    """The runs that this process works for, and the runs that have ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._working: dict[str, set[threading.Event]] = {}
+        self._ended: set[str] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def work(self, run: str) -> Iterator[threading.Event]:
+        """Yield an event that is set when the run ends.
+
+        Raises CancelledRunError: The run has already ended.
+        """
+        cancel = threading.Event()
+        with self._lock:
+            if run in self._ended:
+                raise CancelledRunError
+            self._working.setdefault(run, set()).add(cancel)
+        try:
+            yield cancel
+        finally:
+            with self._lock:
+                self._working[run].discard(cancel)
+
+    def end(self, run: str) -> None:
+        """Stop all work for a run, and refuse later work for it."""
+        with self._lock:
+            self._ended.add(run)
+            for cancel in self._working.pop(run, set()):
+                self._working.setdefault(run, set()).add(cancel)
+                cancel.set()
+
+
+_runs = _Runs()
+
+
+def run_unit(message: bytes) -> bytes:
+    """Run the tasks that an encoded `UnitRequest` names, and return an encoded `BatchAnswer`."""
+
+    def run() -> BatchAnswer:
+        request = UnitRequest.decode(message)
+        folder = Path(tempfile.mkdtemp(prefix="gpuemu-", dir=local_folder()))
+        try:
+            with _runs.work(request.setup.run) as cancel:
+                _run(request, folder, cancel, os.environ)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return BatchAnswer(own_name())
+
+    return answered(run)
+
+
+def _run(
+    request: UnitRequest, folder: Path, cancel: threading.Event, environ: Mapping[str, str]
+) -> None:
+    setup = request.setup
+    workspace, cache, _ = open_here(setup, folder)
+    lookup = workspace.inputs  # before the cache is replaced: it has the sources' clock
+    workspace.cache = cache
+    unit = Unit(setup.op, setup.dtypes[0])
+    named = {**environ, REMOTE: request.remote, MODE: WRITE}
+    try:
+        with Pool(1, staging=cache.staging) as pool:
+            context = StageContext(
+                root=workspace.root,
+                cache=cache,
+                pool=pool,
+                environment=workspace.environment,
+                inputs=lookup,
+                cancel=cancel,
+            )
+            context.shared = open_shared(request.remote, WRITE, named, cache, cancel)
+            try:
+                graph, states = workspace.graph, workspace.states()
+                executor = Executor(graph, context, states, Listener(), jobs=1)
+                executor.run(graph.upstream([unit.task]))
+            finally:
+                if context.shared is not None:
+                    context.shared.finish()
+    finally:
+        cache.close()
+
+
+async def end_units(run: str) -> None:
+    """End this process's work for a run, without blocking its event loop."""
+    await asyncio.get_running_loop().run_in_executor(None, _runs.end, run)

@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.services.daemon.files import DaemonFiles, find_place, holder
-from gpuemu_flow.services.daemon.state import DaemonState
+from gpuemu_flow.services.daemon.files import DaemonFiles, DaemonState, find_place, holder
 from gpuemu_flow.wire import WireError, parse, read_info, render
 
 STOP_SECONDS = 15.0

@@ -19,10 +19,8 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import FlowError, UsageError
 from gpuemu_flow.model.types import Case, Json, Shape
 from gpuemu_flow.numerics.dtypes import to_float32
-from gpuemu_flow.services.daemon.fields import Fields, invalid
-from gpuemu_flow.services.daemon.jobs import Job
-from gpuemu_flow.services.daemon.replies import wire_strides
-from gpuemu_flow.services.daemon.service import Issued, Service, digest_of
+from gpuemu_flow.services.daemon.replies import Fields, invalid, wire_strides
+from gpuemu_flow.services.daemon.service import Issued, Job, Service, digest_of
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
 from gpuemu_flow.wire.tensors import encode_tensor
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT

@@ -21,14 +21,13 @@ import pynng
 from msgspec import Struct
 
 from gpuemu_flow import __version__
+from gpuemu_flow.build.session import require_trust
 from gpuemu_flow.build.signals import handled
-from gpuemu_flow.build.trust import require_trust
 from gpuemu_flow.config.load import environment
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.services.daemon import artifacts, ci, failing, fuzzing, issuing, validating
-from gpuemu_flow.services.daemon.fields import Fields, invalid
+from gpuemu_flow.services.daemon import checks, issuing, results, submissions
 from gpuemu_flow.services.daemon.files import (
     PRIVATE_FILE,
     PRIVATE_FOLDER,
@@ -41,9 +40,9 @@ from gpuemu_flow.services.daemon.files import (
     remove,
     write_info,
 )
-from gpuemu_flow.services.daemon.jobs import Job
+from gpuemu_flow.services.daemon.replies import Fields, invalid
 from gpuemu_flow.services.daemon.server import Server
-from gpuemu_flow.services.daemon.service import CLOSE_SECONDS, References, Reloading, Service
+from gpuemu_flow.services.daemon.service import CLOSE_SECONDS, Job, References, Reloading, Service
 from gpuemu_flow.wire import MAX_PATH_BYTES, PROTOCOL_VERSION, WireError, default_socket, fits
 from gpuemu_flow.wire.tensors import Exchange, exchange_folder
 from gpuemu_flow.workers.pool import Pool
@@ -347,27 +346,27 @@ def _shutdown(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
 
 REQUESTS: dict[str, RequestKind] = {  # a ping is answered by the server itself
     "Shutdown": RequestKind(QUICK, _shutdown),
-    "ValidateOp": RequestKind(REFERENCE, validating.validate_op),
-    "GetResult": RequestKind(QUICK, failing.get_result),
-    "ListResults": RequestKind(QUICK, failing.list_results),
-    "StoreBaseline": RequestKind(QUICK, failing.store_baseline),
-    "CompareBaseline": RequestKind(QUICK, failing.compare_baseline),
-    "FuzzOp": RequestKind(LONG, fuzzing.fuzz_op),
-    "Reproduce": RequestKind(TENSORS, failing.reproduce_failure),
-    "Minimize": RequestKind(LONG, failing.minimize),
-    "ListFailures": RequestKind(QUICK, failing.list_failures),
-    "LintKernel": RequestKind(QUICK, artifacts.lint_kernel),
-    "StoreArtifact": RequestKind(QUICK, artifacts.store_artifact),
-    "StoreArtifactBaseline": RequestKind(QUICK, artifacts.store_baseline),
-    "DiffArtifactBaseline": RequestKind(QUICK, artifacts.diff_baseline),
-    "GetArtifact": RequestKind(QUICK, artifacts.get_artifact),
-    "ListArtifacts": RequestKind(QUICK, artifacts.list_artifacts),
-    "RunCi": RequestKind(LONG, ci.run_ci),
-    "GetCiSummary": RequestKind(QUICK, ci.get_ci_summary),
+    "ValidateOp": RequestKind(REFERENCE, submissions.validate_op),
+    "GetResult": RequestKind(QUICK, results.get_result),
+    "ListResults": RequestKind(QUICK, results.list_results),
+    "StoreBaseline": RequestKind(QUICK, results.store_baseline),
+    "CompareBaseline": RequestKind(QUICK, results.compare_baseline),
+    "FuzzOp": RequestKind(LONG, results.fuzz_op),
+    "Reproduce": RequestKind(TENSORS, results.reproduce_failure),
+    "Minimize": RequestKind(LONG, results.minimize),
+    "ListFailures": RequestKind(QUICK, results.list_failures),
+    "LintKernel": RequestKind(QUICK, checks.lint_kernel),
+    "StoreArtifact": RequestKind(QUICK, checks.store_artifact),
+    "StoreArtifactBaseline": RequestKind(QUICK, checks.store_baseline),
+    "DiffArtifactBaseline": RequestKind(QUICK, checks.diff_baseline),
+    "GetArtifact": RequestKind(QUICK, checks.get_artifact),
+    "ListArtifacts": RequestKind(QUICK, checks.list_artifacts),
+    "RunCi": RequestKind(LONG, checks.run_ci),
+    "GetCiSummary": RequestKind(QUICK, checks.get_ci_summary),
     "GetTestCase": RequestKind(TENSORS, issuing.get_test_case),
     "GetTestBatch": RequestKind(TENSORS, issuing.get_test_batch),
-    "SubmitOutput": RequestKind(REFERENCE, validating.validate_op),
-    "SubmitOutputs": RequestKind(REFERENCE, validating.submit_outputs),
+    "SubmitOutput": RequestKind(REFERENCE, submissions.validate_op),
+    "SubmitOutputs": RequestKind(REFERENCE, submissions.submit_outputs),
 }
 
 

@@ -24,8 +24,14 @@ from pynng.exceptions import check_err
 
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.services.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
 from gpuemu_flow.services.daemon.replies import RequestError, error_reply, flow_error_reply
+from gpuemu_flow.services.daemon.service import (
+    CancelledJobError,
+    Context,
+    Job,
+    JobTable,
+    WorkerPool,
+)
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, WireError, parse, render
 
 log = logging.getLogger("gpuemu_flow.services.daemon")

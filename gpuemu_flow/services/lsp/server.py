@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
+import uuid
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from lsprotocol import types
@@ -19,13 +21,19 @@ from pygls.workspace import PositionCodec
 
 from gpuemu_flow import __version__
 from gpuemu_flow.report.last_results import NOTHING, LastResults, last_results
-from gpuemu_flow.services.lsp.findings import (
+from gpuemu_flow.services.lsp import jobs
+from gpuemu_flow.services.lsp.document import (
     Diagnosis,
+    Outline,
+    Span,
+    completions_at,
+    hover_text,
+    outline,
     result_findings,
     source_findings,
     text_findings,
 )
-from gpuemu_flow.services.lsp.outline import Outline, Span, outline
+from gpuemu_flow.services.lsp.jobs import CommandProgress, CommandResult, run_command
 
 
 class Latest:
@@ -320,3 +328,362 @@ def to_column(position: types.Position, lines: list[str], codec: PositionCodec) 
             return column
         seen += codec.client_num_units(char)
     return len(lines[position.line])
+
+
+# Answer an editor's requests: actions, lenses, hovers, completions, commands of lenses.
+
+MAX_OPS = 2_000
+"""Maximum number of tables with lenses: more than an editor can show, but quick to send."""
+
+_COMPLETION_KINDS = {
+    "table": types.CompletionItemKind.Module,
+    "key": types.CompletionItemKind.Property,
+    "word": types.CompletionItemKind.EnumMember,
+}
+
+
+def make_server() -> ConfigServer:
+    """Make a server with all of its handlers registered."""
+    server = ConfigServer()
+    _follow_texts(server)
+    _follow_files(server)
+    _answer_actions(server)
+    _answer_lenses(server)
+    _answer_places(server)
+    _run_commands(server)
+    return server
+
+
+def _follow_texts(server: ConfigServer) -> None:
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenTextDocumentParams) -> None:
+        server.opened(params.text_document)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        # Each change is a whole text, as the server requested; the last one counts.
+        for change in params.content_changes[-1:]:
+            server.changed(params.text_document.uri, change.text, params.text_document.version)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(params: types.DidSaveTextDocumentParams) -> None:
+        server.saved(params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: types.DidCloseTextDocumentParams) -> None:
+        server.closed(params.text_document.uri)
+
+
+def _follow_files(server: ConfigServer) -> None:
+    @server.feature(types.INITIALIZED)
+    def initialized(_params: types.InitializedParams) -> None:
+        workspace = server.client_capabilities.workspace
+        watching = workspace.did_change_watched_files if workspace is not None else None
+        if watching is not None and watching.dynamic_registration:
+            watchers = [types.FileSystemWatcher(glob_pattern=pattern) for pattern in WATCHED]
+            options = types.DidChangeWatchedFilesRegistrationOptions(watchers)
+            method = types.WORKSPACE_DID_CHANGE_WATCHED_FILES
+            registration = types.Registration("gpuemu-flow-files", method, options)
+            server.client_register_capability(types.RegistrationParams([registration]))
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def files_changed(_params: types.DidChangeWatchedFilesParams) -> None:
+        server.refresh_all()
+
+
+def _answer_actions(server: ConfigServer) -> None:
+    @server.feature(
+        types.TEXT_DOCUMENT_CODE_ACTION,
+        types.CodeActionOptions(code_action_kinds=[types.CodeActionKind.QuickFix]),
+    )
+    async def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        document = await server.settled(params.text_document.uri)
+        if document is None:
+            return []
+        outlined = await server.outlined(document)
+        first, last = params.range.start.line, params.range.end.line
+        found: list[types.CodeAction] = []
+        for finding in server.all_findings(document, outlined):
+            if first <= finding.span.line <= last:
+                found += _actions(server, document, outlined, finding)
+        return found
+
+
+def _actions(
+    server: ConfigServer, document: Document, outlined: Outline, finding: Diagnosis
+) -> list[types.CodeAction]:
+    about = [server.diagnostic(finding, outlined)]
+    fix = finding.fix
+    if fix is not None and document.checked:
+        place = to_range(fix.span, outlined.lines, server.workspace.position_codec)
+        edit = types.WorkspaceEdit({document.uri: [types.TextEdit(place, fix.text)]})
+        quick = types.CodeActionKind.QuickFix
+        return [types.CodeAction(fix.title, quick, about, is_preferred=True, edit=edit)]
+    return [
+        types.CodeAction(f"{word.capitalize()} {finding.op}", types.CodeActionKind.QuickFix, about,
+                         command=_command(document, name, word, finding.op))
+        for name, word in jobs.LENSES.items()
+        if finding.op
+    ]  # fmt: skip
+
+
+def _command(document: Document, name: str, title: str, op: str) -> types.Command:
+    return types.Command(title=title, command=name, arguments=[document.uri, op])
+
+
+def _answer_lenses(server: ConfigServer) -> None:
+    @server.feature(types.TEXT_DOCUMENT_CODE_LENS, types.CodeLensOptions(resolve_provider=False))
+    async def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
+        document = server.documents.get(params.text_document.uri)
+        if document is None:
+            return []
+        outlined = await server.outlined(document)
+        return [
+            types.CodeLens(
+                to_range(
+                    outlined.line_span(table.header), outlined.lines,
+                    server.workspace.position_codec,
+                ),
+                _command(document, name, word, table.name),
+            )
+            for table in outlined.ops[:MAX_OPS]
+            if table.name
+            for name, word in jobs.LENSES.items()
+        ]  # fmt: skip
+
+
+def _answer_places(server: ConfigServer) -> None:
+    @server.feature(types.TEXT_DOCUMENT_HOVER)
+    async def hover(params: types.HoverParams) -> types.Hover | None:
+        document = server.documents.get(params.text_document.uri)
+        if document is None:
+            return None
+        outlined = await server.outlined(document)
+        rich = _reads_markdown(server)
+        column = server.column(params.position, outlined)
+        last = server.results(document)
+        text = hover_text(outlined, last, params.position.line, column, rich=rich)
+        kind = types.MarkupKind.Markdown if rich else types.MarkupKind.PlainText
+        return types.Hover(types.MarkupContent(kind, text)) if text else None
+
+    @server.feature(
+        types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=["[", '"'])
+    )
+    async def complete(params: types.CompletionParams) -> list[types.CompletionItem]:
+        document = server.documents.get(params.text_document.uri)
+        if document is None:
+            return []
+        outlined = await server.outlined(document)
+        column = server.column(params.position, outlined)
+        return [
+            types.CompletionItem(
+                each.text, kind=_COMPLETION_KINDS[each.kind], detail=each.detail or None,
+                documentation=each.doc or None,
+            )
+            for each in completions_at(outlined, params.position.line, column)
+        ]  # fmt: skip
+
+
+def _reads_markdown(server: ConfigServer) -> bool:
+    texts = server.client_capabilities.text_document
+    hovers = texts.hover if texts is not None else None
+    formats = hovers.content_format if hovers is not None else None
+    return types.MarkupKind.Markdown in (formats or ())
+
+
+def _run_commands(server: ConfigServer) -> None:
+    running = RunningCommands(server)
+
+    # pygls tests whether the first parameter's type is a server class, which fails for Any in
+    # Python 3.10.
+
+    def runner(name: str) -> Any:
+        async def run(ls: ConfigServer, uri: Any, op: Any) -> dict[str, Any]:
+            return await running.run(name, uri, op)
+
+        return run
+
+    for name in jobs.LENSES:
+        server.command(name)(runner(name))
+
+    @server.feature(types.SHUTDOWN)
+    async def end(*_: Any) -> None:
+        await running.end()
+
+
+def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:
+    """Serve one editor until it exits; return 0 if it requested a shutdown before, else 1."""
+    server = make_server()
+    server.start_io(stdin, stdout)
+    return 0 if server.protocol._shutdown else 1
+
+
+# Run the commands of lenses in the background, one at a time per workspace, with progress.
+
+
+MAX_WAITING = 20
+MAX_LOGGED = 200_000
+CREATE_PATIENCE_S = 10.0
+READ_PATIENCE_S = 30.0
+
+
+class RunningCommands:
+    """The commands that a server's lenses have started."""
+
+    def __init__(self, server: ConfigServer) -> None:
+        self._server = server
+        self._locks: dict[Path, asyncio.Lock] = {}
+        self._waiting: set[tuple[str, str, str]] = set()
+        self._works: set[asyncio.Future[CommandResult]] = set()
+        self._idle = asyncio.Event()
+        self._ending = False
+
+    async def end(self) -> None:
+        """Stop all running and waiting commands, and wait until they have ended."""
+        self._ending = True
+        for work in tuple(self._works):
+            work.cancel()
+        if self._waiting:
+            await self._idle.wait()
+
+    async def run(self, command: str, uri: Any, op: Any) -> dict[str, Any]:
+        """Run a lens's command to its end and show its outcome to the user."""
+        document = self._server.documents.get(uri) if isinstance(uri, str) else None
+        outlined = await self._server.outlined(document) if document is not None else None
+        known = {table.name for table in outlined.ops} if outlined is not None else set()
+        if document is None or document.path is None or op not in known or not op:
+            return self._say(f"{op!r} is no op of an open gpuemu.toml that is saved as a file")
+        key = (command, uri, op)
+        if key in self._waiting:
+            return self._say(f"{op}: {jobs.LENSES[command]} is under way already")
+        if len(self._waiting) >= MAX_WAITING:
+            return self._say("too many commands wait already")
+        self._waiting.add(key)
+        self._idle.clear()
+        try:
+            lock = self._locks.setdefault(document.path.parent, asyncio.Lock())
+            async with lock:
+                return await self._run(command, document, document.path, op)
+        finally:
+            self._waiting.discard(key)
+            if not self._waiting:
+                self._idle.set()
+
+    async def _run(self, command: str, document: Document, path: Path, op: str) -> dict[str, Any]:
+        reading = self._server.refresh(document)
+        if reading is not None:
+            await asyncio.wait({reading}, timeout=READ_PATIENCE_S)
+        arguments = jobs.arguments(command, op, self._server.results(document))
+        if arguments is None:
+            return self._say(f"{op}: no failure is recorded", types.MessageType.Info)
+        if self._ending:
+            return self._say(f"{op}: stopped", types.MessageType.Info)
+        async with _Shown(self._server, f"{jobs.LENSES[command]} {op}") as shown:
+            work = asyncio.ensure_future(
+                run_command(
+                    arguments,
+                    root=path.parent,
+                    environ=self._server.environ(path),
+                    on_progress=shown.report,
+                )
+            )
+            protocol = self._server.protocol
+            # pygls cancels only its answer to a command.
+            for asked in (shown.cancellation, protocol._request_futures.get(protocol.msg_id or 0)):
+                if asked is not None:
+                    asked.add_done_callback(lambda done: shown.stop(work, done))
+            self._works.add(work)
+            try:
+                finished = await work
+            except asyncio.CancelledError:
+                if not shown.stopped and not self._ending:  # the loop itself is ending
+                    raise
+                self._server.refresh(document)
+                return self._say(f"{op}: stopped", types.MessageType.Info)
+            except OSError as error:
+                return self._say(f"{op}: cannot be started in {path.parent}: {error.strerror}")
+            finally:
+                self._works.discard(work)
+        text = self._server.documents.get(document.uri, document).text
+        unsaved = await self._server.in_thread(lambda: _unsaved(path, text))
+        return self._tell(command, document, op, finished, unsaved=unsaved)
+
+    def _tell(
+        self, command: str, document: Document, op: str, finished: CommandResult, *, unsaved: bool
+    ) -> dict[str, Any]:
+        log = "\n".join(part for part in (finished.err, finished.out) if part)[:MAX_LOGGED]
+        self._server.window_log_message(types.LogMessageParams(types.MessageType.Log, log))
+        self._server.refresh(document)
+        good, text = jobs.outcome(command, op, finished)
+        if unsaved:
+            text += " (of the file as it is saved; the open text differs)"
+        kind = types.MessageType.Info if good else types.MessageType.Warning
+        return self._say(text, kind)
+
+    def _say(
+        self, text: str, kind: types.MessageType = types.MessageType.Warning
+    ) -> dict[str, Any]:
+        """Show a message to the user, and return it as the command's result."""
+        self._server.window_show_message(types.ShowMessageParams(kind, text))
+        return {"ok": kind is types.MessageType.Info, "message": text}
+
+
+def _unsaved(path: Path, text: str) -> bool:
+    """Tell whether a file is missing or differs from `text`, the text in the editor."""
+    try:
+        # Opening a pipe could wait for ever.
+        return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")
+    except OSError:
+        return True
+
+
+class _Shown:
+    """The display of a command in the editor, with its progress and a button to stop it."""
+
+    def __init__(self, server: ConfigServer, title: str) -> None:
+        self._server = server
+        self._title = title
+        self._token: str | None = None
+        self._percent = 0
+        self.stopped = False
+
+    async def __aenter__(self) -> _Shown:
+        window = self._server.client_capabilities.window
+        if window is None or not window.work_done_progress:
+            return self
+        token = str(uuid.uuid4())
+        with contextlib.suppress(Exception):  # without the client's support, nothing is shown
+            await asyncio.wait_for(
+                self._server.work_done_progress.create_async(token), CREATE_PATIENCE_S
+            )
+            self._token = token
+            self._server.work_done_progress.begin(
+                token, types.WorkDoneProgressBegin(self._title, cancellable=True, percentage=0)
+            )
+        return self
+
+    @property
+    def cancellation(self) -> Any:
+        """Return a future that is cancelled when the user wants the command to stop."""
+        return self._server.work_done_progress.tokens.get(self._token or "")
+
+    def stop(self, work: asyncio.Future[CommandResult], asked: Any) -> None:
+        """Stop `work` if the user has cancelled the future `asked`; see `cancellation`."""
+        if asked.cancelled():
+            self.stopped = True
+            work.cancel()
+
+    def report(self, progress: CommandProgress) -> None:
+        """Report the progress of the command."""
+        if self._token is not None:
+            # Tasks run in parallel and report separately, but the bar must not go back.
+            self._percent = max(self._percent, progress.percent)
+            report = types.WorkDoneProgressReport(message=progress.text, percentage=self._percent)
+            with contextlib.suppress(OSError, ValueError):
+                self._server.work_done_progress.report(self._token, report)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._token is not None:
+            self._server.work_done_progress.tokens.pop(self._token, None)
+            with contextlib.suppress(OSError, ValueError):  # the editor may be gone
+                self._server.work_done_progress.end(self._token, types.WorkDoneProgressEnd())

@@ -14,9 +14,8 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from gpuemu_flow.build.files import Stamp, stamp_of
-from gpuemu_flow.build.globs import SHOWN, glob_files
-from gpuemu_flow.build.plan import CACHE_NAME
+from gpuemu_flow.build.files import SHOWN, Stamp, glob_files, stamp_of
+from gpuemu_flow.build.stamps import CACHE_NAME
 from gpuemu_flow.build.workspace import Workspace
 
 MOST_FOLDERS = 2000  # each costs a system call per check

@@ -1,1 +1,0 @@
-"""``gpuemu-flow debug``: an interactive debugger for recorded failures."""

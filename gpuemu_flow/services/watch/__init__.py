@@ -1,1 +1,0 @@
-"""Watch a workspace's files, and wait until a file is saved."""
