@@ -49,6 +49,7 @@ from gpuemu_flow.workers.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.workers.attempt import Attempt
 from gpuemu_flow.workers.checked import watches
 from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.supervise import BatchSize
 from gpuemu_flow.workers.tensors import as_plain_array, demand_bools
 from gpuemu_flow.workers.work import CallMany, ProgramSession, SharedInputs
 
@@ -88,31 +89,6 @@ class Prepared(Struct, frozen=True):
     def dtypes(self) -> dict[str, str]:
         """Return the likeliest dtype of each output."""
         return {name: names[0] for name, names in self.allowed.items()}
-
-
-class BatchSize:
-    """Chooses how many cases one message to the programs has: as many as run in a short time.
-
-    A message costs as much as a small case, so few messages are better. But the processing of a
-    message cannot be interrupted and shows no progress, and the tensors of too many cases do not
-    fit into the processor's cache.
-    """
-
-    MAX_CASES = 128
-    MAX_BYTES = 16 << 20
-    MAX_SECONDS = 0.25
-
-    def __init__(self) -> None:
-        self._allowed = 1
-
-    def admits(self, count: int, nbytes: int) -> bool:
-        """Tell whether a batch may have `count` cases with inputs of `nbytes` bytes in total."""
-        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
-
-    def took(self, count: int, seconds: float) -> None:
-        """Record how long a batch of `count` cases took."""
-        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
-        self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
 
 
 SESSIONS_PER_EVALUATOR = 3  # op and reference, and a function that returns inputs

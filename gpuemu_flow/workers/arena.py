@@ -97,17 +97,25 @@ class Arena:
         os.close(self.fd)
         self.fd = -1
 
-    def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
+    def move(self, to: int, of: int, size: int) -> None:
+        """Copy bytes from one position to another; raise ValueError if they are outside."""
+        if min(to, of, size) < 0:
+            raise ValueError("a position before the arena")
+        self._reach(max(to, of) + size, grow=True)
+        self._bytes[to : to + size] = self._bytes[of : of + size]
+
+    def lay(
+        self, arrays: Mapping[str, np.ndarray], start: int = 0
+    ) -> tuple[dict[str, Slot], Arrays, int]:
         """Copy the whole allocation of each tensor into the arena, one after another."""
         wholes = {name: whole_memory(array) for name, array in arrays.items()}
         slots: dict[str, Slot] = {}
         starts: dict[str, int] = {}
-        position = 0
+        position = start
         for name, array in arrays.items():
-            start = position = _aligned(position, address(wholes[name]))
+            starts[name] = position = _aligned(position, address(wholes[name]))
             inside = address(array) - address(wholes[name]) if wholes[name].size else 0
-            slots[name] = Slot(start + inside, array.shape, array.strides, element_type(array))
-            starts[name] = start
+            slots[name] = Slot(position + inside, array.shape, array.strides, element_type(array))
             position += wholes[name].size
         self._reach(max(position, 1), grow=True)
         memories = {}

@@ -10,19 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import decoy_case
-from gpuemu_flow.model.types import Case, Failure, FailureKind, Json
+from gpuemu_flow.model.types import Case, Failure, FailureKind, Json, failure_from_json
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.workers import limits
-from gpuemu_flow.workers.api import EMULATED, Checks, OpError, OutputInfo, Program
+from gpuemu_flow.workers.api import (
+    EMULATED,
+    MOST_PRINTED,
+    Checks,
+    OpError,
+    Outcome,
+    OutputInfo,
+    Program,
+    Request,
+    Slot,
+)
 from gpuemu_flow.workers.arena import Arena, InputBuffers, as_number, same_bytes
-from gpuemu_flow.workers.attempt import Attempt, WorkerClient, read_slots
+from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, read_slots
 from gpuemu_flow.workers.execute import converted, make_inputs
 from gpuemu_flow.workers.tensors import demand_bools, element_type
 
@@ -169,7 +180,9 @@ class CheckedCase:
         after = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL, keep=False)
         if after.attempt.ended:
             return after.attempt, {}
-        found = self._compare(before.outputs, after.outputs)
+        assert self._shared is not None  # noqa: S101 - laid out before
+        pristine = self._shared.buffers.pristine()
+        found = _compared(self._program, pristine, before.outputs, after.outputs)
         return _with_violations(attempt, told(found)), outputs
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
@@ -190,26 +203,12 @@ class CheckedCase:
             second = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL, keep=False)
             if not second.attempt.outcome.ok:
                 return second.attempt, {}
-            found += self._compare(first.outputs, second.outputs)
+            found += _compared(
+                self._program, shared.buffers.pristine(), first.outputs, second.outputs
+            )
         own = list(first.attempt.outcome.violations)
         attempt = replace(first.attempt, outcome=replace(first.attempt.outcome, violations=()))
         return _with_violations(attempt, [*found, *own]), first.outputs
-
-    def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
-        """Report differences between the outputs of two identical calls.
-
-        In an output for which the program declares a mask, only the elements that the mask selects
-        are compared.
-        """
-        assert self._shared is not None  # noqa: S101 - laid out before
-        inputs = self._shared.buffers.pristine()
-        counting = {}
-        for name, mask in self._program.masks.items():
-            if name in first and mask["input"] in inputs:
-                test = Mask(**{**mask, "axes": tuple(mask["axes"])})
-                counting[name] = mask_of(test, inputs, first[name].shape)
-        deterministic = self._program.deterministic
-        return compare_calls(first, second, deterministic=deterministic, counting=counting)
 
     def _lay(self, arrays: Arrays) -> None:
         """Write inputs to the worker's memory, over the previous inputs if they fit."""
@@ -266,11 +265,25 @@ class CheckedCase:
         return _Call(attempt, outputs)
 
 
+def _compared(program: Program, inputs: Arrays, first: Arrays, second: Arrays) -> list[Failure]:
+    """Report differences between the outputs of two identical calls.
+
+    In an output for which the program declares a mask, only the elements that the mask selects are
+    compared.
+    """
+    counting = {}
+    for name, mask in program.masks.items():
+        if name in first and mask["input"] in inputs:
+            test = Mask(**{**mask, "axes": tuple(mask["axes"])})
+            counting[name] = mask_of(test, inputs, first[name].shape)
+    return compare_calls(first, second, deterministic=program.deterministic, counting=counting)
+
+
 class _SharedInputs:
     """Inputs in a worker's shared memory, as whole allocations with guard zones."""
 
-    def __init__(self, arena: Arena, arrays: Arrays) -> None:
-        self.slots, memories, self.end = arena.lay(arrays)
+    def __init__(self, arena: Arena, arrays: Arrays, start: int = 0) -> None:
+        self.slots, memories, self.end = arena.lay(arrays, start)
         self.buffers = InputBuffers(arena.views(self.slots), memories)
 
     def take(self, arrays: Arrays) -> bool:
@@ -286,6 +299,209 @@ class _SharedInputs:
         if fits:
             self.buffers.overwrite(arrays)
         return fits
+
+
+# Run many cases in one exchange.
+
+
+class _LaidCase(Struct):
+    """A case whose calls are all prepared in a worker's shared memory.
+
+    The worker copies whole ranges of this memory: `image`, what the judged call gets, to the
+    memory of the inputs before a call, and what the judged call left there to `left` after it.
+    """
+
+    inputs: CheckedInputs
+    judged: _SharedInputs
+    decoy: dict[str, np.ndarray] | None = None
+    again: bool = False
+    image: int = 0
+    left: int = 0
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.judged.end - self.start
+
+    def items(self, repeat: int, fill: int) -> list[dict[str, Json]]:
+        """Return the calls of the case, as a message names them."""
+        seed, other = self.inputs.seed, self.inputs.seed ^ _REPEAT_SEED
+        slots = msgspec.to_builtins(self.judged.slots)
+        fresh = [self.start, self.image, self.size]
+        calls: list[dict[str, Json]] = []
+        if self.decoy is not None:
+            calls.append({"seed": seed, "fill": fill})
+        calls.append({"seed": seed, "fill": fill, "before": fresh if calls else None})
+        calls[-1]["after"] = [self.left, self.start, self.size]
+        if repeat:
+            calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh})
+        if self.again:
+            fresh = [self.start, self.left + self.size, self.size]
+            calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh})
+        return [{"slots": slots, **call} for call in calls]
+
+
+class CheckedCases:
+    """Runs several cases with their checks, in one exchange with a worker that ran some before.
+
+    `done` has the outcomes and outputs of the first cases, up to one that has to be run alone: it
+    raised, or the process ended. A worker that was started for these cases is asked nothing.
+    """
+
+    def __init__(self, requests: Sequence[Request], checks: Checks) -> None:
+        self.done: list[tuple[Outcome, Arrays]] = []
+        self._requests = requests
+        self._checks = checks
+        self._laid: list[_LaidCase] = []
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Send the calls of all cases; see `Work.begin`."""
+        first = self._requests[0].case
+        if worker_client.cases == 0:
+            return Attempt(Outcome(first.index, ok=True))
+        self._client = worker_client
+        self._laid, position = [], 0
+        items: list[dict[str, Json]] = []
+        fill = FIRST_FILL if self._checks.repeat else limits.NO_FILL
+        for request in self._requests:
+            if not watches(self._checks):
+                case = request.case.to_json()
+                items.append({"slots": {}, "case": case, "input_dtype": request.input_dtype})
+                continue
+            laid = self._lay(request, position)
+            if laid is None:
+                break
+            self._laid.append(laid)
+            position = laid.left + (1 + laid.again) * laid.size
+            items += laid.items(self._checks.repeat, fill)
+        message: dict[str, Json] = {
+            "type": "calls",
+            "float": self._requests[0].input_dtype or first.dtype,
+            "items": items,
+            "reserved": position,
+        }
+        return worker_client.post(
+            message,
+            first.index,
+            checks=self._checks,
+            slots={},
+            calls=len(items),
+            made=max(request.case.nbytes for request in self._requests),
+        )
+
+    def _lay(self, request: Request, position: int) -> _LaidCase | None:
+        """Write what a case's calls get to the shared memory; None if it has to run alone."""
+        checks, case, arena = self._checks, request.case, self._client.shared()
+        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
+        judged = inputs.judged(guards=checks.guards)
+        shared = _SharedInputs(arena, judged, position)
+        shared.buffers.remember()
+        laid = _LaidCase(inputs, shared, start=position)
+        laid.image = -(-shared.end // 64) * 64
+        laid.left = laid.image + laid.size
+        arena.move(laid.image, position, laid.size)
+        if checks.decoy and _keeps_state(self._client.program):
+            laid.decoy = inputs.decoy(judged, guards=checks.guards)
+            laid.again = checks.repeat and comes_again(case.seed, self._client.cases)
+            if not shared.take(laid.decoy):
+                return None
+            if laid.again:
+                arena.move(laid.left + laid.size, position, laid.size)
+        return laid
+
+    def finish(self, worker_client: WorkerClient) -> Attempt:
+        """Wait for the outputs, and compare; see `Work.finish`."""
+        index = self._requests[0].case.index
+        attempt, answer = worker_client.collect(index)
+        if not attempt.outcome.ok:
+            return attempt
+        try:
+            calls = read_calls(answer)
+            if not self._laid:
+                self.done = [
+                    self._plain(request.case.index, call)
+                    for request, call in zip(self._requests, calls, strict=False)
+                ]
+                return attempt
+            for laid in self._laid:
+                some = 1 + (laid.decoy is not None) + self._checks.repeat + laid.again
+                if len(calls) < some:
+                    break
+                self.done.append(self._judged(laid, calls[:some]))
+                del calls[:some]
+        except (*MALFORMED, OpError):
+            self.done = []
+            return worker_client.broken(index)
+        return attempt
+
+    def _plain(self, index: int, call: CallResult) -> tuple[Outcome, dict[str, np.ndarray]]:
+        outputs = self._outputs(call, keep=True)
+        return call.outcome(index, outputs), outputs
+
+    def _judged(
+        self, laid: _LaidCase, calls: Sequence[CallResult]
+    ) -> tuple[Outcome, dict[str, np.ndarray]]:
+        """Return the outcome of the judged call with all violations, and its outputs."""
+        program, checks = self._client.program, self._checks
+        decoyed = laid.decoy is not None
+        judged = calls[decoyed]
+        outputs = self._outputs(judged, keep=True)
+        found: list[Failure] = []
+        buffers = laid.judged.buffers
+        if checks.inputs_unchanged or checks.guards:
+            # The worker's memory has been written to since: look at what the judged call left.
+            self._client.shared().move(laid.start, laid.left, laid.size)
+            mutates = program.mutates if checks.inputs_unchanged else program.input_names
+            found += buffers.violations(mutates)
+        if checks.repeat:
+            second = self._outputs(calls[decoyed + 1], keep=False)
+            found += _compared(program, buffers.pristine(), outputs, second)
+        if laid.again and laid.decoy is not None and not (found or judged.violations):
+            first, last = (self._outputs(calls[n], keep=False) for n in (0, -1))
+            found += told(_compared(program, laid.decoy, first, last))
+        violations = (*found, *judged.violations)
+        return replace(judged.outcome(laid.inputs.index, outputs), violations=violations), outputs
+
+    def _outputs(self, call: CallResult, *, keep: bool) -> dict[str, np.ndarray]:
+        views = self._client.shared().read(call.slots)
+        outputs = {n: views[n].copy() if keep else views[n] for n in sorted(views)}
+        demand_bools(outputs)
+        for array in outputs.values():
+            array.flags.writeable = False
+        return outputs
+
+
+class CallResult(Struct, frozen=True):
+    """The result of one of several calls, with its outputs' positions in shared memory."""
+
+    slots: Mapping[str, Slot]
+    violations: tuple[Failure, ...]
+    duration_s: float
+    printed: str = ""
+
+    def outcome(self, index: int, outputs: Arrays) -> Outcome:
+        """Return the outcome of the case whose call it was."""
+        return Outcome(
+            index,
+            ok=True,
+            outputs=infos_of(outputs),
+            violations=self.violations,
+            duration_s=self.duration_s,
+            printed=self.printed,
+        )
+
+
+def read_calls(answer: Mapping[str, Json]) -> list[CallResult]:
+    """Return the results of several calls; raise one of `MALFORMED` for a bad answer."""
+    return [
+        CallResult(
+            read_slots(item),
+            tuple(failure_from_json(f) for f in item["violations"]),
+            float(item["seconds"]),
+            str(item["printed"])[:MOST_PRINTED],
+        )
+        for item in answer["items"]
+    ]
 
 
 def _keeps_state(program: Program) -> bool:

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,14 +35,17 @@ from gpuemu_flow.workers.process import (
 )
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.workers.sightings import Sightings
-from gpuemu_flow.workers.supervise import Supervisor
+from gpuemu_flow.workers.supervise import BatchSize, Supervisor
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gpuemu_flow.workers.work import ProgramSession
 
 
 _SERVER_STARTS = 3
 _SLICE = 0.1
+_COPIES = 8  # of a case's inputs and outputs, roughly, in the memory of a batch with all checks
 _MOST_PRELOADED = 4
 """Maximum number of fork servers that import a framework, each for another environment."""
 
@@ -225,20 +229,52 @@ class Pool:
         finally:
             self._slots.release()
 
-    def _one(
-        self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
-    ) -> Outcome:
-        staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
-        supervisor.next_worker()  # starts a worker, and meanwhile imports what cases need
-        from gpuemu_flow.workers.work import CallInMemory, stage  # noqa: PLC0415
+    def _some(
+        self,
+        supervisor: Supervisor,
+        requests: Sequence[Request],
+        checks: Checks,
+        size: BatchSize,
+    ) -> list[tuple[Outcome, Mapping[str, np.ndarray]]]:
+        """Run the first of the cases: several in one exchange, or one alone."""
+        client = supervisor.next_worker()  # starts a worker, and meanwhile imports what cases need
+        from gpuemu_flow.workers.checked import CheckedCases  # noqa: PLC0415
+        from gpuemu_flow.workers.work import CallInMemory  # noqa: PLC0415
 
-        work = CallInMemory(request.case, checks, input_dtype=request.input_dtype)
-        outcome = supervisor.run(work).outcome_of(request)
+        begin = time.perf_counter()
+        count = 1
+        if client is not None and client.cases and client.program.kind not in EMULATED:
+            copies = _COPIES if checks.repeat else 2
+            count = size.take([request.case for request in requests], copies)
+        if count > 1:
+            together = CheckedCases(requests[:count], checks)
+            supervisor.run(together)
+            if len(together.done) == count:
+                size.took(count, time.perf_counter() - begin)
+            else:
+                size.restart()
+            if together.done:
+                return together.done
+        work = CallInMemory(requests[0].case, checks, input_dtype=requests[0].input_dtype)
+        outcome = supervisor.run(work).outcome_of(requests[0])
+        if outcome.ok:
+            size.took(1, time.perf_counter() - begin)
+        else:
+            size.restart()
+        outputs = work.outputs
+        if outcome.ok and work.arena is not None:  # the program may still write to what it shares
+            outputs = {name: array.copy() for name, array in outputs.items()}
+        return [(outcome, outputs)]
+
+    def _kept(
+        self, outcome: Outcome, outputs: Mapping[str, np.ndarray], publish: Publish
+    ) -> Outcome:
+        """Publish the outputs of a case, and return the outcome that names them."""
+        from gpuemu_flow.workers.work import stage  # noqa: PLC0415
+
         if not outcome.ok:
             return outcome
-        outputs = work.outputs
-        if work.arena is not None:  # the program may still write to what it shares
-            outputs = {name: array.copy() for name, array in outputs.items()}
+        staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
         try:
             outcome = stage(staged, outputs, outcome)
             publish(staged, outcome.blob)
@@ -263,6 +299,7 @@ class Pool:
         program's fault.
         """
         outcomes: list[Outcome] = []
+        size = BatchSize()
         sightings = Sightings()
         told: Observation | None = None
 
@@ -276,16 +313,20 @@ class Pool:
         try:
             with self._slot(cancel):
                 supervisor = self._supervisor(program, cancel, sightings, calls_only=True)
+                found: list[tuple[Outcome, Mapping[str, np.ndarray]]]
                 try:
-                    for request in requests:
+                    while len(outcomes) < len(requests):
+                        rest = requests[len(outcomes) :]
                         if gives_up(outcomes):
-                            outcome = not_run(request.case.index, program.timeout)
+                            index = rest[0].case.index
+                            found = [(not_run(index, program.timeout), {})]
                         else:
-                            outcome = self._one(supervisor, request, checks, publish)
-                        outcomes.append(outcome)
+                            found = self._some(supervisor, rest, checks, size)
                         tell_observed()
-                        if on_outcome is not None:
-                            on_outcome(outcome)
+                        for outcome, outputs in found:
+                            outcomes.append(self._kept(outcome, outputs, publish))
+                            if on_outcome is not None:
+                                on_outcome(outcomes[-1])
                 finally:
                     supervisor.close()
         except CancelledRunError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from gpuemu_flow.model.types import Case
 from gpuemu_flow.workers.api import REFUSALS
 from gpuemu_flow.workers.attempt import Attempt, WorkerClient
 
@@ -47,6 +48,44 @@ def _said(attempt: Attempt) -> Attempt:
     note = f"raised as by {ENOUGH_ALIKE} earlier cases, and not tried in a process of its own"
     hint = f"{error.hint}; {note}" if error.hint else note
     return replace(attempt, outcome=replace(attempt.outcome, error=replace(error, hint=hint)))
+
+
+class BatchSize:
+    """Chooses how many cases one message to the programs has: as many as run in a short time.
+
+    A message costs as much as a small case, so few messages are better. But the processing of a
+    message cannot be interrupted and shows no progress, and the tensors of too many cases do not
+    fit into the processor's cache.
+    """
+
+    MAX_CASES = 128
+    MAX_BYTES = 16 << 20
+    MAX_SECONDS = 0.25
+
+    def __init__(self) -> None:
+        self._allowed = 1
+
+    def admits(self, count: int, nbytes: int) -> bool:
+        """Tell whether a batch may have `count` cases with inputs of `nbytes` bytes in total."""
+        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
+
+    def take(self, cases: Sequence[Case], copies: int = 1) -> int:
+        """Return how many of the next cases may be in one batch, which needs so many copies."""
+        nbytes = 0
+        for count, case in enumerate(cases):
+            nbytes += copies * case.nbytes
+            if not self.admits(count + 1, nbytes):
+                return count
+        return len(cases)
+
+    def restart(self) -> None:
+        """Let the next case be alone."""
+        self._allowed = 1
+
+    def took(self, count: int, seconds: float) -> None:
+        """Record how long a batch of `count` cases took."""
+        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
+        self._allowed = max(1, int(min(self.MAX_CASES, 4 * self._allowed, by_time)))
 
 
 def _perform(work: Work, worker_client: WorkerClient) -> Attempt:

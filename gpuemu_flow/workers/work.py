@@ -12,12 +12,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import Problem, RunnerError
-from gpuemu_flow.model.types import Case, Failure, Json, Observation, failure_from_json
+from gpuemu_flow.model.types import Case, Json, Observation
 from gpuemu_flow.workers import blobs
-from gpuemu_flow.workers.api import MOST_PRINTED, Checks, Outcome, Slot, end_of
+from gpuemu_flow.workers.api import Checks, Outcome, Slot, end_of
 from gpuemu_flow.workers.arena import Arena
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, read_slots
-from gpuemu_flow.workers.checked import CheckedCase, CheckedInputs, infos_of, watches
+from gpuemu_flow.workers.checked import (
+    CallResult,
+    CheckedCase,
+    CheckedInputs,
+    infos_of,
+    read_calls,
+    watches,
+)
 from gpuemu_flow.workers.sightings import Sightings
 from gpuemu_flow.workers.supervise import Supervisor, Work
 
@@ -153,15 +160,6 @@ class CallInMemory:
         return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
 
 
-class CallResult(Struct, frozen=True):
-    """The result of one of several calls, with its outputs' positions in shared memory."""
-
-    slots: Mapping[str, Slot]
-    violations: tuple[Failure, ...]
-    duration_s: float
-    printed: str = ""
-
-
 class CallMany:
     """Several calls in one message, whose inputs are all in the worker's shared memory."""
 
@@ -205,15 +203,7 @@ class CallMany:
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:
             try:
-                self.done = [
-                    CallResult(
-                        read_slots(item),
-                        tuple(failure_from_json(f) for f in item["violations"]),
-                        float(item["seconds"]),
-                        str(item["printed"])[:MOST_PRINTED],
-                    )
-                    for item in answer["items"]
-                ]
+                self.done = read_calls(answer)
             except MALFORMED:
                 return worker_client.broken(index)
         return attempt

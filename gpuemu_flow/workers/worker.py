@@ -286,14 +286,16 @@ class Worker:
         index = int(message["index"])
         try:
             if message["case"] is not None:
-                request = Request(Case.from_json(message["case"]), message["input_dtype"])
-                executed = self._ready.execute(request, self._values(message))
-                called = self._leave(executed, 0)
+                called = self._leave(self._execute(message), 0)
             else:
                 called = self._call_on(message, message, int(message["reserved"]))
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
         return {"type": "called", "serial": serial, **called.to_json()}
+
+    def _execute(self, item: Mapping[str, Json]) -> Executed:
+        request = Request(Case.from_json(item["case"]), item["input_dtype"])
+        return self._ready.execute(request, self._values(item))
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
         """Return the input values that came with a case; None if none came."""
@@ -310,8 +312,15 @@ class Worker:
         with suppress(BaseException):  # programs may raise anything
             self._expect(message)
             for item in message["items"]:
-                done.append(self._call_on(item, like, position))
-                position = end_of(done[-1].slots)
+                if item.get("before"):
+                    self._shared.move(*item["before"])
+                if item.get("case"):
+                    done.append(self._leave(self._execute(item), position))
+                else:
+                    done.append(self._call_on(item, like, position))
+                if item.get("after"):
+                    self._shared.move(*item["after"])
+                position = max(position, end_of(done[-1].slots))
         items = [called.to_json() for called in done]
         return {"type": "called-all", "serial": serial, "items": items}
 

@@ -36,7 +36,7 @@ def page() -> str:
 
 def text_of(path: str) -> str:
     place = next(p for p in (ROOT / "gpuemu_flow" / path, ROOT / path) if p.exists())
-    files = [place] if place.is_file() else sorted(place.glob("*.py"))
+    files = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.is_file())
     return "\n".join(file.read_text() for file in files)
 
 
