@@ -63,7 +63,17 @@ COMMANDS = {
 }
 """Maps each command to its help in one line, so that a list of them imports none."""
 
-_PLACES = {"import": "import_:import_problems", "list": "list:list_tasks"}
+_PLACES = {
+    "import": "init:import_problems",
+    "list": "list:list_tasks",
+    **{name: f"{module}:{name}" for module, names in {
+        "baseline": ("diff",), "cache": ("clean", "status"), "config": ("version",),
+        "emulate": ("exec",), "failures": ("minimize", "reproduce"), "fuzz": ("check",),
+        "lint": ("artifacts",), "list": ("explain", "graph"),
+        "measures": ("calibrate", "coverage", "mutate"), "report": ("ci", "test"),
+        "servers": ("lsp", "mcp"),
+    }.items() for name in names},
+}  # fmt: skip
 """Where a command is, if not in the module and under the name that are its own."""
 
 RUN_CODE = frozenset({
