@@ -23,6 +23,7 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
+from gpuemu_flow.report import fuzz_text, json_writer, text
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -50,12 +51,12 @@ def parse_shapes(
 ) -> tuple[tuple[int, ...], ...]:
     """Parse shapes such as ``8x128x512,1x7``."""
     shapes = []
-    for text in (value or "").split(","):
+    for word in (value or "").split(","):
         if value is None:
             break
-        if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", text.strip()):
-            raise click.BadParameter(f"{text!r} is no shape such as 8x128x512")
-        shapes.append(tuple(int(d) for d in text.split("x")))
+        if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", word.strip()):
+            raise click.BadParameter(f"{word!r} is no shape such as 8x128x512")
+        shapes.append(tuple(int(d) for d in word.split("x")))
     return tuple(shapes)
 
 
@@ -109,8 +110,6 @@ def fuzz(
     output_format: str,
 ) -> None:
     """Try many seeded cases of the named ops; without names, of all ops."""
-    from gpuemu_flow.report import fuzz_text, json_writer, text  # noqa: PLC0415
-
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(
         iterations=iterations,
@@ -192,8 +191,6 @@ def check(
     --input says what these do not. Exit codes: 0 passed, 1 failed, 2 something has to be said,
     3 the op crashed, 4 nothing was judged.
     """
-    from gpuemu_flow.report.json_writer import dumps  # noqa: PLC0415
-    from gpuemu_flow.report.text import Style  # noqa: PLC0415
     from gpuemu_flow.services.check import Request, run_check  # noqa: PLC0415
 
     found = run_check(
@@ -202,7 +199,7 @@ def check(
         )
     )
     if output_format == "json":
-        say(dumps(found.to_json()))
+        say(json_writer.dumps(found.to_json()))
     else:
-        say(found.text(Style(wants_color())))
+        say(found.text(text.Style(wants_color())))
     raise SystemExit(found.exit_code)

@@ -149,8 +149,6 @@ class _Format(click.Choice):  # type: ignore[type-arg, unused-ignore]
 
     def convert(self, value: object, *args: Any) -> Any:
         if value == "pytest":
-            from gpuemu_flow.model.errors import Problem, UsageError  # noqa: PLC0415
-
             text = "files of pytest tests are not imported: their tests judge ops themselves"
             hint = 'mark a test with @pytest.mark.gpuemu("OP"): see docs/pytest.md'
             raise UsageError(Problem("import-pytest", text, hint))

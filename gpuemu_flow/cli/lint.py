@@ -13,7 +13,7 @@ from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.model.types import Verdict
-from gpuemu_flow.report import json_writer, linting
+from gpuemu_flow.report import json_writer, lint_text, linting, sarif, text
 from gpuemu_flow.report.linting import explain_rule
 
 if TYPE_CHECKING:
@@ -43,14 +43,10 @@ def lint(
     named, names = split_words(words)
     report = lint_report([*map(Path, files), *named], (*kernels, *names), output_format)
     if output_format == "sarif":
-        from gpuemu_flow.report import json_writer, sarif  # noqa: PLC0415
-
         say(json_writer.dumps(sarif.lint_to_sarif(report)))
     elif output_format == "json":
         print_json(report)
     else:
-        from gpuemu_flow.report import lint_text, text  # noqa: PLC0415
-
         say(lint_text.render_lint(report, text.Style(wants_color())))
     raise SystemExit(report.exit_code)
 
@@ -105,8 +101,6 @@ def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: s
     if output_format == "json":
         print_json(report)
     else:
-        from gpuemu_flow.report import lint_text, text  # noqa: PLC0415
-
         say(lint_text.render_artifacts(report, text.Style(wants_color())))
     # Showing figures succeeds even if they violate the policy.
     failed = any(result.verdict is Verdict.ERROR for result in report.kernels)

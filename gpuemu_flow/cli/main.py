@@ -21,7 +21,7 @@ from gpuemu_flow.build.signals import (
 from gpuemu_flow.cli.completion import complete_names
 from gpuemu_flow.cli.options import add_grants
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem
+from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.plain_text import printable
 
 COMMANDS = {
@@ -109,8 +109,6 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; if there is none, name the most similar one."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from gpuemu_flow.model.errors import did_you_mean  # noqa: PLC0415 - seldom needed
-
             ctx.fail(f"there is no command {args[0]!r}; {did_you_mean(args[0], sorted(COMMANDS))}")
         return super().resolve_command(ctx, args)
 
@@ -157,8 +155,6 @@ def cli(directory: Path | None, file: Path | None) -> None:
         os.chdir(directory)
     if file is not None:
         if not file.exists():
-            from gpuemu_flow.model.errors import Problem, UsageError  # noqa: PLC0415
-
             raise UsageError(Problem("config-not-found", f"-f names {file}, which does not exist"))
         os.environ["GPUEMU_CONFIG"] = str(file.absolute())
 
