@@ -1,5 +1,7 @@
 """The entry point: answers "nothing changed" at once, and hands everything else to the CLI."""
 
+import atexit
+import gc
 import io
 import os
 import sys
@@ -36,8 +38,6 @@ def leave(code: int) -> None:
         for thread in threading.enumerate()
     ):
         sys.exit(code)
-    import atexit  # noqa: PLC0415 - the fast path does without
-
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
@@ -69,8 +69,6 @@ def _answer() -> int:
         if summary is not None:
             print(summary, flush=True)
             os._exit(0)
-    import gc  # noqa: PLC0415
-
     gc.set_threshold(_GARBAGE_THRESHOLD)
     # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -6,7 +6,10 @@ op into a test; `gpuemu_flow.services.testing` does the work.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Generator, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +20,11 @@ if TYPE_CHECKING:
 
 FIXTURE = "gpuemu_case"
 MARK = "gpuemu"
+
+
+def _items() -> ModuleType:
+    """Return the module that does the work, loaded on first use."""
+    return importlib.import_module("gpuemu_flow.services.testing.items")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,9 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     asks = FIXTURE in metafunc.fixturenames
     marked = metafunc.definition.get_closest_marker(MARK) is not None
     if asks or marked:
-        from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-        items.parametrize(metafunc, asks=asks)
+        _items().parametrize(metafunc, asks=asks)
 
 
 @pytest.fixture
@@ -66,9 +72,7 @@ def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
 
     ``gpuemu_case["x"]`` is the input ``x``, and ``gpuemu_case.check(output)`` checks an output.
     """
-    from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-    case = items.make_case(request)
+    case = _items().make_case(request)
     yield case
     case.raise_late_failures()
 
@@ -76,18 +80,14 @@ def gpuemu_case(request: pytest.FixtureRequest) -> Iterator[GpuemuCase]:
 @pytest.fixture(scope="session")
 def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
     """Yield a client of the workspace's daemon, which is started when none runs."""
-    from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-    with items.make_client(pytestconfig) as client:
+    with _items().make_client(pytestconfig) as client:
         yield client
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a marked test for which no cases were made."""
     if item.get_closest_marker(MARK) and FIXTURE not in getattr(item, "fixturenames", ()):
-        from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-        items.refuse_unused_mark(item)
+        _items().refuse_unused_mark(item)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -95,18 +95,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """If a test item covers a whole op, run the test once for each case."""
     if FIXTURE not in pyfuncitem.funcargs:
         return None
-    from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-    return items.call_per_op(pyfuncitem)
+    ran: bool | None = _items().call_per_op(pyfuncitem)
+    return ran
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Fail a test if a check failed in it, but the exception was lost in a thread or a ``try``."""
     if FIXTURE in getattr(item, "funcargs", ()):
-        from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-        items.finish_checks(item)
+        _items().finish_checks(item)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -116,15 +113,11 @@ def pytest_runtest_makereport(
     """Add the case to the report of a failed test, and record the case as a failure."""
     outcome = yield
     if FIXTURE in getattr(item, "funcargs", ()) and call.when == "call":
-        from gpuemu_flow.services.testing import items  # noqa: PLC0415
-
-        items.finish(item, call, outcome.get_result())
+        _items().finish(item, call, outcome.get_result())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the processes that the session started for programs."""
-    from sys import modules  # noqa: PLC0415
-
-    work = modules.get("gpuemu_flow.services.testing.session")
+    work = sys.modules.get("gpuemu_flow.services.testing.session")
     if work is not None:
         work.close(config)

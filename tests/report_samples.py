@@ -212,7 +212,7 @@ def sample() -> Report:
         ),
         judgements=(ChangeJudgement("regression", "registers", "32 -> 40"),),
     )  # fmt: skip
-    baseline = Baseline("v1", "2026-01-01T00:00:00.000000Z", "1.2.3", {})
+    baseline = Baseline("v1", "2026-01-01T00:00:00.000000Z", "1.2.3", {}, {}, {})
     return replace(
         report,
         run=run,

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow.build.discovery import ObservedSets
 from gpuemu_flow.build.files import FileTable, is_listed
@@ -230,7 +230,7 @@ def _unobserved(workspace: Workspace) -> tuple[set[str], set[str]]:
         if made is None:
             never_run.add(name)
             continue
-        now = states.static_parts(spec).to_json()
+        now = to_builtins(states.static_parts(spec))
         if any(made.parts.get(part) != now[part] for part in ("code", "params")):
             as_another.add(name)
     return never_run, as_another

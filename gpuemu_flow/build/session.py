@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gpuemu_flow.build.elsewhere import far_results, place_for, shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
-from gpuemu_flow.build.selection import is_set, remember_split, select
+from gpuemu_flow.build.selection import is_set, owned, remember_split, select, touched_since
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.unordered import announced, refuse_unordered
 from gpuemu_flow.build.workspace import Workspace
@@ -363,13 +363,9 @@ def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
     graph = workspace.graph
     chosen = select(workspace, options.words, options.dtypes)
     if options.since:
-        from gpuemu_flow.build.selection import touched_since  # noqa: PLC0415 - seldom needed
-
         require_trust(workspace)  # git may run what a repository configures
         chosen &= touched_since(workspace, options.since)
     if options.shard is not None:
-        from gpuemu_flow.build.selection import owned  # noqa: PLC0415 - seldom needed
-
         mine = owned(graph, workspace.root, options.shard)
         chosen = {name for name in chosen if graph.tasks[name].subject in mine}
     return chosen

@@ -12,6 +12,7 @@ import stat
 import sys
 
 from gpuemu_flow import __version__
+from gpuemu_flow.model.let_through import is_general
 
 TYPE_CHECKING = False  # importing it from typing would cost every run
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
     """
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
-        from gpuemu_flow.model.let_through import is_general  # noqa: PLC0415
-
         named = name.endswith(ALL_NAMED)
         merged = {**WORKER_DEFAULTS, **environ}
         found = sorted(

@@ -254,7 +254,7 @@ class TaskStates:
             return [BuildReason("state", old="some cases ended in an error, which is tried again")]
         found = _once(
             change
-            for change in changed_parts(made.parts, parts.to_json())
+            for change in changed_parts(made.parts, to_builtins(parts))
             if change.trigger in (*self._triggers, "stage")
         )
         return found + self._outputs_touched(spec, record)
@@ -297,7 +297,7 @@ class TaskStates:
         content = canonical(result.content)
         key, digest = parts.key(), digest_bytes(content)
         record = TaskRecord(key, digest, result.complete, values, time.time())
-        made = MadeFrom(parts.to_json(), result.discovered.to_json())
+        made = MadeFrom(to_builtins(parts), result.discovered.to_json())
         rows = {RECORD + spec.name: to_builtins(record), MADE_FROM + spec.name: to_builtins(made)}
         sealed = {name: seal(row, name) for name, row in rows.items()}
         name = RESULT + spec.name
@@ -352,7 +352,7 @@ class TaskStates:
         record, made = self.record(spec.name), self.made_from(spec.name)
         if record is None or made is None:
             return True
-        changed = changed_parts(made.parts, self.parts(spec).to_json())
+        changed = changed_parts(made.parts, to_builtins(self.parts(spec)))
         kinds = {change.part for change in changed}
         return not kinds.isdisjoint({*self._triggers, "stage"}) or bool(
             self._outputs_touched(spec, record)

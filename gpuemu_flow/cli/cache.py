@@ -1,22 +1,28 @@
-"""``gpuemu-flow cache``: measure, check and clean the workspace's cache and a shared cache."""
+"""``gpuemu-flow status``, ``cache`` and ``clean``: what a workspace holds."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
+from gpuemu_flow import __version__
 from gpuemu_flow.build import session
 from gpuemu_flow.build.elsewhere import place_for
 from gpuemu_flow.build.session import push as push_all
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import add_grants, format_option
+from gpuemu_flow.cli.options import add_grants, config_options, format_option
 from gpuemu_flow.cli.progress import make_listener, say_waiting
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.check import parse_size
-from gpuemu_flow.report import caches, json_writer
+from gpuemu_flow.config.model import Overrides
+from gpuemu_flow.report import caches, json_writer, text, workspace_text
 from gpuemu_flow.report.caches import cache_facts, clear_shared, collect, collect_shared
-from gpuemu_flow.report.inspect import clean_workspace
+from gpuemu_flow.report.inspect import clean_submissions, clean_workspace, workspace_status
+from gpuemu_flow.services.daemon.files import DaemonState, find_place, holder
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.session import RunOutcome
@@ -173,3 +179,62 @@ def _bytes(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.1f} {name}"
     return f"{count} bytes"
+
+
+# ``gpuemu-flow clean``: forget results, or the whole cache.
+
+
+@click.command(short_help="Forget results, or the whole cache.")
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+@click.option("--submissions", is_flag=True, help="Forget only clients' submissions.")
+@click.option("--cache", "whole_cache", is_flag=True, help="Delete the action cache and blobs too.")
+def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
+    """Forget the results of the named tasks; without words, of all tasks.
+
+    Computed results stay in the action cache, so that the next run restores them, unless --cache
+    is given. If an op is named, what clients submitted for it is forgotten, too. With
+    --submissions, only what clients submitted is forgotten: for the named ops, or for all.
+    """
+    workspace = Workspace()
+    forgotten = 0
+    if words or submissions:
+        forgotten = clean_submissions(workspace, words, only=submissions)
+    text = f"{forgotten} submissions"
+    if not submissions or whole_cache:
+        # An op that only clients run has submissions and no tasks.
+        only_clients = {op.name for op in workspace.config.ops if op.op is None}
+        named = [word for word in words if word not in only_clients]
+        count = 0
+        if named or not words or whole_cache:
+            count = clean_workspace(workspace, named, whole_cache=whole_cache, on_wait=say_waiting)
+        text = f"{count} tasks" + (f" and {text}" if forgotten else "")
+    say(f"forgot {text}" + (" and emptied the cache" if whole_cache else ""))
+
+
+# ``gpuemu-flow status``: show the workspace, its verdicts, its cache and its daemon.
+
+
+@click.command(short_help="Show the workspace, its results, cache and daemon.")
+@config_options
+@format_option("text", "json")
+def status(profile: str, settings: tuple[str, ...], output_format: str) -> None:
+    """Show the workspace, its tasks by state, its last verdicts, its cache and its daemon."""
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
+    found = workspace_status(workspace)
+    daemon = _daemon(workspace.root)
+    if output_format == "json":
+        shown = {"version": __version__, "schema_version": 1, **asdict(found)}
+        say(json_writer.dumps({**shown, "daemon": daemon.to_json()}))
+    else:
+        say(daemon.line(__version__))
+        say(workspace_text.render_status(found, text.Style(wants_color())))
+
+
+def _daemon(root: Path) -> DaemonState:
+    """Return the state of the daemon; if none runs, import no code to communicate with it."""
+    place = find_place(root, os.environ)
+    if place is None or holder(place.lock) is None:
+        return DaemonState()
+    from gpuemu_flow.services.daemon.control import describe  # noqa: PLC0415 - brings pynng
+
+    return describe(root, os.environ)

@@ -1,4 +1,4 @@
-"""``gpuemu-flow config check``: list all problems of a configuration at once."""
+"""``gpuemu-flow config`` and ``version``: check the configuration, show versions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from gpuemu_flow import __version__
+from gpuemu_flow.build.files import fingerprint
 from gpuemu_flow.cli.say import say
 
 
@@ -31,3 +33,14 @@ def check(file: Path | None, strict: bool) -> None:
         say(f"{path.name}: {errors} error{'s' if errors != 1 else ''}", err=True)
         raise SystemExit(2)
     say(f"{path.name}: ok")
+
+
+# ``gpuemu-flow version``: show the versions that results depend on.
+
+
+@click.command(short_help="Show versions.")
+def version() -> None:
+    """Show the tool's version, and the interpreter, packages and CPU that results depend on."""
+    say(f"gpuemu-flow {__version__}")
+    for name, value in fingerprint().items():
+        say(f"  {name:10} {value}")

@@ -1,4 +1,4 @@
-"""``gpuemu-flow fuzz``: try many cases of an op, and group failures by cause."""
+"""``gpuemu-flow fuzz`` and ``check``: try many cases of ops, or of two functions."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
+from gpuemu_flow.report import fuzz_text, json_writer, text
 
 if TYPE_CHECKING:
     from gpuemu_flow.cli.options import ExecutorOptions
@@ -50,12 +51,12 @@ def parse_shapes(
 ) -> tuple[tuple[int, ...], ...]:
     """Parse shapes such as ``8x128x512,1x7``."""
     shapes = []
-    for text in (value or "").split(","):
+    for word in (value or "").split(","):
         if value is None:
             break
-        if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", text.strip()):
-            raise click.BadParameter(f"{text!r} is no shape such as 8x128x512")
-        shapes.append(tuple(int(d) for d in text.split("x")))
+        if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", word.strip()):
+            raise click.BadParameter(f"{word!r} is no shape such as 8x128x512")
+        shapes.append(tuple(int(d) for d in word.split("x")))
     return tuple(shapes)
 
 
@@ -109,8 +110,6 @@ def fuzz(
     output_format: str,
 ) -> None:
     """Try many seeded cases of the named ops; without names, of all ops."""
-    from gpuemu_flow.report import fuzz_text, json_writer, text  # noqa: PLC0415
-
     workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     options = FuzzOptions(
         iterations=iterations,
@@ -158,3 +157,50 @@ def fuzz(
     for problem in workspace.cache.problems:
         say(str(problem), err=True)
     raise SystemExit(fuzz_text.exit_code(reports))
+
+
+# ``gpuemu-flow check``: judge one op by one reference, without a workspace.
+
+
+@click.command(short_help="Judge one op by one reference, without a workspace.")
+@click.argument("op", metavar="OP.py[:f]")
+@click.argument("reference", metavar="REF.py[:g]")
+@click.option("-i", "--input", "inputs", multiple=True, metavar="NAME=DTYPE[DIMS]|VALUE",
+              help="What the signature does not say, as x=float32[M,N] or eps=1e-5.")  # fmt: skip
+@click.option("--dtype", "dtypes", multiple=True, help="Dtypes of the op; default: float32.")
+@click.option("--seconds", default="10", show_default=True, callback=parse_duration,
+              metavar="TIME", help="Time for the cases.")  # fmt: skip
+@click.option("--seed", type=SEED, default=42, show_default=True, help="Master seed.")
+@click.option("--mutates", multiple=True, metavar="NAME", help="An input that the op may change.")
+@click.option("--grid", default="", help="Of a CUDA kernel, as M or M,N; default: all elements.")
+@click.option("--block", default="", help="Threads of a block of a CUDA kernel; default: 256.")
+@format_option("text", "json")
+def check(
+    op: str,
+    reference: str,
+    inputs: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    seconds: float,
+    seed: int,
+    mutates: tuple[str, ...],
+    grid: str,
+    block: str,
+    output_format: str,
+) -> None:
+    """Judge OP by REF: functions, a CUDA kernel, or ModelNew beside Model.
+
+    Nothing is written. Names, dtypes and shapes of inputs come from signatures and annotations;
+    --input says what these do not. Exit codes: 0 passed, 1 failed, 2 something has to be said,
+    3 the op crashed, 4 nothing was judged.
+    """
+    from gpuemu_flow.services.check import Request, run_check  # noqa: PLC0415
+
+    names = canonical_dtypes(split_words(dtypes))
+    found = run_check(
+        Request(op, reference, inputs, names, seconds, seed, grid, block, split_words(mutates))
+    )
+    if output_format == "json":
+        say(json_writer.dumps(found.to_json()))
+    else:
+        say(found.text(text.Style(wants_color())))
+    raise SystemExit(found.exit_code)

@@ -1,4 +1,4 @@
-"""``gpuemu-flow lint``: check configured kernels, or PTX and cubin files, by the lint rules."""
+"""``gpuemu-flow lint`` and ``artifacts``: check kernels, and show their figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.report import json_writer, linting
+from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.report import json_writer, lint_text, linting, sarif, text
 from gpuemu_flow.report.linting import explain_rule
 
 if TYPE_CHECKING:
@@ -42,14 +43,10 @@ def lint(
     named, names = split_words(words)
     report = lint_report([*map(Path, files), *named], (*kernels, *names), output_format)
     if output_format == "sarif":
-        from gpuemu_flow.report import json_writer, sarif  # noqa: PLC0415
-
         say(json_writer.dumps(sarif.lint_to_sarif(report)))
     elif output_format == "json":
         print_json(report)
     else:
-        from gpuemu_flow.report import lint_text, text  # noqa: PLC0415
-
         say(lint_text.render_lint(report, text.Style(wants_color())))
     raise SystemExit(report.exit_code)
 
@@ -85,3 +82,26 @@ def print_json(report: RunReport) -> None:
     whole = json_writer.run_report(report)
     common = ("schema_version", "kernels", "problems")
     say(json_writer.dumps({name: whole[name] for name in common}))
+
+
+# ``gpuemu-flow artifacts``: the figures of the kernels, with their sources.
+
+
+@click.command(short_help="Show the kernels' registers, spills, occupancy, instruction mix.")
+@click.argument("words", nargs=-1, metavar="[FILE.ptx|FILE.cubin|KERNEL]...")
+@click.option("-k", "--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
+@format_option("text", "json")
+def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: str) -> None:
+    """Show the figures of the configured kernels for each architecture; build stale kernels.
+
+    PTX files and cubins given as arguments need no configuration.
+    """
+    files, names = split_words(words)
+    report = lint_report(files, (*names, *kernels), output_format, listing=True)
+    if output_format == "json":
+        print_json(report)
+    else:
+        say(lint_text.render_artifacts(report, text.Style(wants_color())))
+    # Showing figures succeeds even if they violate the policy.
+    failed = any(result.verdict is Verdict.ERROR for result in report.kernels)
+    raise SystemExit(130 if report.interrupted else 3 if failed else 0)

@@ -1,17 +1,76 @@
-"""``gpuemu-flow list``: list the tasks of the workspace, with their state on request."""
+"""``gpuemu-flow list``, ``graph`` and ``explain``: show tasks, without running any."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import click
 from msgspec.structs import asdict
 
-from gpuemu_flow.build.selection import durations_text
+from gpuemu_flow.build.selection import durations_text, select
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import config_options, format_option
+from gpuemu_flow.cli.options import SEED, config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
-from gpuemu_flow.report.inspect import list_workspace, op_durations
+from gpuemu_flow.report.inspect import explain_tasks, list_workspace, op_durations
+
+# ``gpuemu-flow graph``: print the task graph as text, Mermaid or Graphviz.
+
+_Edge = tuple[str, str]
+
+
+def _text(names: Sequence[str], edges: Sequence[_Edge]) -> str:
+    """Return the graph as text; each line names a task and the tasks whose results it uses."""
+    reads: dict[str, list[str]] = {}
+    for source, target in edges:
+        reads.setdefault(target, []).append(source)
+    return "\n".join(
+        f"{name} <- {', '.join(reads[name])}" if name in reads else name for name in names
+    )
+
+
+def _mermaid(names: Sequence[str], edges: Sequence[_Edge]) -> str:
+    """Return a Mermaid flowchart, left to right."""
+    ids = {name: f"t{n}" for n, name in enumerate(names)}
+    lines = ["flowchart LR"]
+    lines += [f'  {ids[name]}["{name.replace(chr(34), "#quot;")}"]' for name in names]
+    lines += [f"  {ids[a]} --> {ids[b]}" for a, b in edges]
+    return "\n".join(lines)
+
+
+def _dot(names: Sequence[str], edges: Sequence[_Edge]) -> str:
+    """Return a Graphviz digraph, left to right."""
+
+    def quoted(name: str) -> str:
+        return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    lines = ["digraph gpuemu_flow {", "  rankdir=LR;", "  node [shape=box];"]
+    lines += [f"  {quoted(name)};" for name in names]
+    lines += [f"  {quoted(a)} -> {quoted(b)};" for a, b in edges]
+    return "\n".join([*lines, "}"])
+
+
+_WRITERS: dict[str, Callable[[Sequence[str], Sequence[_Edge]], str]] = {
+    "text": _text,
+    "mermaid": _mermaid,
+    "dot": _dot,
+}
+
+
+@click.command(short_help="Draw the task graph.")
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+@format_option("text", "mermaid", "dot")
+def graph(words: tuple[str, ...], output_format: str) -> None:
+    """Draw the graph of tasks: each task with the tasks whose results it reads."""
+    workspace = Workspace()
+    tasks = workspace.graph
+    chosen = tasks.upstream(select(workspace, words))
+    edges = [
+        (source.task, name) for name in tasks.tasks if name in chosen
+        for source in tasks.tasks[name].inputs
+    ]  # fmt: skip
+    say(_WRITERS[output_format]([n for n in tasks.tasks if n in chosen], edges))
 
 
 @click.command("list", short_help="List tasks, groups and targets.")
@@ -40,3 +99,26 @@ def list_tasks(
         say(json_writer.dumps({"schema_version": 1, **asdict(found)}))
     else:
         say(workspace_text.render_list(found, text.Style(wants_color())))
+
+
+# ``gpuemu-flow explain``: tell why a task would run, or that it is current.
+
+
+@click.command(short_help="Say why a task would run, or is current.")
+@click.argument("words", nargs=-1, metavar="[TASK]...")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@format_option("text", "json")
+def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
+    """Tell for each task whether it is current, and which part of its key changed.
+
+    Without TASK, explain all tasks that would run.
+    """
+    workspace = Workspace(overrides=Overrides(seed=seed, words=words))
+    found = explain_tasks(workspace, words)
+    if output_format == "json":
+        tasks = [{**asdict(t), "changes": [c.to_json() for c in t.changes]} for t in found]
+        say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
+    elif not (found or words):
+        say(f"nothing is stale: {len(workspace.graph.tasks)} tasks are current")
+    else:
+        say(workspace_text.render_explanations(found, text.Style(wants_color())))

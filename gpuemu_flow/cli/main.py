@@ -21,7 +21,7 @@ from gpuemu_flow.build.signals import (
 from gpuemu_flow.cli.completion import complete_names
 from gpuemu_flow.cli.options import add_grants
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem
+from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.plain_text import printable
 
 COMMANDS = {
@@ -63,7 +63,17 @@ COMMANDS = {
 }
 """Maps each command to its help in one line, so that a list of them imports none."""
 
-_PLACES = {"import": "import_:import_problems", "list": "list:list_tasks"}
+_PLACES = {
+    "import": "init:import_problems",
+    "list": "list:list_tasks",
+    **{name: f"{module}:{name}" for module, names in {
+        "baseline": ("diff",), "cache": ("clean", "status"), "config": ("version",),
+        "emulate": ("exec",), "failures": ("minimize", "reproduce"), "fuzz": ("check",),
+        "lint": ("artifacts",), "list": ("explain", "graph"),
+        "measures": ("calibrate", "coverage", "mutate"), "report": ("ci", "test"),
+        "servers": ("lsp", "mcp"),
+    }.items() for name in names},
+}  # fmt: skip
 """Where a command is, if not in the module and under the name that are its own."""
 
 RUN_CODE = frozenset({
@@ -99,8 +109,6 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; if there is none, name the most similar one."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from gpuemu_flow.model.errors import did_you_mean  # noqa: PLC0415 - seldom needed
-
             ctx.fail(f"there is no command {args[0]!r}; {did_you_mean(args[0], sorted(COMMANDS))}")
         return super().resolve_command(ctx, args)
 
@@ -147,8 +155,6 @@ def cli(directory: Path | None, file: Path | None) -> None:
         os.chdir(directory)
     if file is not None:
         if not file.exists():
-            from gpuemu_flow.model.errors import Problem, UsageError  # noqa: PLC0415
-
             raise UsageError(Problem("config-not-found", f"-f names {file}, which does not exist"))
         os.environ["GPUEMU_CONFIG"] = str(file.absolute())
 

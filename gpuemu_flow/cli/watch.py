@@ -13,21 +13,24 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpuemu_flow.build.session import require_trust
+from gpuemu_flow.build.session import RunOptions, count_jobs, require_trust, selected_tasks
+from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import SEED, canonical_dtypes
+from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.config.load import find_config
 from gpuemu_flow.config.model import Overrides
+from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.model.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import text
+from gpuemu_flow.report.report import run_and_report
 from gpuemu_flow.report.text import printable
+from gpuemu_flow.services.watched_files import FileWatch, may_be_source, open_alarm, wait_for_save
 from gpuemu_flow.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.session import RunOptions
-    from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.judge.results import RunReport
-    from gpuemu_flow.services.watched_files import FileWatch
 
 
 _NAMED = 3
@@ -48,8 +51,6 @@ def watch(
     still fail. Errors of the configuration are shown, too, and watching continues. Exit code 0; 130
     if a run was interrupted.
     """
-    from gpuemu_flow.build.session import RunOptions  # noqa: PLC0415
-
     options = RunOptions(words=words, dtypes=canonical_dtypes(dtypes), jobs=jobs)
     watch_with(WatchState, options, seed, poll=poll)
 
@@ -61,13 +62,6 @@ def watch_with(
 
     `make` is the class of the watch's state.
     """
-    from gpuemu_flow.config.load import find_config  # noqa: PLC0415
-    from gpuemu_flow.services.watched_files import (  # noqa: PLC0415
-        FileWatch,
-        open_alarm,
-        wait_for_save,
-    )
-
     config = find_config(Path.cwd(), os.environ)
     files = FileWatch(config.parent.resolve())
     files.follow_config(config)
@@ -112,8 +106,6 @@ class WatchState(Struct):
 
     def _workers(self, workspace: Workspace, options: RunOptions) -> Pool:
         """Return the watch's workers, and start them now so that the next save need not wait."""
-        from gpuemu_flow.build.session import count_jobs  # noqa: PLC0415
-
         require_trust(workspace)
         sessions = max(count_jobs(workspace, options), self.least_sessions())
         wanted = (sessions, workspace.cache.staging)
@@ -131,8 +123,6 @@ class WatchState(Struct):
         are printed only if one of the files may be a source or is the configuration, or if the
         errors change or vanish. Other files could be logs, even of this command's own output.
         """
-        from gpuemu_flow.services.watched_files import may_be_source  # noqa: PLC0415
-
         told = self.config.name in saved or any(map(may_be_source, saved))
         quiet = bool(self._problems and saved) and not told
         if saved and not quiet:
@@ -165,12 +155,6 @@ class WatchState(Struct):
         return interrupted
 
     def _run(self) -> RunReport:
-        from gpuemu_flow.build.session import selected_tasks  # noqa: PLC0415
-        from gpuemu_flow.build.workspace import Workspace  # noqa: PLC0415
-        from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-        from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
-        from gpuemu_flow.report.report import run_and_report  # noqa: PLC0415
-
         if not self.config.is_file():  # otherwise a configuration further up would be used
             raise ConfigError(
                 Problem(

@@ -372,7 +372,7 @@ def _elements(result: ValidationResult) -> Elements:
     An older daemon does not send them. All elements then count as judged and finite.
     """
     try:
-        return Elements.from_json(result.compared)
+        return convert(result.compared, Elements)
     except (KeyError, TypeError, ValueError):
         count = int((result.error_stats or {}).get("count", 0))
         return Elements(count, 0, count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from os.path import exists, isdir, isfile
@@ -122,8 +123,6 @@ class RuleParser(Struct):
         if given is None:
             return ()
         if isinstance(given, str) and not shell:
-            import shlex  # noqa: PLC0415
-
             try:
                 words = shlex.split(given)
             except ValueError:

@@ -422,7 +422,7 @@ def as_result(
         notes=[*note_of_tolerance(checked), *note_of_zeros(checked), *checked.notes],
         tolerance_used=stats.tolerance_used,
         unjudged=stats.unjudged,
-        compared=Elements.of(checked).to_json(),
+        compared=to_builtins(Elements.of(checked)),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -497,7 +497,7 @@ def _judged(
             op_name=op_name,
             failures=failures,
             verdict=verdict.value,
-            compared=Elements(looked_at, 0, looked_at).to_json(),
+            compared=to_builtins(Elements(looked_at, 0, looked_at)),
         )
     try:
         expected = caller(ref_fn, inputs)(widened(inputs))

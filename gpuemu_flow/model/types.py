@@ -294,16 +294,6 @@ class KernelFinding(Struct, frozen=True):
         there = None if self.there is None else now(self.there)
         return replace(self, place=now(self.place), there=there)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; `from_json` is its inverse."""
-        plain: dict[str, Any] = to_builtins(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Undo `to_json`; raise ValueError for other data."""
-        return convert(data, cls)
-
 
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 

@@ -7,15 +7,13 @@ explains these rules to users.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
-from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import (
     CheckResult,
     Failure,
-    Json,
     Lean,
     Verdict,
     WeakOutput,
@@ -130,16 +128,6 @@ class Elements(Struct, frozen=True, omit_defaults=True):
         stats = result.stats
         figures = stats.count, stats.num_no_verdict, stats.num_finite
         return cls(*figures, result.empty, result.weak, result.blank, result.uncounted, result.lean)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        plain: dict[str, Json] = to_builtins(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Undo `to_json`; raise ValueError for other data."""
-        return convert(data, cls)
 
 
 class Tally(Struct):

@@ -379,5 +379,5 @@ def _baseline(workspace: Workspace, tag: str) -> Baseline:
     try:
         known = BaselineStore(workspace.cache).get(tag)
     except UsageError:
-        return Baseline(tag, now(), __version__, environment, of_run=False)
+        return Baseline(tag, now(), __version__, environment, {}, {}, of_run=False)
     return replace(known, created=now(), tool=__version__, environment=environment)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build import selection
+from gpuemu_flow.build.selection import parting_commit
 from gpuemu_flow.build.session import RunOptions, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
@@ -236,8 +237,6 @@ def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
     """
     since = ""
     if options.since:
-        from gpuemu_flow.build.selection import parting_commit  # noqa: PLC0415 - seldom needed
-
         since = parting_commit(workspace.root, options.since)
     return {
         "--since": since,

@@ -149,7 +149,7 @@ def failed_case(failure: CaseVerdict) -> dict[str, Json]:
     first = result.failures[0] if result.failures else None
     stats = result.stats
     index = first.index if first is not None and first.index is not None else stats.worst_index
-    findings = [f.finding.to_json() for f in result.failures if f.finding is not None]
+    findings = [to_builtins(f.finding) for f in result.failures if f.finding is not None]
     return {
         "op": failure.op,
         "verdict": result.verdict,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build import session
 from gpuemu_flow.build.graph import Listener, Skip
+from gpuemu_flow.build.selection import owned
 from gpuemu_flow.build.session import RunOptions, RunOutcome
 from gpuemu_flow.build.unordered import unordered
 from gpuemu_flow.build.workspace import Workspace
@@ -232,8 +233,6 @@ def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
     shard = outcome.options.shard
     mine = None
     if shard is not None:
-        from gpuemu_flow.build.selection import owned  # noqa: PLC0415 - seldom needed
-
         mine = owned(outcome.graph, workspace.root, shard)
     return [
         skip

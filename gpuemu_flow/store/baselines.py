@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, field, to_builtins
-from msgspec.structs import asdict
+from msgspec import UNSET, Struct, UnsetType, ValidationError, to_builtins
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError, did_you_mean
-from gpuemu_flow.model.types import Json, number_from_json, number_to_json
+from gpuemu_flow.model.types import Json, number_to_json
 from gpuemu_flow.store.cache import JsonStore, OtherFormatError, WorkspaceCache, seal, unseal
 from gpuemu_flow.store.private_files import write_atomic
 
@@ -40,16 +39,6 @@ class SubmittedResult(Struct, frozen=True):
     passed: bool
     max_abs: float
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        return {**asdict(self), "max_abs": number_to_json(self.max_abs)}
-
-    @classmethod
-    def from_json(cls, data: Json) -> SubmittedResult:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        max_abs = float(number_from_json(data["max_abs"]))
-        return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
-
 
 class Baseline(Struct, frozen=True):
     """Results and kernel metrics at one time."""
@@ -57,9 +46,9 @@ class Baseline(Struct, frozen=True):
     tag: str
     created: str
     tool: str
-    environment: Mapping[str, str] = field(default_factory=dict)
-    kernels: Mapping[str, list[Json]] = field(default_factory=dict)
-    results: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    environment: Mapping[str, str]
+    kernels: Mapping[str, list[dict[str, Json]]]
+    results: Mapping[str, Mapping[str, dict[str, Json]]]
     submitted: tuple[SubmittedResult, ...] | None = None
     artifacts: Mapping[str, ArtifactMetrics] | None = None
     of_run: bool = True
@@ -71,10 +60,10 @@ class Baseline(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `from_json` is its inverse."""
-        submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
-        artifacts = to_builtins(self.artifacts)
-        parts = {**asdict(self), "submitted": submitted, "artifacts": artifacts}
-        return {"kind": KIND, "format": FORMAT, **parts}
+        plain: dict[str, Json] = to_builtins(self)
+        for one in plain["submitted"] or ():
+            one["max_abs"] = number_to_json(one["max_abs"])
+        return {"kind": KIND, "format": FORMAT, **plain}
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
@@ -83,39 +72,7 @@ class Baseline(Struct, frozen=True):
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
             raise OtherFormatError(f"is a baseline of format {data.get('format')!r}")
-        values: dict[str, Json] = {name: data.get(name) for name in cls.__struct_fields__}
-        values["of_run"] = values["of_run"] is not False
-        for name in ("tag", "created", "tool"):
-            if not isinstance(values[name], str):
-                raise ValueError(f"its {name} is no text")
-        kernels, results = values["kernels"], values["results"]
-        environment, artifacts = values["environment"], values["artifacts"]
-        good = (
-            isinstance(environment, dict)
-            and all(isinstance(v, str) for v in environment.values())
-            and isinstance(kernels, dict)
-            and all(
-                isinstance(entries, list) and all(isinstance(e, dict) for e in entries)
-                for entries in kernels.values()
-            )
-            and isinstance(results, dict)
-            and all(
-                isinstance(dtypes, dict) and all(isinstance(s, dict) for s in dtypes.values())
-                for dtypes in results.values()
-            )
-        )
-        if not good:
-            raise ValueError("its kernels, results or environment have another form")
-        if values["submitted"] is not None:
-            try:
-                values["submitted"] = tuple(map(SubmittedResult.from_json, values["submitted"]))
-            except (KeyError, TypeError) as error:
-                raise ValueError("its submitted results have another form") from error
-        try:
-            values["artifacts"] = convert(artifacts, dict[str, ArtifactMetrics] | None)
-        except ValidationError as error:
-            raise ValueError("its figures of kernels have another form") from error
-        return cls(**values)
+        return convert(data, cls, strict=False)  # which reads "NaN" as a float
 
 
 def check_tag(tag: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow.model.types import Json
 
@@ -73,24 +73,13 @@ class KeyParts(Struct, frozen=True):
     env: Mapping[str, str] = field(default_factory=dict)
     observed: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON for the task's record, from which ``explain`` finds changes."""
-        return {
-            "stage": self.stage,
-            "code": dict(self.code),
-            "params": self.params,
-            "input": dict(self.input),
-            "env": dict(self.env),
-            "observed": dict(self.observed),
-        }
-
     def key(self) -> str:
         """Return the action key: sha256 over all the parts."""
-        return digest_json(self.to_json())
+        return digest_json(to_builtins(self))
 
 
 def changed_parts(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[BuildReason]:
-    """List the differences between two `KeyParts.to_json` values."""
+    """List the differences between two `KeyParts` as plain JSON."""
     found: list[BuildReason] = []
     for part in ("stage", *TRIGGERS, OBSERVED):
         _differences(part, (), old.get(part), new.get(part), found)

@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import CheckResult, Json, Verdict, number_from_json, number_to_json
 from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.store.cache import JsonStore, WorkspaceCache, seal, to_text
@@ -279,7 +280,7 @@ class CountedResult(Struct, frozen=True):
             figures = tuple(map(number_to_json, figures))
         return {
             "verdict": self.verdict.value,
-            "elements": self.elements.to_json(),
+            "elements": to_builtins(self.elements),
             **dict(zip(_FIGURES, figures, strict=True)),
             "failure_id": self.failure_id,
         }
@@ -289,7 +290,7 @@ class CountedResult(Struct, frozen=True):
         """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
         return cls(
             Verdict(data["verdict"]),
-            Elements.from_json(data["elements"]),
+            convert(data["elements"], Elements),
             **{name: float(number_from_json(data[name])) for name in _FIGURES},
             failure_id=str(data["failure_id"]),
         )

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.results import CaseVerdict, OpResult
 from gpuemu_flow.lint.ptx.model import plain_ptx
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import (
     THERE,
     Case,
@@ -46,7 +48,7 @@ def test_a_finding_reads_as_the_issue_asks_and_survives_json() -> None:
     assert again == failure
     whole = json.loads(SCHEMA.read_text())
     schema = {"$ref": "#/definitions/finding", "definitions": whole["definitions"]}
-    jsonschema.validate(json.loads(json.dumps(FINDING.to_json())), schema)
+    jsonschema.validate(json.loads(json.dumps(to_builtins(FINDING))), schema)
 
 
 def test_both_places_move() -> None:
@@ -57,7 +59,7 @@ def test_both_places_move() -> None:
 @pytest.mark.parametrize("damage", [{"count": "many"}, {"place": 3}, {"there": {"file": 1}}])
 def test_a_damaged_finding_is_refused(damage: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        KernelFinding.from_json({**FINDING.to_json(), **damage})
+        convert({**to_builtins(FINDING), **damage}, KernelFinding)
 
 
 def test_an_editor_shows_a_line_once() -> None:

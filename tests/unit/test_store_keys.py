@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import to_builtins
 
 from gpuemu_flow.store.keys import KeyParts, canonical, changed_parts, digest_json
 
@@ -22,7 +23,7 @@ def test_what_json_cannot_hold_is_refused(value: object) -> None:
 def test_changes_are_named_with_old_and_new() -> None:
     old = KeyParts("op/1", {"a.py": "1", "b.py": "2"}, {"kwargs": {"eps": 1}}, {}, {"numpy": "2.3"})
     new = KeyParts("op/2", {"a.py": "1", "c.py": "3"}, {"kwargs": {"eps": 2}}, {}, {"numpy": "2.4"})
-    found = changed_parts(old.to_json(), new.to_json())
+    found = changed_parts(to_builtins(old), to_builtins(new))
     assert [(reason.what, reason.old, reason.new) for reason in found] == [
         ("stage", "op/1", "op/2"),
         ("code.b.py", "2", None),
@@ -30,4 +31,4 @@ def test_changes_are_named_with_old_and_new() -> None:
         ("params.kwargs.eps", 1, 2),
         ("env.numpy", "2.3", "2.4"),
     ]
-    assert changed_parts(old.to_json(), old.to_json()) == []
+    assert changed_parts(to_builtins(old), to_builtins(old)) == []

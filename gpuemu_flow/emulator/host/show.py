@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+from msgspec import to_builtins
 
 from gpuemu_flow.emulator.host.run import Executed
 
@@ -43,7 +44,7 @@ def as_json(executed: Executed) -> str:
             "exit_code": executed.exit_code,
             "program_exit_code": executed.code,
             "findings": [
-                {**finding.to_json(), "text": str(finding)} for finding in report.findings
+                {**to_builtins(finding), "text": str(finding)} for finding in report.findings
             ],
             "problems": report.problems,
             "kernels": {name: msgspec.to_builtins(use) for name, use in report.kernels.items()},

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,8 +42,17 @@ from gpuemu_flow.services.cluster.worker import (
     run_unit,
 )
 
-if TYPE_CHECKING:
-    from distributed import Client, Future
+try:  # an extra; who imports this module has asked for a cluster
+    import dask
+    from distributed import CancelledError, Client, Future, KilledWorker, LocalCluster, Security
+except ImportError:
+    raise UsageError(
+        Problem(
+            "cluster-package",
+            "the executor dask needs the package distributed",
+            'pip install "gpuemu-flow[cluster]"',
+        )
+    ) from None
 
 
 CONNECT_SECONDS = 30
@@ -227,16 +236,9 @@ def open_cluster(
 ) -> Iterator[DaskCluster]:
     """Connect to a scheduler, or start worker processes on this machine.
 
-    Raises UsageError: ``cluster-package``, ``cluster-address``. Raises RunnerError: ``cluster-
+    Raises UsageError: ``cluster-address``. Raises RunnerError: ``cluster-
     unreachable``.
     """
-    try:
-        import dask  # noqa: PLC0415 - an extra, and dear
-        import distributed  # noqa: F401, PLC0415
-    except ImportError:
-        hint = 'pip install "gpuemu-flow[cluster]"'
-        text = "the executor dask needs the package distributed"
-        raise UsageError(Problem("cluster-package", text, hint)) from None
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     environ = dict(os.environ)
     opening = _connected(scheduler) if scheduler else _local(jobs, resources)
@@ -257,8 +259,6 @@ def _restore(environ: Mapping[str, str]) -> None:
 
 @contextmanager
 def _connected(scheduler: str) -> Iterator[Client]:
-    from distributed import Client  # noqa: PLC0415
-
     if scheduler.partition("://")[0] not in _SCHEMES:
         text = f"{printable(scheduler)!r} is no address of a scheduler"
         raise UsageError(Problem("cluster-address", text, "such as tcp://host:8786"))
@@ -281,9 +281,6 @@ def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
 
     Other users of this machine cannot connect to the scheduler or the workers.
     """
-    import dask  # noqa: PLC0415
-    from distributed import Client, LocalCluster, Security  # noqa: PLC0415
-
     folder = tempfile.mkdtemp(prefix="gpuemu-cluster-")
     try:
         with (
@@ -525,8 +522,6 @@ class ClusterTasks(Generic[W]):
 
 def _outcome(future: Future) -> bytes | FlowError | None:
     """Return a task's answer or its error; None if the workers that had the task died."""
-    from distributed import CancelledError, KilledWorker  # noqa: PLC0415
-
     try:
         return bytes(future.result())
     except KilledWorker:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import to_builtins
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.protocol_v1 import LAYOUTS_V1, SequenceConfig, nominal_strides
@@ -106,7 +107,7 @@ def validation_result(
         "verdict": result.verdict.value,
         "tolerance_used": number_to_json(stats.tolerance_used),
         "unjudged": stats.unjudged,
-        "compared": Elements.of(result).to_json(),
+        "compared": to_builtins(Elements.of(result)),
         "notes": list(result.all_notes),
     }
     if nonfinite:

@@ -1,4 +1,4 @@
-"""``gpuemu-flow lsp``: run the language server for gpuemu.toml on standard input and output."""
+"""``gpuemu-flow lsp`` and ``mcp``: serve editors and agents over standard input and output."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import click
 
 from gpuemu_flow.model.errors import Problem, RunnerError
+
+# ``gpuemu-flow lsp``: run the language server for gpuemu.toml on standard input and output.
 
 
 @click.command(short_help="Serve an editor over standard input and output.")
@@ -34,3 +36,22 @@ def lsp(stdio: bool) -> None:
     # alive.
     sys.stderr.flush()
     os._exit(code)
+
+
+# ``gpuemu-flow mcp``: serve agents by the Model Context Protocol.
+
+
+@click.command(short_help="Serve an agent over standard input and output.")
+def mcp() -> None:
+    """Serve an agent: tools `check`, `run`, `explain_failure`, `emulate` and `lint`.
+
+    Agents start it; see docs/agents.md. Needs the extra `mcp`.
+    """
+    try:
+        from gpuemu_flow.services.mcp import serve  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        text, hint = "serving agents needs the package mcp", "pip install 'gpuemu-flow[mcp]'"
+        raise RunnerError(Problem("mcp-not-installed", text, hint)) from None
+    serve()
