@@ -14,5 +14,5 @@ OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=1 \
 export OPENBLAS_CORETYPE=Prescott OPENBLAS_NUM_THREADS=2 NPY_DISABLE_CPU_FEATURES=$all
 "$python" tests/quality/verdicts.py >"$out/other.json"
 cmp "$out/one.json" "$out/other.json"
-"$python" -m pytest -q tests/unit/test_workspace_ops.py tests/unit/test_envelope*.py \
-  tests/unit/test_evaluations.py tests/unit/test_precision.py
+"$python" -m pytest -q tests/unit/test_envelope*.py tests/unit/test_evaluations.py \
+  tests/unit/test_precision.py

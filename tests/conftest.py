@@ -18,6 +18,7 @@ import one_thread  # noqa: F401  # before anything that loads numpy
 import pytest
 import warm
 from mini_workspace import Mini, make_mini
+from once import once
 
 FOR_CI = {"cuda", "exploits", "faults", "properties", "public_kernels", "quality"}
 """Folders of tests that take long: CUDA programs, kills, cheats, planted bugs, random inputs."""
@@ -40,14 +41,21 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def mini(tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
+def mini(checked_once: Mini, tmp_path: Path, request: pytest.FixtureRequest) -> Mini:
     """A small real workspace, driven through the real command.
 
+    It was never run. Behaviour tests find its cache of actions: what is not edited is restored and
+    not run, as in a clone with a shared cache. A module that is about first runs sets
+    ``SEEDED = False``.
     Its commands are forked from a process that has loaded the package: see `warm`. A module that
     is about how they start sets ``WARM = False``. One whose ops fail, and that asks for no causes,
     sets ``CAUSES = False``: to look for them takes ten times as many cases as the run has.
     """
     made = make_mini(tmp_path / "workspace", warm=getattr(request.module, "WARM", True))
+    if getattr(request.module, "SEEDED", request.path.parent.name == "behaviour"):
+        for part in ("actions", "blobs"):
+            known = checked_once.root / ".gpuemu-cache" / part
+            shutil.copytree(known, made.root / ".gpuemu-cache" / part, copy_function=shutil.copy2)
     if not getattr(request.module, "CAUSES", True):
         made.without_causes()
     return made
@@ -72,7 +80,11 @@ def cold_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def checked_once(tmp_path_factory: pytest.TempPathFactory) -> Mini:
     """The small workspace after its first run; only to be copied."""
-    checked = make_mini(tmp_path_factory.mktemp("checked") / "workspace")
+    return once(tmp_path_factory, "checked", _checked)
+
+
+def _checked(folder: Path) -> Mini:
+    checked = make_mini(folder)
     checked.run()
     return checked
 

@@ -236,6 +236,7 @@ def test_regressions_against_a_baseline_fail(copy: Mini) -> None:
 def test_bad_requests_are_usage_errors_before_any_work(
     mini: Mini, arguments: list[str], words: str
 ) -> None:
+    shutil.rmtree(mini.root / ".gpuemu-cache")
     done = mini.command(*arguments, code=2)
     assert words in done.stderr
     assert done.stdout == ""

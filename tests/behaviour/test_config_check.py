@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -27,6 +28,7 @@ reference = "scripts/scale_ref.py"
 
 
 def test_every_error_of_a_file_is_shown_at_once_with_its_line(mini: Mini) -> None:
+    shutil.rmtree(mini.root / ".gpuemu-cache")
     mini.write("gpuemu.toml", WRONG)
     done = mini.command("config", "check", code=2)
     places = [line.split(": ")[:2] for line in done.stderr.splitlines()[:-1]]

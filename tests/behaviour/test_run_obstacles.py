@@ -8,6 +8,8 @@ import sys
 import pytest
 from mini_workspace import Mini
 
+SEEDED = False
+
 
 @pytest.mark.parametrize(
     ("name", "is_folder"),

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
+SEEDED = False
+
 
 def test_words_select_ops_tasks_groups_and_targets(mini: Mini) -> None:
     assert set(mini.run("scale")["executed"]) == {

@@ -63,28 +63,8 @@ Write = Callable[[Path, int], None]
 WAYS: dict[str, tuple[str, Write, str]] = {
     "np.load": ("data/weights.npy", array, "import numpy as np\nload = lambda: np.load({path!r})"),
     "open": ("data/factor.txt", text, "load = lambda: int(open({path!r}).read())"),
-    "a path below the file's own": (
-        "scripts/factor.txt", text,
-        "import pathlib\n"
-        "load = lambda: int((pathlib.Path(__file__).parent / 'factor.txt').read_text())",
-    ),
     "at import": ("data/factor.txt", text, "FACTOR = int(open({path!r}).read())\n"
                   "load = lambda: FACTOR"),
-    "an import": ("scripts/factor.py", module, "import factor\nload = lambda: factor.FACTOR"),
-    "an import in the function": (
-        "scripts/factor.py", module,
-        "def load():\n    from factor import FACTOR\n    return FACTOR",
-    ),
-    "a name made at run time": (
-        "lib/far.py", module,
-        "import importlib, sys\nsys.path.insert(0, {folder!r})\n"
-        "load = lambda: importlib.import_module('f' + 'ar').FACTOR",
-    ),
-    "exec": (
-        "data/code.txt", module,
-        "def load():\n    names = {{}}\n    exec(open({path!r}).read(), names)\n"
-        "    return names['FACTOR']",
-    ),
 }  # fmt: skip
 
 

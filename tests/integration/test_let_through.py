@@ -65,38 +65,12 @@ def verdict(mini: Mini, **variables: str) -> str:
     return str(result["verdict"])
 
 
-@pytest.mark.parametrize(
-    ("option", "more"),
-    [
-        ('env = ["SCALE"]', ""),
-        ('env = ["SC*"]', ""),
-        ("", '[execution]\nenv = ["SCALE"]\n'),
-        ("", '[execution]\nenv = ["*"]\n'),
-    ],
-)
-def test_another_value_of_a_named_variable_runs_the_op_again(
-    mini: Mini, option: str, more: str
-) -> None:
-    workspace(mini, 'int(os.environ["SCALE"])', option=option, more=more)
-    assert verdict(mini, SCALE="3") == "passed"
-    assert "up to date" in mini.command("run", code=None).stdout
-    assert verdict(mini, SCALE="2") == "failed"
-    assert verdict(mini, SCALE="3") == "passed"
-
-
 def test_a_named_variable_counts_where_nobody_sees_it_read(mini: Mini) -> None:
     workspace(mini, "3", option='env = ["SCALE"]')
     assert verdict(mini, SCALE="3") == "passed"
     mini.env = {"SCALE": "2"}
     ran = mini.run(code=None)["executed"]
     assert {"op:scale:float32", "reference:scale:float32"} <= set(ran)
-
-
-def test_what_is_not_named_does_not_reach_an_op_and_is_no_change(mini: Mini) -> None:
-    workspace(mini, 'int(os.environ.get("SCALE", 3))')
-    assert verdict(mini, SCALE="2") == "passed"
-    mini.env = {"SCALE": "7"}
-    assert "up to date" in mini.command("run", code=None).stdout
 
 
 @pytest.mark.parametrize("kind", ["callable", "executable"])

@@ -21,7 +21,6 @@ from gpuemu_flow.model.types import FailureKind, Verdict
 from gpuemu_flow.report import charts, html_writer
 from gpuemu_flow.report.document import HistoryPoint, Picture, TaskState
 from gpuemu_flow.report.html_writer import FailureCard, report_to_html
-from gpuemu_flow.tasks import stages
 
 VOID = {"meta", "input", "link", "br", "img"}
 SIZE_LIMIT = 1_000_000
@@ -272,13 +271,6 @@ def test_heat_maps_cover_each_cell_once() -> None:
     assert "".join(seen[x, y] for y in range(3) for x in range(4)) == "001106661010"
 
 
-def test_heat_maps_of_any_shape_fit_their_place() -> None:
-    for rows, columns in ((1, 1), (32, 64), (32, 1), (1, 64), (64, 2), (3, 5)):
-        drawn = charts.heat_map(Picture(rows=("0" * columns,) * rows))
-        assert 4 <= drawn.width <= 416
-        assert 4 <= drawn.height <= 260
-
-
 def test_scatters_place_zero_below_and_nan_above() -> None:
     picture = Picture(scatter=((-80, -80, 1, 0), (0, 2, 9, 0), (80, 80, 1, 1), (70, -60, 3, 3)))
     drawn = charts.scatter(picture)
@@ -299,43 +291,3 @@ def test_histograms_keep_what_is_beyond_apart() -> None:
     bars = charts.histogram(Picture(histogram=(5, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2)))
     assert [bar.label for bar in bars if bar.count and not bar.failing] == ["exact", "≤ 100 %"]
     assert [bar.label for bar in bars if bar.count and bar.failing] == ["≤ 2 ×", "more"]
-
-
-def test_trends_need_two_runs_and_stay_in_their_frame() -> None:
-    def points(*errors: float) -> list[HistoryPoint]:
-        return [HistoryPoint(n, "a", "f", "failed" if e > 1 else "passed", e, 0.0)
-                for n, e in enumerate(errors)]  # fmt: skip
-
-    assert charts.trend(points(1e-3)) is None
-    for errors in ((0.0, 0.0), (1e-3, 1e-3), (1e-9, 5.0, float("inf"), float("nan"), 0.0)):
-        drawn = charts.trend(points(*errors))
-        assert drawn is not None
-        numbers = [float(n) for n in re.findall(r"[\d.]+", drawn.line)]
-        assert all(0 <= n <= max(drawn.width, drawn.height) for n in numbers)
-        assert drawn.failing.count("M") == sum(e > 1 for e in errors)
-
-
-def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> None:
-    report = sample()
-    drawn = charts.chart(report.tasks, report.edges)
-    assert [node.name for node in drawn.nodes] == [task.name for task in report.tasks]
-    assert drawn.edges.count("M") == len(report.edges)
-    kernel = [
-        TaskState("build:k:sm_80", "build", "k", "sm_80"),
-        TaskState("lint:k:sm_80", "lint", "k", "sm_80"),
-        TaskState("diff:k", stages.KERNEL_DIFF, "k"),
-    ]
-    across = charts.chart(kernel, [("build:k:sm_80", "lint:k:sm_80"), ("lint:k:sm_80", "diff:k")])
-    places = [node.x for node in across.nodes]
-    assert places == sorted(set(places)), "each to the right of what it reads"
-    assert len(across.labels) == 1
-    wrong = charts.chart(report.tasks, (), {("softmax", "float32"): "failed"})
-    assert [node.name for node in wrong.nodes if node.found] == ["compare:softmax:float32"]
-    assert charts.counted(report.tasks) == [
-        ("ran", "ran", 2), ("current", "current, nothing to do", 2),
-        ("failed", "could not do its work", 1),
-    ]  # fmt: skip
-    many = [TaskState(f"op:{n}:f", "op", str(n), "f", "ran") for n in range(500)]
-    assert charts.chart(many, []).hidden == 500 - charts.MAX_ROWS
-    last = charts.chart(many, [], {("499", "f"): "error"})
-    assert last.labels[0][1:] == ("499 f", "error"), "what is wrong is not what is hidden"

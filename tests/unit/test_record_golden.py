@@ -69,6 +69,7 @@ def test_without_a_driver_it_says_so(recorder: Any, capsys: pytest.CaptureFixtur
     assert "no golden outputs were recorded" in said and "cannot be loaded" in said
 
 
+@pytest.mark.ci
 def test_what_is_recorded_can_be_read_and_compared(recorder: Any, tmp_path: Path) -> None:
     names = recorder.record(EmulatedDriver(), tmp_path)
     assert len(names) >= 40
