@@ -56,7 +56,8 @@ torch::Tensor relu_cuda(torch::Tensor x) {
     return y;
 }
 """
-relu = load_inline("relu", "torch::Tensor relu_cuda(torch::Tensor x);", source, ["relu_cuda"])
+declared = "torch::Tensor relu_cuda(torch::Tensor x);"
+relu = load_inline("relu", declared, source, functions=["relu_cuda"], verbose=True)
 
 
 class ModelNew(nn.Module):

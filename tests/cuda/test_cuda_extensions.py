@@ -12,6 +12,7 @@ import pytest
 from gpuemu_flow.lint.toolchain import Tool, find_tools
 
 EXTENSIONS = Path(__file__).parent / "extensions"
+pytestmark = pytest.mark.ci  # they are compiled
 
 
 @pytest.fixture(autouse=True)
@@ -70,23 +71,26 @@ def test_pytorchs_own_operators_run_on_the_device(tmp_path: Path) -> None:
     assert (code, found) == (0, []) and "PASSED" in said, said
 
 
-def marks(name: str, mistake: str) -> list[str]:
+def marks(script: str, name: str, mistake: str) -> list[str]:
     """Return FILE:LINE of the lines that are marked for a mistake; none if its values tell."""
-    lines = (EXTENSIONS / "published.py").read_text().splitlines()
+    lines = (EXTENSIONS / script).read_text().splitlines()
     return [
-        f"published.py:{number} "
+        f"{script}:{number} "
         for number, line in enumerate(lines, 1)
         if f"{name} {mistake}" in line.partition("// line: ")[2].split(", ")
     ]
 
 
-def test_published_styles_pass_and_each_of_their_mistakes_is_found(tmp_path: Path) -> None:
-    code, said, _ = run("published.py", tmp_path=tmp_path)
+@pytest.mark.parametrize(("script", "count"), [("published.py", 19), ("published_more.py", 13)])
+def test_published_styles_pass_and_each_of_their_mistakes_is_found(
+    script: str, count: int, tmp_path: Path
+) -> None:
+    code, said, _ = run(script, tmp_path=tmp_path)
     rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert code == 0 and len(rows) == 4 * 19, said
+    assert code == 0 and len(rows) == 4 * count, said
     missed = []
     for row in rows:
-        found, places = row["found"], marks(row["name"], row["mistake"])
+        found, places = row["found"], marks(script, row["name"], row["mistake"])
         if not row["mistake"]:
             good = row["right"] and not found
         elif places:

@@ -173,3 +173,34 @@ def test_an_extension_is_an_op(tmp_path: Path) -> None:
     assert f"memcheck: {place} st.global writes" in results["wrong"]["said"]
     (folder / "ops" / "twice.h").write_text("#define FACTOR 3\n")  # a header is an input
     assert run(folder, "run", "right")["right"]["verdict"] == "failed"
+
+
+@pytest.mark.ci
+def test_a_failure_of_an_extension_is_minimised_and_reproduced(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = workspace(tmp_path, OP.format(
+        name="wrong", program='"ops/twice_ext.py:wrong"', reference="torch_reference.py:twice",
+        more="", schema=SCHEMA,
+    ))  # fmt: skip
+    (folder / "torch_reference.py").write_text("import torch\n\ndef twice(x):\n    return x * 2\n")
+
+    def command(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuemu_flow", *words], cwd=folder, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = command("fuzz", "wrong", "-n", "6")
+    assert code == 1 and "failed OutOfBoundsRead in 6 cases" in said, said
+    large = next(line for line in said.splitlines() if "x[100]" in line or "x[1]" in line)
+    name = large.split()[0]
+    place = line_of("extension", "twice.cu")
+    code, said = command("minimize", name)
+    assert code == 0 and f"memcheck: {place} ld.global reads" in said and "x[1]" in said, said
+    code, said = command("reproduce", name)
+    assert code == 1 and f"{name} still fails" in said, said
+    source = folder / "ops" / "twice.cu"
+    source.write_text(source.read_text().replace("n + bug", "n"))
+    code, said = command("reproduce", name)
+    assert code == 0, said

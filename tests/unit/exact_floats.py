@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import isqrt
 
 
@@ -45,6 +46,7 @@ class Number:
     value: Fraction = Fraction(0)
 
 
+@lru_cache(maxsize=1 << 16)
 def decode(bits: int, form: Format) -> Number:
     negative = bool(bits >> (form.width - 1))
     magnitude = bits & ((1 << (form.width - 1)) - 1)
@@ -56,7 +58,7 @@ def decode(bits: int, form: Format) -> Number:
     if exponent:
         fraction |= 1 << (form.precision - 1)
     scale = max(exponent, 1) - form.bias - (form.precision - 1)
-    value = Fraction(fraction) * Fraction(2) ** scale
+    value = Fraction(fraction << max(scale, 0), 1 << max(-scale, 0))
     return Number("finite", negative, -value if negative else value)
 
 
@@ -66,16 +68,14 @@ def encode(value: Fraction, form: Format, mode: str, *, zero_negative: bool = Fa
     if value == 0:
         return sign if zero_negative else 0
     negative, size = value < 0, abs(value)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    while Fraction(2) ** exponent > size:
-        exponent -= 1
-    while Fraction(2) ** (exponent + 1) <= size:
-        exponent += 1
+    above, below = size.numerator, size.denominator
+    exponent = above.bit_length() - below.bit_length()
+    exponent -= below << max(exponent, 0) > above << max(-exponent, 0)
     step = max(exponent, 1 - form.bias) - (form.precision - 1)
-    scaled = size / Fraction(2) ** step
-    whole, rest = scaled.numerator // scaled.denominator, scaled % 1
+    below <<= max(step, 0)
+    whole, rest = divmod(above << max(-step, 0), below)
     away = {
-        "rn": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and whole & 1),
+        "rn": 2 * rest > below or (2 * rest == below and whole & 1),
         "rz": False,
         "rm": negative and rest > 0,
         "rp": not negative and rest > 0,
@@ -111,8 +111,9 @@ def fma(a: int, b: int, c: int, form: Format, mode: str) -> int:
         return form.nan if z.kind == "inf" and z.negative != negative else infinity(form, negative)
     if z.kind == "inf":
         return infinity(form, z.negative)
-    exact = x.value * y.value + z.value
-    if x.value * y.value == 0 and z.value == 0 and negative == z.negative:
+    product = x.value * y.value
+    exact = product + z.value
+    if product == 0 and z.value == 0 and negative == z.negative:
         return encode(exact, form, mode, zero_negative=negative)
     return encode(exact, form, mode, zero_negative=mode == "rm")
 

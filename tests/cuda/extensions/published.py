@@ -5,15 +5,10 @@ A finding at a kernel is expected at the line marked ``// line: NAME MISTAKE``.
 """
 
 # ruff: noqa: E501, PLW0108
-import json
-import sys
-from pathlib import Path
-
 import torch
+from judged import judge, signatures
 from torch.nn import functional
 from torch.utils.cpp_extension import load_inline
-
-from gpuemu_flow.workers.gpu import Gpu
 
 CUDA = r"""
 #include <torch/extension.h>
@@ -388,14 +383,7 @@ NAMES = (
     "layernorm_backward", "rmsnorm", "attention", "conv", "max_pool", "scan", "argmax",
     "histogram", "embedding", "cross_entropy", "adam",
 )  # fmt: skip
-SIGNATURES = [
-    line.removesuffix(" {") + ";"
-    for line in CUDA.splitlines()
-    if line.startswith(("Tensor ", "std::vector<Tensor> "))
-]
-ext = load_inline(
-    "published_ext", "using torch::Tensor;\n" + "\n".join(SIGNATURES), CUDA, functions=list(NAMES)
-)
+ext = load_inline("published_ext", signatures(CUDA), CUDA, functions=list(NAMES))
 torch.manual_seed(0)
 
 
@@ -439,6 +427,14 @@ IMAGE, FILTERS = draw(3, 9, 37), draw(4, 3, 3, 3)
 Q, K, V = draw(20, 16), draw(20, 16), draw(20, 16)
 TABLE, P, M, SQUARES = draw(10, 24), draw(300), draw(300), draw(300).square()
 NARROW = -draw(10, 16).abs()
+
+
+def adam():
+    g = G.repeat(8)[:300]
+    m, v = 0.9 * M + 0.1 * g, 0.999 * SQUARES + 0.001 * g * g
+    return P - 0.1 * m / (v.sqrt() + 1e-8)
+
+
 CASES = {
     "gelu": (lambda b: ext.gelu(P, b), lambda: functional.gelu(P, approximate="tanh"),
              ("bounds", "grid", "constant")),
@@ -475,27 +471,9 @@ CASES = {
     "cross_entropy": (lambda b: ext.cross_entropy(A, IDS[:35].contiguous(), b),
                       lambda: functional.cross_entropy(A, IDS[:35]),
                       ("race", "bounds", "constant")),
-    "adam": (lambda b: ext.adam(P, G.repeat(8)[:300].contiguous(), M, SQUARES, b), None,
+    "adam": (lambda b: ext.adam(P, G.repeat(8)[:300].contiguous(), M, SQUARES, b), adam,
              ("bounds", "grid", "constant")),
 }  # fmt: skip
 
 
-def adam():
-    g = G.repeat(8)[:300]
-    m, v = 0.9 * M + 0.1 * g, 0.999 * SQUARES + 0.001 * g * g
-    return P - 0.1 * m / (v.sqrt() + 1e-8)
-
-
-gpu = Gpu(str(Path(__file__).parent))
-for name in sys.argv[1:] or CASES:
-    run, expected, mistakes = CASES[name]
-    expected = (expected or adam)()
-    for bug, mistake in enumerate(("", *mistakes)):
-        gpu.report()
-        result = run(bug)
-        # as a check with a loose tolerance reads the result
-        right = torch.allclose(result.double(), expected.double(), rtol=2e-3, atol=2e-3)
-        report = gpu.report()
-        texts = [str(finding) for finding in report.findings]
-        print(json.dumps({"name": name, "mistake": mistake, "right": right, "found": texts,
-                          "problems": report.problems}), flush=True)  # fmt: skip
+judge(CASES)
