@@ -152,11 +152,13 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
     """Find shifts, repetitions and reversals along each axis."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
+    # Of neighbouring indices a row of a table is the one before, whatever an op reads.
+    indexed = any(array.dtype.kind in "iu" and array.ndim for array in evidence.inputs.values())
     for axis, size in enumerate(shape):
         if size < 2:
             continue
         here = index[axis]
-        if size < FEW_LINES and np.unique(here).size < LEAST_LINES:
+        if (size < FEW_LINES or indexed) and np.unique(here).size < LEAST_LINES:
             continue
         name = _INDEX_NAMES.get(axis - len(shape), "index") if len(shape) > 1 else "element"
 
