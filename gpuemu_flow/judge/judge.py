@@ -24,6 +24,7 @@ from gpuemu_flow.judge.traits import (
     unsteady_output,
     with_separate_axes,
 )
+from gpuemu_flow.judge.verdicts import PASSES_UNDER, SPECIAL_ALONE, few_values
 from gpuemu_flow.model.types import (
     SCALAR,
     Case,
@@ -335,21 +336,22 @@ class Judge:
         if self._settings.accuracy == NORM and special:
             return 'under `accuracy = "norm"` nothing is asked where inputs hold NaN or Inf'
         names = far_inputs(case, inputs)
-        if not names or self._traits().exact:
-            return ""
-        apart = {tuple(key) for key in self._separate_axes()}
-        combined = any(
-            size > 1 and (name, array.ndim, axis) not in apart
-            for name, array in inputs.items()
-            if dtype_name(array.dtype) in FLOAT_LIMITS
-            for axis, size in enumerate(array.shape)
-        )
-        if not combined:
+        if not names or self._traits().exact or not self._combines(inputs):
             return ""
         return (
             f"{_listed(names)} hold{'s' * (len(names) == 1)} numbers whose squares leave the range "
             "of the dtype: this says nothing about an op that combines elements; a `range` that "
             "reaches as far makes such cases count"
+        )
+
+    def _combines(self, inputs: Arrays) -> bool:
+        """Tell whether elements of the output depend on several elements of a float input."""
+        apart = {tuple(key) for key in self._separate_axes()}
+        return any(
+            size > 1 and (name, array.ndim, axis) not in apart
+            for name, array in inputs.items()
+            if dtype_name(array.dtype) in FLOAT_LIMITS
+            for axis, size in enumerate(array.shape)
         )
 
     def _policy_that_passes(
@@ -380,7 +382,7 @@ class Judge:
             )
             if result.verdict is not Verdict.FAILED:
                 keys = " and ".join(f'`{name} = "ignore"`' for name in names)
-                return [f"nothing but NaN and Inf differs; if that is meant, {keys} for this op"]
+                return [f"{SPECIAL_ALONE}; if that is meant, {keys} for this op"]
         return []
 
     def _precision_that_passes(
@@ -398,7 +400,7 @@ class Judge:
         measured = self._measured(case, inputs, expected)
         own, wider = self._settings.precision, wider_precisions(self._settings.precision, case)
         tried = [(precision, self._settings.accuracy) for precision in wider]
-        if self._settings.accuracy != NORM:
+        if self._settings.accuracy != NORM and self._combines(inputs):
             tried += [(precision, NORM) for precision in (own, *wider[-1:])]
         for precision, accuracy in tried:
             envelope = self._envelope(case, measured, criteria.dtypes, precision, accuracy)
@@ -406,7 +408,7 @@ class Judge:
             if self._compared(actual, expected, inputs, other).verdict is Verdict.PASSED:
                 words = [] if precision == own else [precision_note(precision, case.dtype)]
                 words += [] if accuracy == self._settings.accuracy else [NORM_NOTE]
-                return [f"this passes under {' and '.join(words)}; if the op is meant to, say so"]
+                return [f"{PASSES_UNDER} {' and '.join(words)}; if the op is meant to, say so"]
         return []
 
     def criteria(
@@ -572,10 +574,6 @@ def refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult
 # Suggest settings under which a failed case would pass.
 
 
-FEW = 0.25
-"""Maximum share of wrong elements for which another precision is tried. Each try takes a separate
-measurement, and an op that is wrong nearly everywhere does not merely round too early."""
-
 FAR = {"float32": 1e18, "bfloat16": 1e18, "float64": 1e150}
 """Magnitude from which on squares, and products of a few inputs, leave a dtype's range."""
 
@@ -588,13 +586,6 @@ def uncounted(result: CheckResult) -> CheckResult:
     """Return the result of a case that says nothing about the op, whatever it gives."""
     verdict = decide(False, 0)
     return CheckResult(verdict, (), result.stats, result.notes, uncounted=True)
-
-
-def few_values(result: CheckResult) -> bool:
-    """Tell whether a case failed by few values only, which another tolerance may explain."""
-    stats = result.stats
-    values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
-    return values_only and stats.num_exceeding <= FEW * stats.count
 
 
 def wider_precisions(precision: str, case: Case) -> list[str]:

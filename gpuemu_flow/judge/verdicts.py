@@ -115,6 +115,42 @@ def with_printed(result: CheckResult, printed: str) -> CheckResult:
 # Sum up the verdicts of many cases, as ``run`` prints them per op and dtype.
 
 
+FEW = 0.25
+"""Share of an output's elements that may fail in a case that is tried under other keys."""
+PASSES_UNDER, SPECIAL_ALONE = "this passes under", "nothing but NaN and Inf differs"
+"""Beginnings of notes that name a key under which a case would pass."""
+
+
+def few_values(result: CheckResult) -> bool:
+    """Tell whether a case failed by few values only, which another tolerance may explain."""
+    stats = result.stats
+    values_only = all(failure.kind is FailureKind.TOLERANCE for failure in result.failures)
+    return values_only and stats.num_exceeding <= FEW * stats.count
+
+
+def without_vain_keys(
+    results: Sequence[tuple[Case, CheckResult]],
+) -> list[tuple[Case, CheckResult]]:
+    """Return the results without the notes that name a key, if it would not make the op pass."""
+    failed = [result for _, result in results if result.verdict is Verdict.FAILED]
+
+    def names(result: CheckResult, words: str) -> bool:
+        return any(note.startswith(words) for note in result.notes)
+
+    vain = [SPECIAL_ALONE] if not all(names(r, SPECIAL_ALONE) for r in failed) else []
+    if any(few_values(r) and not names(r, PASSES_UNDER) for r in failed):
+        vain.append(PASSES_UNDER)
+    return [
+        (
+            case,
+            replace(result, notes=tuple(n for n in result.notes if not n.startswith(tuple(vain)))),
+        )
+        if vain and result.verdict is Verdict.FAILED
+        else (case, result)
+        for case, result in results
+    ]
+
+
 WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 

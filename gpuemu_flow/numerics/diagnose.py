@@ -8,7 +8,7 @@ counted, per axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,8 @@ def places(evidence: Evidence) -> list[Finding]:
     share = evidence.count / evidence.total
     if share >= WHOLE and not any(finding.likelihood > share for finding in found):
         found.append(_everywhere(evidence, share))
+    elif evidence.count >= WHOLE * (evidence.total - evidence.zeros) and evidence.zeros:
+        return [_not_zero(evidence)]
     found.sort(key=lambda finding: -finding.likelihood)
     return found or [_scattered(evidence)]
 
@@ -97,6 +99,13 @@ def _everywhere(evidence: Evidence, share: float) -> Finding:
     sentence = f"wrong everywhere ({evidence.count} of {evidence.total} elements)"
     numbers = {"failing": evidence.count, "total": evidence.total}
     return Finding("everywhere", sentence, numbers, 0.5 + 0.1 * share)
+
+
+def _not_zero(evidence: Evidence) -> Finding:
+    """Describe errors of which only right zeros are spared, as by a factor."""
+    rest = evidence.total - evidence.zeros
+    sentence = f"wrong wherever the right value is not 0 ({evidence.count} of {rest} elements)"
+    return Finding("not-zero", sentence, {"failing": evidence.count, "total": rest}, 0.6)
 
 
 def _scattered(evidence: Evidence) -> Finding:
@@ -159,7 +168,7 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     density = min(1.0, evidence.count / inside)
     if density < WHOLE:
         confined = [region for region in confined if region.certainty >= 1.0]
-    if not confined or (density < WHOLE and confined[0].share > WHOLE):
+    if not confined or density < MOSTLY or (density < WHOLE and confined[0].share > WHOLE):
         return None
     main = confined[0]
     where = " and ".join(_describe(evidence, region) for region in confined[:2])
@@ -190,61 +199,39 @@ def _tile(region: _Region) -> int:
     return next((tile for tile in TILES if border % tile == 0), 0)
 
 
-def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
-    """Return words for one index and for several indices of an axis, such as (row, rows)."""
+def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str, str]:
+    """Return words for one index and for several of an axis, and for the axis: (row, rows, '')."""
     ndim = len(evidence.shape)
     if ndim == 1:
-        return "element", "elements"
+        return "element", "elements", ""
     if axis == ndim - 1:
-        return "column", "columns"
-    return ("row", "rows") if ndim == 2 else (f"index of axis {axis}", f"indices of axis {axis}")
+        return "column", "columns", ""
+    return ("row", "rows", "") if ndim == 2 else ("index", "indices", f" along axis {axis}")
 
 
 def _describe(evidence: Evidence, region: _Region) -> str:
-    singular, plural = _axis_name(evidence, region.axis)
+    singular, plural, along = _axis_name(evidence, region.axis)
     size, start, stop = region.size, region.start, region.stop
-    span = f"{plural} {start} to {stop - 1} of {size}"
+    span = f"{plural} {start} to {stop - 1} of {size}{along}"
     if region.form == "line":
-        which = {0: "the first ", size - 1: "the last "}.get(start, "")
-        return f"{which}{singular} {start} of {size}"
+        which = {0: " (the first)", size - 1: " (the last)"}.get(start, "")
+        return f"{singular} {start} of {size}{along}{which}"
     if region.form == "periodic":
         residues = _runs(sorted({i % region.period for i in _members(evidence, region)}))
-        return f"{plural} {residues} of every {region.period}"
+        return f"{plural} {residues} of every {region.period}{along}"
     if region.form == "block":
         return span
-    hint = _tile_hint(region)
-    return f"{span} ({hint})" if hint else span
+    return f"{span} ({_border_hint(region)})"
 
 
-def _tile_hint(region: _Region) -> str:
-    """Describe the length of a region that is a head or a tail of an axis.
-
-    The length is counted in tiles if the region's border is also a border between two tiles.
-    Otherwise, it is counted in indices.
-    """
-    return _tail_hint(region) if region.form == "tail" else _head_hint(region)
-
-
-def _tail_hint(region: _Region) -> str:
-    start, length, tile = region.start, region.size - region.start, _tile(region)
-    if start == 1:
-        return "all but the first"
-    if not tile:
-        return f"the last {length}"
-    if length < tile:
-        return f"the last, partial tile of {tile}"
-    return f"all tiles of {tile} but the first{'' if start == tile else f' {start // tile}'}"
-
-
-def _head_hint(region: _Region) -> str:
-    stop, rest, tile = region.stop, region.size - region.stop, _tile(region)
-    if rest == 1:
-        return "all but the last"
-    if not tile:
-        return f"the first {stop}"
-    if rest < tile:
-        return f"all but the last, partial tile of {tile}"
-    return f"the first {'tile' if stop == tile else f'{stop // tile} tiles'} of {tile}"
+def _border_hint(region: _Region) -> str:
+    """Describe the border of a head or a tail of an axis, or else its length."""
+    tile, tail = _tile(region), region.form == "tail"
+    if region.indices > 1 and region.size - (region.stop - region.start) == 1:
+        return f"all but the {'first' if tail else 'last'}"
+    if tile:
+        return f"{'from' if tail else 'up to'} a multiple of {tile}{' on' if tail else ''}"
+    return f"the {'last' if tail else 'first'} {region.stop - region.start}"
 
 
 def _members(evidence: Evidence, region: _Region) -> list[int]:
@@ -274,10 +261,11 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
         return None
     if hits[whole].sum() < (1.0 - STRAY) * evidence.count:
         return None
-    _, plural = _axis_name(evidence, region.axis)
+    _, plural, along = _axis_name(evidence, region.axis)
     shown = _runs([int(i) for i in whole[:64]])
     sentence = (
-        f"{whole.size} of {region.size} {plural} are wrong throughout, the others right: {shown}"
+        f"{whole.size} of {region.size} {plural}{along} are wrong throughout, the others right: "
+        f"{shown}"
     )
     numbers = {"axis": region.axis, "lines": whole.size, "size": region.size}
     return Finding("whole-lines", sentence, numbers, 0.75)
@@ -290,17 +278,19 @@ def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
         return None
     # Some elements pass by chance: the missing store would not have changed them.
-    if length < FEWEST_IN_TAIL or evidence.count < MOSTLY * length:
+    if length < FEWEST_IN_TAIL or evidence.count < WHOLE * length:
         return None
     if length > 2 * evidence.columns and regions[-1].form != "all":
         return None  # columns, not memory
     tile = next((tile for tile in (32768, 4096, 1024, *TILES) if first % tile == 0), 0)
-    if not tile and length <= evidence.columns:
-        return None  # a tail of the columns of the last row
-    hint = f" = {first // tile} × {tile}" if tile else ""
-    sentence = f"wrong from element {first}{hint} in memory order to the last ({length} elements)"
+    if not tile:
+        return None
+    sentence = (
+        f"wrong from element {first} = {first // tile} × {tile} in memory order to the last "
+        f"({length} elements)"
+    )
     numbers: dict[str, Json] = {"start": first, "length": length, "tile": tile}
-    return Finding("memory-tail", sentence, numbers, 0.95 if tile else 0.7)
+    return Finding("memory-tail", sentence, numbers, 0.95)
 
 
 def _diagonal(evidence: Evidence) -> Finding | None:
@@ -387,7 +377,7 @@ def diagnose(
     if not evidence.count:
         return ()
     with np.errstate(all="ignore"):
-        return _likeliest((aspect(evidence) for aspect in _ASPECTS), limit)
+        return _likeliest(_aspects(evidence), limit)
 
 
 def _default_rules(actual: NDArray[Any], expected: NDArray[Any]) -> Rules:
@@ -423,13 +413,28 @@ def _of_finite_elements(evidence: Evidence) -> list[Finding]:
     return [replace(finding, likelihood=finding.likelihood * share) for finding in found]
 
 
+def _circumstances(evidence: Evidence) -> list[list[Finding]]:
+    """Return findings on the places of the wrong elements, and on their values.
+
+    In one case, places and values may say the same of the elements. Strategies draw rows of a kind
+    at regular distances, so of scattered rows values tell more; of others, places do.
+    """
+    where, which = places(evidence), conditions(evidence)
+    main = max(where, key=lambda finding: finding.likelihood, default=None)
+    by_border = [finding for finding in which if "border" in finding.numbers]
+    if main is None or main.kind in ("everywhere", "scattered", "one-element"):
+        return [where, which]
+    scattered = main.kind in ("periodic", "whole-lines")
+    if scattered and main.numbers["axis"] != evidence.mask.ndim - 1 and which:
+        return [which]
+    return [where, [finding for finding in which if finding not in by_border]]
+
+
 # At most one finding of each: NaN and Inf, other wrong values, their places, their conditions.
-_ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    special_values,
-    _of_finite_elements,
-    places,
-    conditions,
-)
+def _aspects(evidence: Evidence) -> Iterable[Iterable[Finding]]:
+    yield special_values(evidence)
+    yield _of_finite_elements(evidence)
+    yield from _circumstances(evidence)
 
 
 def _likeliest(aspects: Iterable[Iterable[Finding]], limit: int) -> tuple[Finding, ...]:

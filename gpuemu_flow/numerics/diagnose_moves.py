@@ -33,6 +33,9 @@ LOOKED_AT = 4096
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LARGEST_SORTED = 1 << 16
 LEAST_PERMUTED = 8
+LEAST_LINES, FEW_LINES = 3, 16
+"""Fewest wrong indices of an axis that show a shift or a repetition along it, if the axis has fewer
+than `FEW_LINES`; fewest different values of wrong elements."""
 PERMUTED = 0.98
 _INDEX_NAMES = {-1: "column", -2: "row"}
 
@@ -48,7 +51,8 @@ def moves(evidence: Evidence) -> list[Finding]:
         return []
     points = _thinned(points)
     # Values that occur many times match at wrong positions, too.
-    if np.unique(points.expected).size < max(3, len(points) // 4):
+    distinct = np.unique(points.expected).size, np.unique(points.actual).size
+    if distinct[0] < max(3, len(points) // 4) or distinct[1] < LEAST_LINES:
         return []
     if len(points) < 3:
         return []
@@ -148,10 +152,14 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
     """Find shifts, repetitions and reversals along each axis."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
+    # Of neighbouring indices a row of a table is the one before, whatever an op reads.
+    indexed = any(array.dtype.kind in "iu" and array.ndim for array in evidence.inputs.values())
     for axis, size in enumerate(shape):
         if size < 2:
             continue
         here = index[axis]
+        if (size < FEW_LINES or indexed) and np.unique(here).size < LEAST_LINES:
+            continue
         name = _INDEX_NAMES.get(axis - len(shape), "index") if len(shape) > 1 else "element"
 
         stride = int(np.prod(shape[axis + 1 :]))
@@ -243,31 +251,33 @@ def conditions(evidence: Evidence) -> list[Finding]:
     return found
 
 
-def _border(failing: Float64Array, passing: Float64Array) -> tuple[str, float] | None:
+def _border(failing: Float64Array, passing: Float64Array, of: str) -> tuple[str, float, str] | None:
     """Find a value that separates the failing from the passing elements, with few exceptions.
 
-    ``("above", v)`` means that the failing elements are at least v, and ``("below", v)`` that they
-    are at most v. None means that no value separates them.
+    ``"above", v`` means that the failing elements are at least v, and ``"below", v`` that they
+    are at most v. The last item says it of `of`. None means that no value separates them.
     """
     failing, passing = failing[~np.isnan(failing)], passing[~np.isnan(passing)]
     if failing.size < ENOUGH or passing.size < ENOUGH:
         return None
     low, high = (float(q) for q in np.quantile(failing, (0.01, 0.99), method="nearest"))
     if np.count_nonzero(passing >= low) <= 0.02 * passing.size:
-        return "above", low
+        nearest = f"{passing[passing < low].max():.4g}"
+        return "above", low, f"{of} ≥ {low:.4g} (right up to {nearest})"
     if np.count_nonzero(passing <= high) <= 0.02 * passing.size:
-        return "below", high
+        nearest = f"{passing[passing > high].min():.4g}"
+        return "below", high, f"{of} ≤ {high:.4g} (right from {nearest} on)"
     return None
 
 
 def _magnitude(failing: Points, passing: Points) -> Iterator[Finding]:
-    border = _border(np.abs(failing.expected), np.abs(passing.expected))
-    if border is None:
-        return
-    side, value = border
-    sign = "≥" if side == "above" else "≤"
-    sentence = f"only elements with |expected| {sign} {value:.4g} are wrong"
-    yield Finding("magnitude", sentence, {"side": side, "border": value}, 0.7)
+    # 0 may be right in spite of a bug; large values may be, as the tolerance grows with them.
+    right = np.abs(passing.expected[passing.expected != 0.0])
+    border = _border(np.abs(failing.expected), right, "|expected|")
+    if border is not None and border[0] == "above":
+        side, value, said = border
+        numbers = {"side": side, "border": value}
+        yield Finding("magnitude", f"only elements with {said} are wrong", numbers, 0.7)
 
 
 def _input_values(evidence: Evidence, failing: Positions, passing: Positions) -> Iterator[Finding]:
@@ -278,16 +288,13 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
         wrong, right = (
             to_float64(array[np.unravel_index(where, array.shape)]) for where in (failing, passing)
         )
-        border = _border(wrong, right)
-        of = name
-        if border is None:
-            border, of = _border(np.abs(wrong), np.abs(right)), f"|{name}|"
+        border = _border(wrong, right, name)
+        absolute = border is None
+        border = border or _border(np.abs(wrong), np.abs(right), f"|{name}|")
         if border is not None:
-            side, value = border
-            sign = "≥" if side == "above" else "≤"
-            sentence = f"only elements with {of} {sign} {value:.4g} are wrong"
-            numbers = {"input": name, "side": side, "border": value, "absolute": of != name}
-            yield Finding("input-value", sentence, numbers, 0.75)
+            side, value, said = border
+            numbers = {"input": name, "side": side, "border": value, "absolute": absolute}
+            yield Finding("input-value", f"only elements with {said} are wrong", numbers, 0.75)
 
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
@@ -344,16 +351,26 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a finding if a measure of rows, such as their spread, separates bad from good rows."""
+    """Yield a finding if a measure of rows separates bad from good rows: the one that does it best.
+
+    It is the one with the largest gap between the two, relative to the larger.
+    """
+    found: list[tuple[float, Finding]] = []
     for what, measure in _ROW_MEASURES:
-        border = _border(measure(bad), measure(good))
-        if border is not None:
-            side, value = border
-            sign = "≥" if side == "above" else "≤"
-            sentence = f"only rows where {what} of {name} is {sign} {value:.4g} are wrong"
-            numbers = {"input": name, "measure": what, "side": side, "border": value}
-            yield Finding("input-row", sentence, numbers, 0.7)
-            return
+        measured = measure(bad), measure(good)
+        border = _border(*measured, f"{what} of {name} is")
+        if border is None:
+            continue
+        side, value, said = border
+        numbers = {"input": name, "measure": what, "side": side, "border": value}
+        other = measured[1]
+        other = other[other < value] if side == "above" else other[other > value]
+        nearest = float(np.abs(other - value).min())
+        gap = nearest / max(abs(value), abs(value) + nearest)
+        finding = Finding("input-row", f"only rows where {said} are wrong", numbers, 0.7)
+        found.append((gap, finding))
+    if found:
+        yield max(found, key=lambda pair: pair[0])[1]
 
 
 # Each with the largest chance of coincidence at which it is reported: known causes of bugs need
@@ -365,8 +382,8 @@ _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (
     ("holds -Inf", KNOWN_CAUSE, lambda rows: np.isneginf(rows).any(axis=1)),
     ("holds NaN or Inf", KNOWN_CAUSE, lambda rows: ~np.isfinite(rows).all(axis=1)),
     ("is all zeros", KNOWN_CAUSE, lambda rows: np.equal(rows, 0).all(axis=1)),
-    ("is constant", OTHER_CAUSE, lambda rows: np.equal(rows, rows[:, :1]).all(axis=1)),
     ("is all negative", OTHER_CAUSE, lambda rows: np.less(rows, 0).all(axis=1)),
+    ("is constant", OTHER_CAUSE, lambda rows: np.equal(rows, rows[:, :1]).all(axis=1)),
     (
         "holds ties",
         OTHER_CAUSE,

@@ -49,8 +49,12 @@ FEW = 4
 LEAST_SHARE = 0.05
 """Share of the failing elements below which NaN and Inf are not mentioned."""
 
-MOST_ROUNDINGS = 16.0
-"""Largest median error, in ulp of a narrower format, that is ascribed to rounding to it."""
+MOST_ROUNDINGS, OF_8_BITS = 16.0, 1.0
+"""Largest median error, in ulp of a narrower format, that is ascribed to rounding to it; of a
+format of 8 bits, which holds many a right value."""
+
+CLOSE = 1e-3
+"""Largest relative deviation from a common factor or offset, unless rounding explains more."""
 
 SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 """Largest relative residual at which a factor gets a simple name, and a less common one."""
@@ -109,7 +113,7 @@ def _values_given(values: Float64Array) -> str:
     finite = values[np.isfinite(values)]
     if finite.size == values.size:
         return f"finite ({finite.min():.4g} to {finite.max():.4g})"
-    return "NaN or finite" if finite.size else "not the same"
+    return "Inf or finite" if finite.size else "Inf of either sign"
 
 
 def _what_is_wanted(expected: Float64Array, kind: str) -> str:
@@ -156,7 +160,7 @@ def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
     narrower = _narrower(evidence, points)
     if narrower is not None:
         yield narrower
-    factor, offset = _factor(evidence, points), _offset(points)
+    factor, offset = _factor(evidence, points), _offset(evidence, points)
     for finding in (factor, offset, _sign(points)):
         if finding is not None:
             yield finding
@@ -168,7 +172,7 @@ def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _factor(evidence: Evidence, points: Points) -> Finding | None:
     """Find that the wrong values are off by a constant factor c: ``actual = c * expected``."""
-    fitted = fit_factor(points.actual, points.expected)
+    fitted = fit_factor(points.actual, points.expected, eps=evidence.eps)
     if fitted is None:
         return None
     factor, residual = fitted
@@ -182,12 +186,12 @@ def _factor(evidence: Evidence, points: Points) -> Finding | None:
 
 
 def fit_factor(
-    actual: Float64Array, expected: Float64Array, least: int = FEW
+    actual: Float64Array, expected: Float64Array, least: int = FEW, eps: float = 0.0
 ) -> tuple[float, float] | None:
     """Fit a factor between finite values.
 
-    A factor fits if the error that remains for nearly all values is at most a twentieth of the
-    error that the factor explains.
+    A factor fits if the error that remains for nearly all values is at most `CLOSE` or that of two
+    roundings of a format with `eps`, and at most a twentieth of the error that the factor explains.
     """
     usable = np.abs(expected) > np.abs(expected).max(initial=0.0) * 2.0**-40
     actual, expected = actual[usable], expected[usable]
@@ -199,7 +203,7 @@ def fit_factor(
     rest = np.abs(actual - factor * expected) / np.abs(factor * expected)
     residual = float(np.quantile(rest, MOST))
     explained = abs(factor - 1.0) / max(abs(factor), 1.0)
-    return (factor, residual) if residual <= explained / 20 else None
+    return (factor, residual) if residual <= min(max(CLOSE, 2.0 * eps), explained / 20) else None
 
 
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
@@ -251,9 +255,9 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
     yield from (("√2", math.sqrt(2)), ("1/√2", math.sqrt(0.5)))
 
 
-def _offset(points: Points) -> Finding | None:
+def _offset(evidence: Evidence, points: Points) -> Finding | None:
     """Find that the wrong values are off by a constant c: ``actual = expected + c``."""
-    fitted = fit_offset(points.actual, points.expected)
+    fitted = fit_offset(points.actual, points.expected, eps=evidence.eps)
     if fitted is None:
         return None
     offset, residual = fitted
@@ -264,7 +268,7 @@ def _offset(points: Points) -> Finding | None:
 
 
 def fit_offset(
-    actual: Float64Array, expected: Float64Array, least: int = FEW
+    actual: Float64Array, expected: Float64Array, least: int = FEW, eps: float = 0.0
 ) -> tuple[float, float] | None:
     """Fit an offset between finite values; return it and its residual (95th percentile).
 
@@ -277,7 +281,9 @@ def fit_offset(
     if not math.isfinite(offset) or offset == 0.0:
         return None
     residual = float(np.quantile(np.abs(difference - offset), MOST))
-    return (offset, residual) if residual <= abs(offset) / 20 else None
+    rounded = 2.0 * eps * float(np.abs(expected).max())
+    close = max(CLOSE * abs(offset), rounded)
+    return (offset, residual) if residual <= min(abs(offset) / 20, close) else None
 
 
 def _sign(points: Points) -> Finding | None:
@@ -310,7 +316,8 @@ def _narrower(evidence: Evidence, points: Points) -> Finding | None:
         if share_held(points.actual, name) >= MOST and share_held(points.expected, name) < 0.5:
             error = np.abs(points.actual - points.expected) / spacing(points.expected, fmt)
             ulps = float(np.median(error))
-            if ulps > MOST_ROUNDINGS:
+            sizes = np.unique(np.abs(points.actual[points.actual != 0.0]))
+            if ulps > (OF_8_BITS if fmt.bits == 8 else MOST_ROUNDINGS) or sizes.size < 2 * FEW:
                 continue
             sentence = (
                 f"the wrong elements are all exact {name} values, {ulps:.2g} of its ulp off: "
@@ -394,7 +401,7 @@ def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
     yield from _constant(evidence, points)
 
 
-Fit = Callable[[Float64Array, Float64Array, int], tuple[float, float] | None]
+Fit = Callable[[Float64Array, Float64Array, int, float], tuple[float, float] | None]
 
 MOST_LINES = 0.9
 """Share of the lines (those with enough wrong elements) that must fit."""
@@ -426,7 +433,7 @@ def line_relations(evidence: Evidence) -> list[Finding]:
         # One number per line is fitted: what is left over has to carry the conclusion.
         if usable.size < 2 or inside < 0.5 * wrong.sum() or inside - usable.size < FREEDOM:
             continue
-        lines = _Lines(name, points, wrong, usable)
+        lines = _Lines(name, points, wrong, usable, evidence.eps)
         found += [*_factors(lines), *_offsets(evidence, lines)]
         if axis == -1 and not found:
             found += _low_rank(points, wrong)
@@ -440,6 +447,7 @@ class _Lines(Struct, frozen=True):
     points: Points  # Arrays of shape (lines, elements of a line)
     wrong: BoolArray  # Mask of the elements that fail and are finite
     usable: Positions  # Indices of the lines with at least `LEAST` wrong elements
+    eps: float  # of the output's format
 
     def fits(self, fit: Fit) -> list[float]:
         """Fit a number, such as a factor, to the wrong elements of each usable line.
@@ -449,7 +457,12 @@ class _Lines(Struct, frozen=True):
         if all numbers are nearly equal.
         """
         fits = [
-            fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
+            fit(
+                self.points.actual[i][self.wrong[i]],
+                self.points.expected[i][self.wrong[i]],
+                LEAST,
+                self.eps,
+            )
             for i in self.usable
         ]
         known = [number for number, _ in (found for found in fits if found is not None)]
@@ -465,7 +478,8 @@ def _factors(lines: _Lines) -> Iterator[Finding]:
 
 
 def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
-    known = lines.fits(fit_offset)
+    # The rows of a few numbers that are nearly equal have nearly equal errors, too.
+    known = lines.fits(fit_offset) if lines.wrong.sum(1).max() >= FEW else []
     if not known:
         return
     low, high = min(known), max(known)
@@ -498,12 +512,19 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
         return
     if not _explains(error, wrong, rank):
         return
+    if rank == 1 and not all(map(_differ, (np.abs(error).max(0), np.abs(error).max(1)))):
+        return  # one error of all rows, or of all columns
     if rank == 1:
         sentence = "the error is a number of each row times a number of each column (rank 1)"
     else:
         sentence = f"the error is a sum of {rank} products of a number per row and one per column "
         sentence += f"(rank {rank}): so many terms are missing or wrong"
     yield Finding("low-rank", sentence, {"rank": rank}, 0.75)
+
+
+def _differ(sizes: Float64Array) -> bool:
+    sizes = sizes[sizes > 0.0]
+    return bool(np.ptp(sizes) > 1e-2 * sizes.max())
 
 
 def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:

@@ -74,8 +74,15 @@ class Evidence:
         self.inputs = inputs
         self.dtype = dtype_name(actual.dtype) or ""
         self.fmt = FLOAT_LIMITS.get(self.dtype)
+        self.eps = self.fmt.eps if self.fmt is not None else 0.0
         self._actual = actual.reshape(-1)
         self._expected = expected.reshape(-1)
+
+    @cached_property
+    def zeros(self) -> int:
+        """Return the number of right elements that are 0, as they may be in spite of a bug."""
+        right = ~self.mask.reshape(-1)
+        return int(np.count_nonzero(right & (self._expected == 0)))
 
     @property
     def columns(self) -> int:

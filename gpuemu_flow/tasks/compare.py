@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import CompareParams, Subject
-from gpuemu_flow.judge.verdicts import StoredCase, summarise
+from gpuemu_flow.judge.verdicts import StoredCase, summarise, without_vain_keys
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.types import (
     Case,
@@ -103,7 +103,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             known.flush()
     good = {n: results[n] for n in abouts if results[n].verdict is not Verdict.ERROR}
     known.share(context.shared, given, abouts, good)
-    verdicts = [(case, results[case.index]) for case in cases]
+    verdicts = without_vain_keys([(case, results[case.index]) for case in cases])
     summary = summarise(verdicts)
     content = {
         "stage": STAGE,

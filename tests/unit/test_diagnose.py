@@ -36,9 +36,9 @@ def test_the_last_element_is_called_so() -> None:
 @pytest.mark.parametrize(
     ("where", "axis", "words"),
     [
-        (np.s_[0], 0, "the first row 0 of 40"),
-        (np.s_[-1], 0, "the last row 39 of 40"),
-        (np.s_[:, 0], 1, "the first column 0 of 137"),
+        (np.s_[0], 0, "row 0 of 40 (the first)"),
+        (np.s_[-1], 0, "row 39 of 40 (the last)"),
+        (np.s_[:, 0], 1, "column 0 of 137 (the first)"),
         (np.s_[:, 17], 1, "column 17 of 137"),
     ],
 )
@@ -55,14 +55,14 @@ def test_the_partial_last_tile_is_recognised_with_its_width(tile: int) -> None:
     expected = values(12, start + 5)
     tail = one(diagnose(with_zeroed(expected, np.s_[:, start:]), expected, EXACT), "tail")
     assert (tail.numbers["start"], tail.numbers["tile"]) == (start, tile)
-    assert f"the last, partial tile of {tile}" in tail.sentence
+    assert f"from a multiple of {tile} on" in tail.sentence
 
 
 def test_all_but_the_first_tile_is_recognised() -> None:
     expected = values(12, 200)
     tail = one(diagnose(with_zeroed(expected, np.s_[:, 64:]), expected, EXACT), "tail")
     assert (tail.numbers["start"], tail.numbers["tile"]) == (64, 64)
-    assert "all tiles of 64 but the first" in tail.sentence
+    assert "from a multiple of 64 on" in tail.sentence
 
 
 def test_a_tail_of_rows_and_columns_names_both_axes() -> None:
