@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
-from gpuemu_flow.config.programs import Programs
+from gpuemu_flow.config.programs import Programs, compiled_triton
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.syntax import parse_python
@@ -30,6 +30,9 @@ _KINDS = {"pytorch": "torch", "jax": "jax", "numpy": "numpy", "triton": "triton"
 """Kinds of functions by framework. TensorFlow has none, since its functions take numpy arrays."""
 _JAX = "jax"
 _EXTENSION = "torch.utils.cpp_extension"
+_GLUON = "triton.experimental.gluon"
+_TOLD = (_EXTENSION, _GLUON)
+"""Modules whose imports decide how a program is run."""
 _LARGEST = 4 << 20
 Table = Mapping[str, Json]
 
@@ -61,11 +64,14 @@ class FrameworkKinds(Struct):
         # An edit of these files counts by what they import, which the graph's basis holds anyway.
         if not named and any(_EXTENSION in self._imports_of(r) for r in (ref, op) if r is not None):
             named = ["pytorch"]
+        if ref is not None and ref.kind == "triton" and not ref.argv:
+            # Triton's interpreter does not know Gluon.
+            return compiled_triton(ref) if _GLUON in self._imported(ref) else ref
         if ref is None or ref.kind != "callable" or not isinstance(written, str):
             return ref
         for framework in named or ([self.project] if self.project else []):
             if framework in _KINDS and PACKAGES[framework] in self._imported(ref):
-                return replace(ref, kind=_KINDS[framework])
+                return self.apply(table, replace(ref, kind=_KINDS[framework]), written, op)
         return ref
 
     def check(
@@ -135,7 +141,7 @@ class FrameworkKinds(Struct):
 def imported_packages(path: Path) -> frozenset[str]:
     """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed.
 
-    The module of PyTorch that builds extensions is named, too.
+    Modules that decide how a program is run are named, too.
     """
     try:
         with path.open("rb") as file:
@@ -150,11 +156,10 @@ def imported_packages(path: Path) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
     tops = {name.partition(".")[0] for name in names}
-    return frozenset(tops | ({_EXTENSION} if any(map(_is_extension, names)) else set()))
-
-
-def _is_extension(name: str) -> bool:
-    return f"{name}.".startswith(f"{_EXTENSION}.")
+    told = {
+        module for module in _TOLD if any(f"{name}.".startswith(f"{module}.") for name in names)
+    }
+    return frozenset(tops | told)
 
 
 # Refuse an op that is its own reference, or that has to be able to read its reference's file.

@@ -8,7 +8,7 @@ import keyword
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -345,9 +345,17 @@ def _triton_kind(
     if table.get("mode", "interpreted") != "compiled":
         return programs.with_loaded(replace(ref, kind="triton"), table, where)
     arch = "sm_" + str(table.get("arch", "sm_80")).rpartition("_")[2]
-    # The mode is passed, and enters keys, as an argument. The first argument is reserved for
-    # commands.
-    argv = ("", "compiled", arch, ",".join(_checks(programs, table, where)))
+    return compiled_triton(ref, arch, _checks(programs, table, where))
+
+
+def compiled_triton(
+    ref: ProgramRef, arch: str = "sm_80", checks: Iterable[str] = DEFAULT_CHECKS
+) -> ProgramRef:
+    """Return a Triton program whose launches are compiled, and not interpreted.
+
+    The mode is passed, and enters keys, as an argument. The first is reserved for commands.
+    """
+    argv = ("", "compiled", arch, ",".join(checks))
     return replace(ref, kind="triton", argv=argv, portable_argv=argv, arch=arch)
 
 
