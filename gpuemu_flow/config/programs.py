@@ -9,7 +9,7 @@ import keyword
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -346,9 +346,17 @@ def _triton_kind(
     if table.get("mode", "interpreted") != "compiled":
         return programs.with_loaded(replace(ref, kind="triton"), table, where)
     arch = "sm_" + str(table.get("arch", "sm_80")).rpartition("_")[2]
-    # The mode is passed, and enters keys, as an argument. The first argument is reserved for
-    # commands.
-    argv = ("", "compiled", arch, ",".join(_checks(programs, table, where)))
+    return compiled_triton(ref, arch, _checks(programs, table, where))
+
+
+def compiled_triton(
+    ref: ProgramRef, arch: str = "sm_80", checks: Iterable[str] = DEFAULT_CHECKS
+) -> ProgramRef:
+    """Return a Triton program whose launches are compiled, and not interpreted.
+
+    The mode is passed, and enters keys, as an argument. The first is reserved for commands.
+    """
+    argv = ("", "compiled", arch, ",".join(checks))
     return replace(ref, kind="triton", argv=argv, portable_argv=argv, arch=arch)
 
 
@@ -584,6 +592,9 @@ _KINDS = {"pytorch": "torch", "jax": "jax", "numpy": "numpy", "triton": "triton"
 """Kinds of functions by framework. TensorFlow has none, since its functions take numpy arrays."""
 _JAX = "jax"
 _EXTENSION = "torch.utils.cpp_extension"
+_GLUON = "triton.experimental.gluon"
+_TOLD = (_EXTENSION, _GLUON)
+"""Modules whose imports decide how a program is run."""
 _LARGEST = 4 << 20
 Table = Mapping[str, Json]
 
@@ -615,11 +626,14 @@ class FrameworkKinds(Struct):
         # An edit of these files counts by what they import, which the graph's basis holds anyway.
         if not named and any(_EXTENSION in self._imports_of(r) for r in (ref, op) if r is not None):
             named = ["pytorch"]
+        if ref is not None and ref.kind == "triton" and not ref.argv:
+            # Triton's interpreter does not know Gluon.
+            return compiled_triton(ref) if _GLUON in self._imported(ref) else ref
         if ref is None or ref.kind != "callable" or not isinstance(written, str):
             return ref
         for framework in named or ([self.project] if self.project else []):
             if framework in _KINDS and PACKAGES[framework] in self._imported(ref):
-                return replace(ref, kind=_KINDS[framework])
+                return self.apply(table, replace(ref, kind=_KINDS[framework]), written, op)
         return ref
 
     def check(
@@ -689,7 +703,7 @@ class FrameworkKinds(Struct):
 def imported_packages(path: Path) -> frozenset[str]:
     """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed.
 
-    The module of PyTorch that builds extensions is named, too.
+    Modules that decide how a program is run are named, too.
     """
     try:
         with path.open("rb") as file:
@@ -704,11 +718,10 @@ def imported_packages(path: Path) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
     tops = {name.partition(".")[0] for name in names}
-    return frozenset(tops | ({_EXTENSION} if any(map(_is_extension, names)) else set()))
-
-
-def _is_extension(name: str) -> bool:
-    return f"{name}.".startswith(f"{_EXTENSION}.")
+    told = {
+        module for module in _TOLD if any(f"{name}.".startswith(f"{module}.") for name in names)
+    }
+    return frozenset(tops | told)
 
 
 # Refuse an op that is its own reference, or that has to be able to read its reference's file.

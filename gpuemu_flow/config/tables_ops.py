@@ -141,7 +141,7 @@ class ProgramTable(Table, frozen=True):
         key(
             "Of kind `triton`: `interpreted`, or `compiled`, which executes the PTX that Triton "
             "makes.",
-            default_text="interpreted",
+            default_text="interpreted; `compiled` for Gluon",
         ),
     ] = None
     entry: Annotated[

@@ -35,6 +35,21 @@ def test_the_kind(key: str, workspace: ConfigWorkspace) -> None:
 
 
 @pytest.mark.parametrize(
+    ("imports", "mode"),
+    [
+        ("from triton.experimental import gluon", "compiled"),
+        ("import triton.experimental.gluon.language as gl", "compiled"),
+        ("import triton", ""),
+    ],
+)
+def test_gluon_is_compiled(imports: str, mode: str, workspace: ConfigWorkspace) -> None:
+    """Triton's interpreter does not know it."""
+    (workspace.root / "scripts" / "gluon_op.py").write_text(f"{imports}\ndef run(x): ...\n")
+    op = op_of('{ kind = "triton", file = "scripts/gluon_op.py", function = "run" }', workspace)
+    assert op.op is not None and "".join(op.op.argv[1:2]) == mode
+
+
+@pytest.mark.parametrize(
     ("op", "slug", "words"),
     [
         ('{ kind = "tritonn", file = "scripts/gelu.py", function = "run" }', "config-unknown-kind",

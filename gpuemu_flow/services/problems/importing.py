@@ -102,7 +102,7 @@ def import_each(
     """Import problems one after the other, and make a workspace from them."""
     files = {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in collection.runtime}
     every: list[ImportedProblem] = []
-    ops: list[OpTemplate] = []
+    ops: list[str] = []
     with probe_workers() as pool:
         for attempt in attempts:
             announce(attempt.name)
@@ -115,7 +115,7 @@ def import_each(
             folder = f"problems/{attempt.name}"
             files |= {f"{folder}/{name}": content for name, content in own.items()}
             files[f"{folder}/op.py"] = collection.op_text().encode()
-            ops.append(_op_table(taken, collection, folder, own))
+            ops.append(_op(taken, collection, folder, own))
             if not taken.source.candidates:
                 left.append(SkippedProblem(attempt.name, collection.no_candidate))
     files["gpuemu.toml"] = workspace_text(
@@ -149,26 +149,6 @@ def candidate_files(candidates: Iterable[CandidateProgram]) -> dict[str, bytes]:
 
 def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
     return (one.path for one in candidates)
-
-
-def _op_table(
-    taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]
-) -> OpTemplate:
-    """Return the ``[[ops]]`` table that defines an op for each candidate of a problem."""
-    return OpTemplate(
-        problem=taken.source.name,
-        op=f"{folder}/op.py",
-        candidates=f"{folder}/candidates/*{collection.suffix}",
-        reference=f"{folder}/reference.py:gpuemu_reference",
-        triton_if=collection.triton_if,
-        skip_if=collection.skip_if,
-        taken=taken,
-        shared=tuple(
-            f"{folder}/{name}"
-            for name in sorted(files)
-            if name.endswith(DATA) and not name.startswith("candidates/")
-        ),
-    )
 
 
 # Write the configuration of an imported workspace.
@@ -205,28 +185,9 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else toml_value(name)
 
 
-class OpTemplate(msgspec.Struct, frozen=True):
-    """One ``[[ops]]`` table of the configuration, which defines an op for each candidate."""
-
-    # Name of the problem; the names of its ops begin with it.
-    problem: str
-    # Path of the program that all ops share. Its function ``load`` loads a candidate's file.
-    op: str
-    # Glob of the candidates' files.
-    candidates: str
-    reference: str
-    # Words that show that a candidate needs Triton's interpreter, or that it cannot run here.
-    triton_if: tuple[str, ...]
-    skip_if: tuple[str, ...]
-    # The imported problem, from which the table's schema and dtype are taken.
-    taken: ImportedProblem
-    # Files of the problem that candidates read besides their own files.
-    shared: tuple[str, ...] = ()
-
-
 def workspace_text(
     project: str,
-    ops: Sequence[OpTemplate],
+    ops: Sequence[str],
     options: Options,
     hidden: Sequence[str] = (),
     apart: Sequence[str] = (),
@@ -247,66 +208,62 @@ def workspace_text(
             "# No candidate reads another's files, nor the originals, which hold references, too.\n"
             f"[sandbox]\napart = {toml_value(list(apart))}\nhidden = [\n{lines}]\n"
         )
-    parts += [_op(one) for one in ops]
-    return "\n".join(parts)
+    return "\n".join([*parts, *ops])
 
 
-def _op(one: OpTemplate) -> str:
-    about = one.taken.about
+def _op(taken: ImportedProblem, collection: Collection, folder: str, files: Iterable[str]) -> str:
+    """Return the tables that define an op for each candidate of a problem."""
+    about, candidates = taken.about, f"{folder}/candidates/*{collection.suffix}"
     program = {
         "kind": "callable",
-        "path": one.op,
+        "path": f"{folder}/op.py",
         "function": "load",
-        "loads": one.candidates.replace("*", "{candidate}"),
-        "triton_if": one.triton_if,
-        **({"skip_if": one.skip_if} if one.skip_if else {}),
+        "loads": candidates.replace("*", "{candidate}"),
+        "triton_if": collection.triton_if,
     }
-    lines = [
-        "# A file that is put there is a candidate from then on.",
-        "[[ops]]",
-        f"name = {toml_value(one.problem + '/{candidate}')}",
-        f"foreach.candidate = {toml_value({'files': one.candidates})}",
-        f"op = {toml_value(program)}",
-        f"reference = {toml_value(one.reference)}",
-        'isolation = "warm"',  # importing torch takes seconds: not for each case that fails
-    ]
-    if one.taken.dtype != "float32":
-        lines.append(f"dtypes = [{toml_value(one.taken.dtype)}]")
-    lines += [f"shared = {toml_value(list(one.shared))}"] * bool(one.shared)
-    lines.append("[ops.schema]")
-    if one.taken.dims:
-        lines.append(f"dims = {toml_value(one.taken.dims)}")
-    for tensor, axes in zip(about.tensors, one.taken.axes, strict=True):
-        lines.append(f"inputs.{tensor.name} = {_input(tensor, axes, tensor.name in about.free)}")
-    lines += [f"{key} = {toml_value(value)}" for key, value in one.taken.schema.items()]
-    for at, output in enumerate(about.outputs):
-        keys = {"dims": output.dims or ["?"] * output.rank, **output.rules}
-        lines.append(f"outputs.{output.name or f'out{at}'} = {toml_value(keys)}")
-    return "\n".join(lines) + "\n"
+    table: dict[str, Json] = {
+        "name": f"{taken.source.name}/{{candidate}}",
+        "foreach": {"candidate": {"files": candidates}},
+        "op": program | ({"skip_if": collection.skip_if} if collection.skip_if else {}),
+        "reference": f"{folder}/reference.py:gpuemu_reference",
+        "isolation": "warm",  # importing torch takes seconds: not for each case that fails
+    }
+    if taken.dtype != "float32":
+        table["dtypes"] = [taken.dtype]
+    shared = [n for n in sorted(files) if n.endswith(DATA) and not n.startswith("candidates/")]
+    if shared:
+        table["shared"] = [f"{folder}/{name}" for name in shared]
+    inputs = {
+        tensor.name: _input(tensor, axes, tensor.name in about.free)
+        for tensor, axes in zip(about.tensors, taken.axes, strict=True)
+    }
+    outputs = {
+        output.name or f"out{at}": {"dims": output.dims or ["?"] * output.rank, **output.rules}
+        for at, output in enumerate(about.outputs)
+    }
+    schema = {**({"dims": taken.dims} if taken.dims else {}), **taken.schema}
+    return (
+        "# A file that is put there is a candidate from then on.\n"
+        + table_text("[[ops]]", table)
+        + table_text("[ops.schema]", schema)
+        + (table_text("[ops.schema.inputs]", inputs) if inputs else "")
+        + (table_text("[ops.schema.outputs]", outputs) if outputs else "")
+    )
 
 
-def _input(tensor: Argument, axes: tuple[int | str, ...], free: bool) -> str:
-    keys = [f"dims = {json.dumps(list(axes))}"]
+def _input(tensor: Argument, axes: tuple[int | str, ...], free: bool) -> dict[str, Json]:
+    table: dict[str, Json] = {"dims": list(axes)}
+    bounds = None if tensor.low is None or tensor.high is None else (tensor.low, tensor.high)
     if tensor.generate or tensor.rules:
-        keys += [f"{key} = {toml_value(value)}" for key, value in tensor.rules.items()]
-        keys += [f"generate = {toml_value(tensor.generate)}"] * bool(tensor.generate)
-    elif not tensor.floating:
-        keys.append(f'dtype = "{tensor.dtype}"')
+        made = {"generate": tensor.generate} if tensor.generate else {}
+        return {**table, **tensor.rules, **made}
+    if not tensor.floating:
+        table["dtype"] = tensor.dtype
         if tensor.dtype == "bool":
-            keys += ['kind = "mask"', "allow_empty_rows = true"]
-        elif tensor.low is not None and tensor.high is not None:
-            keys.append(f"range = [{int(tensor.low)}, {int(tensor.high)}]")
-    elif tensor.kind:
-        keys.append(f'kind = "{tensor.kind}"')
-    else:
-        if not free and tensor.low is not None and tensor.high is not None:
-            # The model gives NaN or Inf for other values, or fails.
-            keys.append(
-                f"range = [{_float(math.floor(tensor.low))}, {_float(math.ceil(tensor.high))}]"
-            )
-        keys.append("nonfinite = false")
-    return f"{{ {', '.join(keys)} }}"
-
-
-def _float(value: int) -> str:
-    return repr(float(value))
+            return table | {"kind": "mask", "allow_empty_rows": True}
+        return table | ({"range": [*map(int, bounds)]} if bounds else {})
+    if tensor.kind:
+        return table | {"kind": tensor.kind}
+    if bounds and not free:  # the model gives NaN or Inf for other values, or fails
+        table["range"] = [float(math.floor(bounds[0])), float(math.ceil(bounds[1]))]
+    return table | {"nonfinite": False}
