@@ -323,7 +323,11 @@ class _LaidCase(Struct):
     def size(self) -> int:
         return self.judged.end - self.start
 
-    def items(self, repeat: int, fill: int) -> list[dict[str, Json]]:
+    def count(self, *, repeat: bool) -> int:
+        """Return how many calls the case has."""
+        return 1 + (self.decoy is not None) + repeat + self.again
+
+    def items(self, *, repeat: bool, fill: int) -> list[dict[str, Json]]:
         """Return the calls of the case, as a message names them."""
         seed, other = self.inputs.seed, self.inputs.seed ^ _REPEAT_SEED
         slots = msgspec.to_builtins(self.judged.slots)
@@ -345,11 +349,13 @@ class CheckedCases:
     """Runs several cases with their checks, in one exchange with a worker that ran some before.
 
     `done` has the outcomes and outputs of the first cases, up to one that has to be run alone: it
-    raised, or the process ended. A worker that was started for these cases is asked nothing.
+    raised, or the process ended. `hung` is the number of the case that took too long, and its
+    outcome. A worker that was started for these cases is asked nothing.
     """
 
     def __init__(self, requests: Sequence[Request], checks: Checks) -> None:
-        self.done: list[tuple[Outcome, dict[str, np.ndarray]]] = []
+        self.done: list[tuple[Outcome, Arrays]] = []
+        self.hung: tuple[int, Outcome] | None = None
         self._requests = requests
         self._checks = checks
         self._laid: list[_LaidCase] = []
@@ -373,7 +379,7 @@ class CheckedCases:
                 break
             self._laid.append(laid)
             position = laid.left + (1 + laid.again) * laid.size
-            items += laid.items(self._checks.repeat, fill)
+            items += laid.items(repeat=self._checks.repeat, fill=fill)
         message: dict[str, Json] = {
             "type": "calls",
             "float": self._requests[0].input_dtype or first.dtype,
@@ -413,6 +419,9 @@ class CheckedCases:
         """Wait for the outputs, and compare; see `Work.finish`."""
         index = self._requests[0].case.index
         attempt, answer = worker_client.collect(index)
+        place = worker_client.place
+        if attempt.timed_out:
+            self.hung = self._where_it_hangs(attempt.outcome, place)
         if not attempt.outcome.ok:
             return attempt
         try:
@@ -424,7 +433,7 @@ class CheckedCases:
                 ]
                 return attempt
             for laid in self._laid:
-                some = 1 + (laid.decoy is not None) + self._checks.repeat + laid.again
+                some = laid.count(repeat=self._checks.repeat)
                 if len(calls) < some:
                     break
                 self.done.append(self._judged(laid, calls[:some]))
@@ -434,13 +443,18 @@ class CheckedCases:
             return worker_client.broken(index)
         return attempt
 
-    def _plain(self, index: int, call: CallResult) -> tuple[Outcome, dict[str, np.ndarray]]:
+    def _where_it_hangs(self, outcome: Outcome, place: int) -> tuple[int, Outcome]:
+        counts = [laid.count(repeat=self._checks.repeat) for laid in self._laid]
+        begun = [number for number, count in enumerate(counts) for _ in range(count)]
+        case = begun[min(place, len(begun) - 1)] if begun else place
+        case = min(case, len(self._requests) - 1)
+        return case, replace(outcome, index=self._requests[case].case.index)
+
+    def _plain(self, index: int, call: CallResult) -> tuple[Outcome, Arrays]:
         outputs = self._outputs(call, keep=True)
         return call.outcome(index, outputs), outputs
 
-    def _judged(
-        self, laid: _LaidCase, calls: Sequence[CallResult]
-    ) -> tuple[Outcome, dict[str, np.ndarray]]:
+    def _judged(self, laid: _LaidCase, calls: Sequence[CallResult]) -> tuple[Outcome, Arrays]:
         """Return the outcome of the judged call with all violations, and its outputs."""
         program, checks = self._client.program, self._checks
         decoyed = laid.decoy is not None

@@ -246,14 +246,14 @@ class Worker:
                 self._peer = arena
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Pass a request to the service that it names, and make the service if it is new."""
+        """Pass a request to its service, which the first request of a session makes."""
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])
         self._take_arenas(message)
         try:
             if self._service_context is None or self._service_context.peer is not self._peer:
                 self._service_context = self._make_service_context(self._program, self._shared)
-            if self._service is None:
+            if "setup" in message or self._service is None:
                 self._service = jobs.make_service(message["target"], message["setup"])
             result = self._service.answer(message["method"], message, self._service_context)
         except BaseException as error:  # programs may raise anything
@@ -311,7 +311,9 @@ class Worker:
         like = {"dtype": "", "input_dtype": None, "float": message["float"]}
         with suppress(BaseException):  # programs may raise anything
             self._expect(message)
-            for item in message["items"]:
+            for number, item in enumerate(message["items"]):
+                self._watch.at(number)
+                self._streams.forget()
                 if item.get("before"):
                     self._shared.move(*item["before"])
                 if item.get("case"):

@@ -15,6 +15,7 @@ from gpuemu_flow.model.observed import Observation
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
 from gpuemu_flow.workers.api import Checks, Outcome, Program, Request
 
@@ -147,6 +148,7 @@ def _run(
         on_observed=lambda seen: known.learn(seen, program.given),
         publish=context.cache.blobs.publish,
         cancel=context.cancel,
+        trusted=spec.stage == stages.REFERENCE,
     )
     found.update(zip(missing, outcomes, strict=False))  # fewer after a cancellation
     if any(n not in found for n in missing):
