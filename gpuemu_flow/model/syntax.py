@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from threading import Lock
 
 _ONE_AT_A_TIME = Lock()
@@ -47,6 +48,7 @@ _C_CONSTANTS = re.compile(
 _PTX_CONSTANTS = re.compile(rb"(?:setp|min|max|selp)\.[^;]*\b0[fF]([0-9a-fA-F]{8})")
 
 
+@lru_cache(maxsize=256)  # files of several ops
 def constants_of(source: bytes, *, suffix: str) -> list[float]:
     """Return the numbers that a source compares values with, or limits them to.
 
