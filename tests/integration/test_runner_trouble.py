@@ -140,8 +140,7 @@ def test_after_a_crash_each_case_has_its_own_process(ws: Workspace) -> None:
         outcomes = ws.run(ws.program("callable", source, isolation=isolation), cases)
         pids[isolation] = [int(ws.outputs(o)["result"]) for o in outcomes if o.ok]
     assert len(set(pids["fork"])) == 4  # the second is run again: its first answer was lost
-    first, second, third, fourth = pids["warm"]
-    assert first == second
+    first, _, third, fourth = pids["warm"]
     assert third == fourth != first
 
 
