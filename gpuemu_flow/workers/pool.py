@@ -283,7 +283,7 @@ class Pool:
         if requests[0].case.index in hung:
             return [(hung.pop(requests[0].case.index), {})]
         client = supervisor.next_worker()  # starts a worker, and meanwhile imports what cases need
-        from gpuemu_flow.workers.checked import CheckedCases  # noqa: PLC0415
+        from gpuemu_flow.workers.checked import CheckedCases, inputs_of  # noqa: PLC0415
         from gpuemu_flow.workers.work import CallInMemory  # noqa: PLC0415
 
         begin = time.perf_counter()
@@ -292,7 +292,7 @@ class Pool:
             copies = _COPIES if checks.repeat else 2
             count = size.take([request.case for request in requests], copies)
         if count > 1:
-            together = CheckedCases(requests[:count], checks)
+            together = CheckedCases([*map(inputs_of, requests[:count])], checks)
             supervisor.run(together)
             if len(together.done) == count:
                 size.took(count, time.perf_counter() - begin)
