@@ -67,7 +67,7 @@ class InputNames:
         linked: dict[str, bool] = {}
         looked = Looked()
         with self._lock:
-            if self._distributions.have_changed():
+            if not self._named.keys().isdisjoint(seen.files) and self._distributions.have_changed():
                 self._named.clear()
             for path in seen.files:
                 known = self._named.get(path)

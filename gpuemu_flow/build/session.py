@@ -524,7 +524,8 @@ def open_context(
     """Yield the context for actions, with new workers if `workers` is None."""
     from gpuemu_flow.workers.pool import Pool  # noqa: PLC0415 - only when tasks may run
 
-    own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
+    staging = workspace.cache.staging
+    own = Pool(jobs, staging=staging, keeps=2 * jobs) if workers is None else nullcontext(workers)
     with own as pool:
         yield StageContext(
             root=workspace.root,

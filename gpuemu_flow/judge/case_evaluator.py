@@ -111,7 +111,9 @@ class CaseEvaluator:
         self._pool = pool
         self._stack = stack
         self._cancel = cancel
-        self._reference = self._session(subject.reference)
+        self._reference = stack.enter_context(
+            pool.session(subject.reference, cancel=cancel, trusted=True)
+        )
         self._opened_op: ProgramSession | None = None
         self._generator_seen = Observation()
         self._setup = Setup(

@@ -77,11 +77,12 @@ def _post(
 ) -> Attempt | None:
     """Send a request to a worker; return an attempt only if sending fails.
 
-    A worker's first request also carries the settings of its service. The worker makes, or works
-    on, the inputs of the `cases` that the request holds.
+    The first request of a session also carries the settings of the worker's service. The worker
+    makes, or works on, the inputs of the `cases` that the request holds.
     """
     message = {"type": "serve", "index": index, **to_builtins(ask)}
-    if worker_client.cases == 0:
+    if worker_client.setup is not setup:
+        worker_client.setup = setup
         message.update(target=SERVICE, setup=to_builtins(setup))
     there = isinstance(ask, JudgeThere)
     return worker_client.post(

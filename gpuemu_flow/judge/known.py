@@ -19,7 +19,7 @@ T = TypeVar("T")
 MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 MOST_WAITING = 1000
 """Maximum number of results that wait to be written in one transaction."""
-WRITE_SECONDS = 0.25
+WRITE_SECONDS = 1.0
 """Time in seconds after which the next result makes all waiting ones be written. A transaction
 costs more than a tiny case, and a killed process loses what it made since the last one."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -30,9 +31,32 @@ from gpuemu_flow.numerics.perturb import widen
 def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
     """Find an op's traits by evaluating its reference on inputs of the samples' shapes.
 
-    The samples' own values are replaced by ordinary ones; see `plain_inputs`.
+    The samples' own values are replaced by ordinary ones; see `plain_inputs`. They are the same for
+    all float dtypes of an op.
     """
     inputs = [plain_inputs(case) for case in with_all_scalars(samples)]
+    return _known("traits", reference, inputs, _find_traits)
+
+
+T = TypeVar("T")
+
+
+def _known(what: str, reference: Any, inputs: Sequence[Arrays], find: Callable[[Any, Any], T]) -> T:
+    """Return what was found with this reference, on inputs with these bytes; find it if nothing.
+
+    A worker serves several dtypes of an op.
+    """
+    memo: dict[str, T] = getattr(reference, "memo", {})
+    key = hashlib.sha256(what.encode())
+    for name, array in ((name, array) for arrays in inputs for name, array in arrays.items()):
+        key.update(f"{name} {dtype_name(array.dtype)} {array.shape} ".encode())
+        key.update(np.ascontiguousarray(array).tobytes())
+    if key.hexdigest() not in memo:
+        memo[key.hexdigest()] = find(reference, inputs)
+    return memo[key.hexdigest()]
+
+
+def _find_traits(reference: Any, inputs: Sequence[Arrays]) -> OpTraits:
     evaluate = PairedReference(reference)
     exact = is_exact_op(evaluate, inputs)
     shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, inputs))
@@ -67,7 +91,12 @@ def same_values(one: NDArray[Any], other: NDArray[Any]) -> bool:
 def with_separate_axes(traits: OpTraits, reference: Any, samples: Sequence[Case]) -> OpTraits:
     """Return the traits, with the axes along which the op does not combine elements."""
     inputs = [plain_inputs(case) for case in with_all_scalars(samples)]
-    return replace(traits, separate=separate_axes(PairedReference(reference), inputs))
+    return replace(
+        traits,
+        separate=_known(
+            "axes", reference, inputs, lambda one, on: separate_axes(PairedReference(one), on)
+        ),
+    )
 
 
 # Make the inputs on which the traits of an op are decided.

@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from threading import Lock
 
 _ONE_AT_A_TIME = Lock()
@@ -50,6 +51,7 @@ _PTX_CONSTANTS = re.compile(_PTX_LIMITING + _PTX_FLOAT)
 _PTX_MOVED = re.compile(rb"mov\.[fb](?:32|64)\s+(%\w+),\s*" + _PTX_FLOAT)
 
 
+@lru_cache(maxsize=256)  # files of several ops
 def constants_of(source: bytes, *, suffix: str) -> list[float]:
     """Return the numbers that a source compares values with, or limits them to.
 

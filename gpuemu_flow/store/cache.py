@@ -54,6 +54,7 @@ class BlobStore:
         self._set_aside = set_aside
         self._salt = b""
         self.written = 0  # bytes that this object has added
+        self._folders: set[Path] = set()  # that exist
 
     def _name(self, digest: str) -> str:
         self._salt = self._salt or self._stored_salt() or self._draw_salt()
@@ -163,10 +164,16 @@ class BlobStore:
     def publish(self, staged: Path, digest: str) -> None:
         """Move a finished file from the staging folder to its place."""
         path = self.path(digest)
-        self._files.make(path.parent)
+        if path.parent not in self._folders:
+            self._files.make(path.parent)
+            self._folders.add(path.parent)
         with disk_errors(path):
             self.written += staged.stat().st_size
-            staged.replace(path)
+            try:
+                staged.replace(path)
+            except FileNotFoundError:  # somebody has cleaned the cache
+                self._files.make(path.parent)
+                staged.replace(path)
 
     def collect(self, size_limit: int, keep: Iterable[str] = ()) -> tuple[int, int]:
         """Delete the least recently used blobs until the rest fits."""

@@ -106,6 +106,12 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the part of the program's environment that the configuration sets."""
         return ConfiguredEnv(self.env, self.env_names)
 
+    @property
+    def can_stay(self) -> bool:
+        """Tell whether a process of the program may serve another session, if it is trusted."""
+        special = self.gpu_folder or self.python or self.kind == "command" or self.kind in EMULATED
+        return not special and self.isolation == "fork" and self.memory_limit is None
+
     def patience(self, nbytes: int) -> float:
         """Return the time limit, in seconds, for a case with `nbytes` bytes of inputs."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)

@@ -264,18 +264,14 @@ class _Buffer(Struct):
         start = low - address(self.memory) if high > low else 0
         return self.memory[start : start + high - low]
 
-    def take(self, other: _Buffer) -> bool:
-        """Copy another buffer's elements and gaps to this one; return False if they do not fit."""
-        to, of = self.span(), other.span()
-        fits = (
+    def fits(self, other: _Buffer) -> bool:
+        """Tell whether another buffer's elements and gaps can be copied to this one."""
+        return (
             self.memory.flags.writeable
             and self.array.dtype == other.array.dtype
             and self.array.shape == other.array.shape
             and self.array.strides == other.array.strides
         )
-        if fits:
-            to[:] = of
-        return fits
 
 
 class InputBuffers:
@@ -300,12 +296,17 @@ class InputBuffers:
         """Return the arrays with the content that `remember` saved."""
         return {name: buffer.elements(buffer.before) for name, buffer in self._buffers.items()}
 
-    def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write new values over the old ones; an array that does not fit replaces the old one."""
-        for name, array in arrays.items():
-            old, new = self._buffers[name], _Buffer(array, whole_memory(array))
-            if not old.take(new):
-                self._buffers[name] = new
+    def overwrite(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Write new values over the old ones; change nothing, and return False, if one differs.
+
+        They differ by name, shape, strides or dtype.
+        """
+        mine = self._buffers
+        new = {name: _Buffer(array, whole_memory(array)) for name, array in arrays.items()}
+        fits = mine.keys() == new.keys() and all(mine[n].fits(each) for n, each in new.items())
+        for name, each in new.items() if fits else ():
+            mine[name].span()[:] = each.span()
+        return fits
 
     def remember(self) -> None:
         """Save the present content of the memory."""
@@ -314,12 +315,6 @@ class InputBuffers:
                 buffer.before[:] = buffer.memory
             else:
                 buffer.before = buffer.memory.copy()
-
-    def restore(self) -> None:
-        """Restore the content that `remember` saved."""
-        for buffer in self._buffers.values():
-            if buffer.memory.flags.writeable:
-                buffer.memory[:] = buffer.before
 
     def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
         """Report forbidden writes to the inputs' memory since `remember`.

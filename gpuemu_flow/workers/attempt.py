@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gpuemu_flow.workers.arena import Arena
+    from gpuemu_flow.workers.sightings import Sightings
 
 
 PREPARE_SECONDS = 300.0  # for making inputs and writing outputs
@@ -100,6 +101,8 @@ class WorkerClient:
         self.arena: Arena | None = None
         self.cases = 0
         self.current: object = None
+        self.setup: object = None  # of the service that the worker has
+        self.place = 0  # of several calls, the one that took too long
         self._arena_sent = False
         self._program = program
         self._load_seconds = max(LOAD_SECONDS, program.timeout)
@@ -119,6 +122,12 @@ class WorkerClient:
         if self.arena is not None:
             self.arena.close()
             self.arena = None
+
+    def begin_anew(self, sightings: Sightings, cancel: threading.Event | None) -> None:
+        """Serve another session of the same program."""
+        self.current = self.setup = None
+        self._cancel = cancel
+        self.worker.follow_with(sightings)
 
     @property
     def program(self) -> Program:
@@ -240,6 +249,7 @@ class WorkerClient:
                 outcome = replace(outcome, error=hinted(outcome.error, self._program))
             return Attempt(outcome), answer
         except DeadlineError:
+            self.place = channel.read_place(self.worker.status)
             error = self._slow(
                 f"no result after {self._patience:g} s; the process group was killed"
             )

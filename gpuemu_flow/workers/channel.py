@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from gpuemu_flow.model.types import Json
 
@@ -132,6 +133,7 @@ class FrameReader:
 
 _LINUX = sys.platform.startswith("linux")
 _STATUS = struct.Struct("<Id")
+_PLACE = struct.Struct("<I")
 TAIL = 4000
 PREPARING, CALLING, FINISHING = range(3)
 
@@ -207,6 +209,20 @@ def read_status(fd: int) -> tuple[int, float]:
     return int(phase), float(since)
 
 
+def write_place(fd: int, number: int) -> None:
+    """Tell the coordinator which of several calls begins."""
+    os.pwrite(fd, _PLACE.pack(number), _STATUS.size)
+
+
+def read_place(fd: int) -> int:
+    """Return which of several calls began last; 0 if unreadable. It is a hint, as the phase is."""
+    try:
+        (number,) = _PLACE.unpack(os.pread(fd, _PLACE.size, _STATUS.size))
+    except (OSError, struct.error):
+        return 0
+    return int(number)
+
+
 # Measure the time of a program's own call, and tell the coordinator that it is running.
 
 
@@ -224,6 +240,12 @@ class Watch:
                 write_status(self._status_fd, phase)
             except OSError:  # the program closed it; the coordinator then uses its outer limit
                 self._status_fd = None
+
+    def at(self, number: int) -> None:
+        """Tell the coordinator which of several calls begins."""
+        if self._status_fd is not None:
+            with suppress(OSError):
+                write_place(self._status_fd, number)
 
     def __enter__(self) -> Watch:
         self._tell(CALLING)

@@ -1,4 +1,4 @@
-"""Run a case with checks: make several calls, and compare them in another process.
+"""Run cases with checks: make several calls of each, and compare them in another process.
 
 The inputs are in memory that a worker shares with the coordinator. The coordinator keeps copies
 that the worker cannot reach. From the shared memory and the outputs, it detects changes to the
@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import decoy_case
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, Failure, FailureKind, Json, failure_from_json
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
@@ -30,10 +31,11 @@ from gpuemu_flow.workers.api import (
     OutputInfo,
     Program,
     Request,
+    RunError,
     Slot,
 )
-from gpuemu_flow.workers.arena import Arena, InputBuffers, as_number, same_bytes
-from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, read_slots
+from gpuemu_flow.workers.arena import InputBuffers, as_number, same_bytes
+from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, hinted, read_slots
 from gpuemu_flow.workers.execute import converted, make_inputs
 from gpuemu_flow.workers.tensors import demand_bools, element_type
 
@@ -82,6 +84,7 @@ def told(failures: Sequence[Failure]) -> list[Failure]:
 
 
 _REPEAT_SEED = 0x5DEECE66D
+_ALIGNMENT = 64
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -123,148 +126,6 @@ class CheckedInputs(Struct, frozen=True):
         return made
 
 
-class _Call(Struct, frozen=True):
-    """The attempt to make one call, and the call's outputs."""
-
-    attempt: Attempt
-    outputs: dict[str, np.ndarray]
-
-
-class CheckedCase:
-    """Makes the calls of one checked case in a worker."""
-
-    def __init__(self, worker_client: WorkerClient, inputs: CheckedInputs, checks: Checks) -> None:
-        self._client = worker_client
-        self._program = worker_client.program
-        self._inputs = inputs
-        self._checks = checks
-        self._shared: _SharedInputs | None = None
-        self._posted = False
-        remembers = inputs.case is not None and _keeps_state(self._program)
-        self._decoys = checks.decoy and remembers
-        self._again = checks.repeat and comes_again(inputs.seed, worker_client.cases)
-        self._judged: dict[str, np.ndarray] = {}
-
-    def begin(self) -> Attempt | None:
-        """Request the first call, and do not wait for its answer.
-
-        Returns None, or the failed attempt if the program cannot be loaded.
-        """
-        inputs, guards = self._inputs, self._checks.guards
-        self._judged = inputs.judged(guards=guards)
-        self._lay(inputs.decoy(self._judged, guards=guards) if self._decoys else self._judged)
-        fill = FIRST_FILL if self._decoys or self._checks.repeat else limits.NO_FILL
-        self._posted = True
-        return self._post(inputs.seed, fill)
-
-    def finish(self) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Return the attempt with all violations in its outcome, and the judged outputs.
-
-        Raises CancelledRunError.
-        """
-        inputs, checks, judged = self._inputs, self._checks, self._judged
-        if not self._decoys:
-            return self._judge()
-        before = self._call(inputs.seed, FIRST_FILL, keep=self._again)
-        if before.attempt.ended:
-            return before.attempt, {}
-        self._restore()
-        self._lay(judged)
-        attempt, outputs = self._judge()
-        if not before.attempt.outcome.ok or not self._again or not attempt.outcome.ok:
-            return attempt, outputs
-        if attempt.outcome.violations:
-            return attempt, outputs
-        self._restore()
-        self._lay(inputs.decoy(judged, guards=checks.guards))
-        after = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL, keep=False)
-        if after.attempt.ended:
-            return after.attempt, {}
-        assert self._shared is not None  # noqa: S101 - laid out before
-        pristine = self._shared.buffers.pristine()
-        found = _compared(self._program, pristine, before.outputs, after.outputs)
-        return _with_violations(attempt, told(found)), outputs
-
-    def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Make the judged call, repeat it if required, and return the attempt and the outputs."""
-        checks, inputs, shared = self._checks, self._inputs, self._shared
-        assert shared is not None  # noqa: S101 - laid out before
-        fill = FIRST_FILL if checks.repeat else limits.NO_FILL
-        first = self._call(inputs.seed, fill)
-        if not first.attempt.outcome.ok:
-            return first.attempt, {}
-        found: list[Failure] = []
-        if checks.inputs_unchanged or checks.guards:
-            mutates = self._program.mutates
-            names = mutates if checks.inputs_unchanged else self._program.input_names
-            found += shared.buffers.violations(names)
-        if checks.repeat:
-            shared.buffers.restore()
-            second = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL, keep=False)
-            if not second.attempt.outcome.ok:
-                return second.attempt, {}
-            found += _compared(
-                self._program, shared.buffers.pristine(), first.outputs, second.outputs
-            )
-        own = list(first.attempt.outcome.violations)
-        attempt = replace(first.attempt, outcome=replace(first.attempt.outcome, violations=()))
-        return _with_violations(attempt, [*found, *own]), first.outputs
-
-    def _lay(self, arrays: Arrays) -> None:
-        """Write inputs to the worker's memory, over the previous inputs if they fit."""
-        if self._shared is None or not self._shared.take(arrays):
-            self._shared = _SharedInputs(self._client.shared(), arrays)
-        self._shared.buffers.remember()
-
-    def _restore(self) -> None:
-        """Restore memory that a call changed, including the guard zones."""
-        if self._shared is not None:
-            self._shared.buffers.restore()
-
-    def _post(self, seed: int, fill: int) -> Attempt | None:
-        shared = self._shared
-        assert shared is not None  # noqa: S101 - laid out before
-        message: dict[str, Json] = {
-            "type": "call",
-            "case": None,
-            "index": self._inputs.index,
-            "seed": seed,
-            "dtype": "",
-            "input_dtype": None,
-            "float": self._inputs.float_dtype,
-            "fill": fill,
-            "reserved": shared.end,
-        }
-        index = self._inputs.index
-        return self._client.post(message, index, checks=self._checks, slots=shared.slots, calls=1)
-
-    def _call(self, seed: int, fill: int, *, keep: bool = True) -> _Call:
-        """Make a call, and return the `Attempt` and the outputs as a `_Call`.
-
-        If `keep` is False, the outputs are not copied, and are valid only until the next call.
-        Outputs that will be judged have to be copied, since a thread that the program left running
-        could change them. Outputs that are only compared with earlier ones need no copy: by such a
-        late change, the program gains no more than by returning the changed values at once.
-        """
-        failed = None if self._posted else self._post(seed, fill)
-        self._posted = False
-        if failed is not None:
-            return _Call(failed, {})
-        index = self._inputs.index
-        attempt, answer = self._client.collect(index)
-        if not attempt.outcome.ok:
-            return _Call(attempt, {})
-        try:
-            views = self._client.shared().read(read_slots(answer))
-            outputs = {n: views[n].copy() if keep else views[n] for n in sorted(views)}
-            demand_bools(outputs)
-        except (ValueError, OpError):  # outside the shared memory, or no tensors
-            return _Call(self._client.broken(index), {})
-        for array in outputs.values():
-            array.flags.writeable = False
-        return _Call(attempt, outputs)
-
-
 def _compared(program: Program, inputs: Arrays, first: Arrays, second: Arrays) -> list[Failure]:
     """Report differences between the outputs of two identical calls.
 
@@ -279,29 +140,13 @@ def _compared(program: Program, inputs: Arrays, first: Arrays, second: Arrays) -
     return compare_calls(first, second, deterministic=program.deterministic, counting=counting)
 
 
-class _SharedInputs:
-    """Inputs in a worker's shared memory, as whole allocations with guard zones."""
-
-    def __init__(self, arena: Arena, arrays: Arrays, start: int = 0) -> None:
-        self.slots, memories, self.end = arena.lay(arrays, start)
-        self.buffers = InputBuffers(arena.views(self.slots), memories)
-
-    def take(self, arrays: Arrays) -> bool:
-        """Overwrite the inputs with new values.
-
-        Return False, and change nothing, if a name, shape, stride or dtype differs.
-        """
-        mine = self.buffers.arrays
-        fits = mine.keys() == arrays.keys() and all(
-            (mine[n].shape, mine[n].strides, mine[n].dtype) == (a.shape, a.strides, a.dtype)
-            for n, a in arrays.items()
-        )
-        if fits:
-            self.buffers.overwrite(arrays)
-        return fits
+def inputs_of(request: Request) -> CheckedInputs:
+    """Return the inputs that a request describes."""
+    case = request.case
+    return CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
 
 
-# Run many cases in one exchange.
+# Run cases in one exchange.
 
 
 class _LaidCase(Struct):
@@ -312,158 +157,179 @@ class _LaidCase(Struct):
     """
 
     inputs: CheckedInputs
-    judged: _SharedInputs
+    buffers: InputBuffers
+    slots: Mapping[str, Slot]
+    start: int
+    size: int
     decoy: dict[str, np.ndarray] | None = None
     again: bool = False
-    image: int = 0
-    left: int = 0
-    start: int = 0
 
     @property
-    def size(self) -> int:
-        return self.judged.end - self.start
+    def image(self) -> int:
+        return -(-(self.start + self.size) // _ALIGNMENT) * _ALIGNMENT
 
-    def items(self, repeat: int, fill: int) -> list[dict[str, Json]]:
+    @property
+    def left(self) -> int:
+        return self.image + self.size
+
+    @property
+    def other_image(self) -> int:
+        """Return where the decoy's inputs lie, if its call is repeated."""
+        return self.left + self.size
+
+    @property
+    def end(self) -> int:
+        return self.other_image + (self.size if self.again else 0)
+
+    def calls(self, *, repeat: bool) -> list[dict[str, Json]]:
         """Return the calls of the case, as a message names them."""
         seed, other = self.inputs.seed, self.inputs.seed ^ _REPEAT_SEED
-        slots = msgspec.to_builtins(self.judged.slots)
+        fill = FIRST_FILL if repeat or self.decoy is not None else limits.NO_FILL
         fresh = [self.start, self.image, self.size]
+        left = [self.left, self.start, self.size]
         calls: list[dict[str, Json]] = []
         if self.decoy is not None:
-            calls.append({"seed": seed, "fill": fill})
-        calls.append({"seed": seed, "fill": fill, "before": fresh if calls else None})
-        calls[-1]["after"] = [self.left, self.start, self.size]
+            calls.append({"seed": seed, "fill": fill, "may_fail": True})
+        fill = FIRST_FILL if repeat else limits.NO_FILL
+        calls.append({"seed": seed, "fill": fill, "before": fresh, "after": left})
         if repeat:
             calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh})
         if self.again:
-            fresh = [self.start, self.left + self.size, self.size]
-            calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh})
+            fresh = [self.start, self.other_image, self.size]
+            calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh, "may_fail": True})
+        slots = msgspec.to_builtins(self.slots)
         return [{"slots": slots, **call} for call in calls]
 
 
 class CheckedCases:
-    """Runs several cases with their checks, in one exchange with a worker that ran some before.
+    """Runs cases with their checks, in one exchange with a worker.
 
-    `done` has the outcomes and outputs of the first cases, up to one that has to be run alone: it
-    raised, or the process ended. A worker that was started for these cases is asked nothing.
+    Of several cases, `done` has the outcomes and outputs of the first ones, up to one that has to
+    be run alone: it raised, or the process ended. `hung` is the number of the case that took too
+    long, and its outcome. A worker that was started for several cases is asked nothing.
     """
 
-    def __init__(self, requests: Sequence[Request], checks: Checks) -> None:
+    def __init__(self, inputs: Sequence[CheckedInputs], checks: Checks) -> None:
         self.done: list[tuple[Outcome, Arrays]] = []
-        self._requests = requests
+        self.hung: tuple[int, Outcome] | None = None
+        self._inputs = inputs
         self._checks = checks
         self._laid: list[_LaidCase] = []
+        self._counts: list[int] = []
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Send the calls of all cases; see `Work.begin`."""
-        first = self._requests[0].case
-        if worker_client.cases == 0:
+        first = self._inputs[0]
+        if worker_client.cases == 0 and len(self._inputs) > 1:
             return Attempt(Outcome(first.index, ok=True))
         self._client = worker_client
-        self._laid, position = [], 0
+        self._laid, self._counts = [], []
         items: list[dict[str, Json]] = []
-        fill = FIRST_FILL if self._checks.repeat else limits.NO_FILL
-        for request in self._requests:
-            if not watches(self._checks):
-                case = request.case.to_json()
-                items.append({"slots": {}, "case": case, "input_dtype": request.input_dtype})
-                continue
-            laid = self._lay(request, position)
-            if laid is None:
-                break
-            self._laid.append(laid)
-            position = laid.left + (1 + laid.again) * laid.size
-            items += laid.items(self._checks.repeat, fill)
+        position = made = 0
+        for inputs in self._inputs:
+            if watches(self._checks):
+                laid = self._lay(inputs, position)
+                calls, position = laid.calls(repeat=self._checks.repeat), laid.end
+                self._laid.append(laid)
+            else:
+                assert inputs.case is not None  # noqa: S101 - made in the worker
+                case = inputs.case.to_json()
+                calls = [{"slots": {}, "case": case, "input_dtype": inputs.input_dtype}]
+            made = max(made, 0 if inputs.case is None else inputs.case.nbytes)
+            self._counts.append(len(calls))
+            items += calls
         message: dict[str, Json] = {
             "type": "calls",
-            "float": self._requests[0].input_dtype or first.dtype,
+            "float": first.float_dtype,
             "items": items,
             "reserved": position,
         }
         return worker_client.post(
-            message,
-            first.index,
-            checks=self._checks,
-            slots={},
-            calls=len(items),
-            made=max(request.case.nbytes for request in self._requests),
+            message, first.index, checks=self._checks, slots={}, calls=len(items), made=made
         )
 
-    def _lay(self, request: Request, position: int) -> _LaidCase | None:
-        """Write what a case's calls get to the shared memory; None if it has to run alone."""
-        checks, case, arena = self._checks, request.case, self._client.shared()
-        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
+    def _lay(self, inputs: CheckedInputs, position: int) -> _LaidCase:
+        """Write what a case's calls get to the shared memory."""
+        checks, arena = self._checks, self._client.shared()
         judged = inputs.judged(guards=checks.guards)
-        shared = _SharedInputs(arena, judged, position)
-        shared.buffers.remember()
-        laid = _LaidCase(inputs, shared, start=position)
-        laid.image = -(-shared.end // 64) * 64
-        laid.left = laid.image + laid.size
+        slots, memories, end = arena.lay(judged, position)
+        buffers = InputBuffers(arena.views(slots), memories)
+        buffers.remember()
+        laid = _LaidCase(inputs, buffers, slots, position, end - position)
         arena.move(laid.image, position, laid.size)
-        if checks.decoy and _keeps_state(self._client.program):
-            laid.decoy = inputs.decoy(judged, guards=checks.guards)
-            laid.again = checks.repeat and comes_again(case.seed, self._client.cases)
-            if not shared.take(laid.decoy):
-                return None
-            if laid.again:
-                arena.move(laid.left + laid.size, position, laid.size)
+        if checks.decoy and inputs.case is not None and _keeps_state(self._client.program):
+            decoy = inputs.decoy(judged, guards=checks.guards)
+            if buffers.overwrite(decoy):
+                laid.decoy = decoy
+                laid.again = checks.repeat and comes_again(inputs.seed, self._client.cases)
+                if laid.again:
+                    arena.move(laid.other_image, position, laid.size)
         return laid
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outputs, and compare; see `Work.finish`."""
-        index = self._requests[0].case.index
+        index = self._inputs[0].index
         attempt, answer = worker_client.collect(index)
+        if attempt.timed_out:
+            self.hung = self._where_it_hangs(attempt.outcome)
         if not attempt.outcome.ok:
             return attempt
         try:
-            calls = read_calls(answer)
-            if not self._laid:
-                self.done = [
-                    self._plain(request.case.index, call)
-                    for request, call in zip(self._requests, calls, strict=False)
-                ]
-                return attempt
-            for laid in self._laid:
-                some = 1 + (laid.decoy is not None) + self._checks.repeat + laid.again
-                if len(calls) < some:
+            calls, error = read_calls(answer), convert(answer["error"], RunError | None)
+            for number, count in enumerate(self._counts):
+                if len(calls) < count:
                     break
-                self.done.append(self._judged(laid, calls[:some]))
-                del calls[:some]
+                self.done.append(self._judged(number, calls[:count]))
+                del calls[:count]
         except (*MALFORMED, OpError):
             self.done = []
             return worker_client.broken(index)
-        return attempt
+        if len(self._inputs) > 1:
+            return attempt
+        if self.done:
+            return replace(attempt, outcome=self.done[0][0])
+        if error is None:
+            return worker_client.broken(index)
+        error = hinted(error, worker_client.program)
+        return replace(attempt, outcome=Outcome(index, ok=False, error=error))
 
-    def _plain(self, index: int, call: CallResult) -> tuple[Outcome, dict[str, np.ndarray]]:
-        outputs = self._outputs(call, keep=True)
-        return call.outcome(index, outputs), outputs
+    def _where_it_hangs(self, outcome: Outcome) -> tuple[int, Outcome]:
+        begun = [number for number, count in enumerate(self._counts) for _ in range(count)]
+        case = begun[min(self._client.place, len(begun) - 1)]
+        return case, replace(outcome, index=self._inputs[case].index)
 
-    def _judged(
-        self, laid: _LaidCase, calls: Sequence[CallResult]
-    ) -> tuple[Outcome, dict[str, np.ndarray]]:
+    def _judged(self, number: int, calls: Sequence[CallResult | None]) -> tuple[Outcome, Arrays]:
         """Return the outcome of the judged call with all violations, and its outputs."""
         program, checks = self._client.program, self._checks
-        decoyed = laid.decoy is not None
+        laid = self._laid[number] if self._laid else None
+        decoyed = laid is not None and laid.decoy is not None
         judged = calls[decoyed]
+        if judged is None:
+            raise ValueError("no answer to the judged call")
+        # Outputs that will be judged have to be copied, since a thread that the program left
+        # running could change them. Those that are only compared need no copy: by such a late
+        # change, the program gains no more than by returning the changed values at once.
         outputs = self._outputs(judged, keep=True)
         found: list[Failure] = []
-        buffers = laid.judged.buffers
-        if checks.inputs_unchanged or checks.guards:
-            # The worker's memory has been written to since: look at what the judged call left.
+        if laid is not None and (checks.inputs_unchanged or checks.guards):
+            # The inputs' memory has been written to since: look at what the judged call left.
             self._client.shared().move(laid.start, laid.left, laid.size)
             mutates = program.mutates if checks.inputs_unchanged else program.input_names
-            found += buffers.violations(mutates)
-        if checks.repeat:
-            second = self._outputs(calls[decoyed + 1], keep=False)
-            found += _compared(program, buffers.pristine(), outputs, second)
-        if laid.again and laid.decoy is not None and not (found or judged.violations):
-            first, last = (self._outputs(calls[n], keep=False) for n in (0, -1))
+            found += laid.buffers.violations(mutates)
+        if laid is not None and checks.repeat:
+            second = self._outputs(calls[decoyed + 1])
+            found += _compared(program, laid.buffers.pristine(), outputs, second)
+        unsuspected = calls[0] is not None and not (found or judged.violations)
+        if laid is not None and laid.again and laid.decoy is not None and unsuspected:
+            first, last = (self._outputs(calls[n]) for n in (0, -1))
             found += told(_compared(program, laid.decoy, first, last))
         violations = (*found, *judged.violations)
-        return replace(judged.outcome(laid.inputs.index, outputs), violations=violations), outputs
+        outcome = judged.outcome(self._inputs[number].index, outputs)
+        return replace(outcome, violations=violations), outputs
 
-    def _outputs(self, call: CallResult, *, keep: bool) -> dict[str, np.ndarray]:
-        views = self._client.shared().read(call.slots)
+    def _outputs(self, call: CallResult | None, *, keep: bool = False) -> dict[str, np.ndarray]:
+        """Return the outputs of a call; none if it failed."""
+        views = {} if call is None else self._client.shared().read(call.slots)
         outputs = {n: views[n].copy() if keep else views[n] for n in sorted(views)}
         demand_bools(outputs)
         for array in outputs.values():
@@ -491,10 +357,15 @@ class CallResult(Struct, frozen=True):
         )
 
 
-def read_calls(answer: Mapping[str, Json]) -> list[CallResult]:
-    """Return the results of several calls; raise one of `MALFORMED` for a bad answer."""
+def read_calls(answer: Mapping[str, Json]) -> list[CallResult | None]:
+    """Return the results of several calls; raise one of `MALFORMED` for a bad answer.
+
+    A call that might fail, and did, has None.
+    """
     return [
-        CallResult(
+        None
+        if item is None
+        else CallResult(
             read_slots(item),
             tuple(failure_from_json(f) for f in item["violations"]),
             float(item["seconds"]),
@@ -507,11 +378,6 @@ def read_calls(answer: Mapping[str, Json]) -> list[CallResult]:
 def _keeps_state(program: Program) -> bool:
     """Tell whether state of a program can outlive a call."""
     return program.kind not in (*EMULATED, "command") and not program.python
-
-
-def _with_violations(attempt: Attempt, found: list[Failure]) -> Attempt:
-    outcome = attempt.outcome
-    return replace(attempt, outcome=replace(outcome, violations=(*outcome.violations, *found)))
 
 
 def infos_of(outputs: Arrays) -> tuple[OutputInfo, ...]:

@@ -41,8 +41,9 @@ _FOR_JOBS = (
     "gpuemu_flow.judge.judge_service",
     "gpuemu_flow.numerics.rng_arrays",
     "gpuemu_flow.numerics.shadow",
+    "numpy.ma",  # for medians
 )
-"""Modules of this package that sessions need for judging.
+"""Modules that sessions need for judging.
 
 They are loaded once here instead of in each session, but not for the first session after an edit,
 which only calls the op.

@@ -87,6 +87,7 @@ class Evaluator:
         self._runners: dict[str, Any] = {PLAIN: loaded} if loaded is not None else {}
         self._modules: dict[str, dict[str, types.ModuleType]] = {}
         self._foreign: dict[str, types.ModuleType] = {}
+        self.memo: dict[str, Any] = {}  # what services found out about the program
 
     @property
     def has_source(self) -> bool:

@@ -63,7 +63,9 @@ class Pool:
         *,
         staging: Path,
         env: Mapping[str, str] | None = None,
+        keeps: int = 0,
     ) -> None:
+        """Keep at most `keeps` idle workers of programs that are trusted; see `_end`."""
         self._slots = threading.BoundedSemaphore(max(1, workers))
         self._staging = staging
         self._env = dict(env or {})
@@ -71,6 +73,8 @@ class Pool:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._closed = False
+        self._keeps = keeps
+        self._idle: list[tuple[Program, WorkerClient]] = []
 
     def __enter__(self) -> Pool:
         return self
@@ -88,6 +92,9 @@ class Pool:
             self._closed = True
             servers = list(self._servers.values())
             self._servers.clear()
+            idle, self._idle = self._idle, []
+        for _, client in idle:
+            client.close()
         for server in servers:
             server.close()
 
@@ -172,12 +179,17 @@ class Pool:
         sightings: Sightings,
         *,
         calls_only: bool = False,
+        trusted: bool = False,
     ) -> Supervisor:
         program = _equipped(program)
         if program.gpu_folder:
             sightings.leave_out(str(Path(program.gpu_folder).parents[1]))
 
         def open_shared() -> WorkerClient:
+            kept = self._take_idle(program) if trusted else None
+            if kept is not None:
+                kept.begin_anew(sightings, cancel)
+                return kept
             return talk(self._open(program, load_request(program), calls_only=calls_only))
 
         def talk(worker: WorkerProcess) -> WorkerClient:
@@ -202,9 +214,11 @@ class Pool:
 
     @contextlib.contextmanager
     def session(
-        self, program: Program, *, cancel: threading.Event | None = None
+        self, program: Program, *, cancel: threading.Event | None = None, trusted: bool = False
     ) -> Iterator[ProgramSession]:
         """Yield a session to call a program repeatedly, with tensors in shared memory.
+
+        The worker of a `trusted` program may have served it before, and may do so again.
 
         Raises RunnerError: ``worker-not-started``, raised by the session's methods, since the
         worker is started by the first call. Raises CancelledRunError: `cancel` was set.
@@ -213,11 +227,35 @@ class Pool:
 
         with self._slot(cancel):
             sightings = Sightings()
-            supervisor = self._supervisor(program, cancel, sightings)
+            supervisor = self._supervisor(program, cancel, sightings, trusted=trusted)
             try:
                 yield ProgramSession(supervisor, sightings)
+                self._end(supervisor, trusted=trusted)
             finally:
                 supervisor.close()
+
+    def _end(self, supervisor: Supervisor, *, trusted: bool) -> None:
+        """Keep the worker of a trusted program for the next session of the same program.
+
+        Ops are no such programs: what one dtype leaves in the process must not reach another one.
+        """
+        client = supervisor.release() if trusted and self._keeps else None
+        if client is None:
+            return
+        if client.worker.closed or not client.program.can_stay:
+            client.close()
+            return
+        client.worker.leave_sightings()
+        with self._lock:
+            self._idle.append((client.program, client))
+            oldest = self._idle.pop(0)[1] if len(self._idle) > self._keeps else None
+        if oldest is not None:
+            oldest.close()
+
+    def _take_idle(self, program: Program) -> WorkerClient | None:
+        with self._lock:
+            place = next((n for n, (one, _) in enumerate(self._idle) if one == program), None)
+            return None if place is None else self._idle.pop(place)[1]
 
     @contextlib.contextmanager
     def _slot(self, cancel: threading.Event | None) -> Iterator[None]:
@@ -235,10 +273,16 @@ class Pool:
         requests: Sequence[Request],
         checks: Checks,
         size: BatchSize,
+        hung: dict[int, Outcome],
     ) -> list[tuple[Outcome, Mapping[str, np.ndarray]]]:
-        """Run the first of the cases: several in one exchange, or one alone."""
+        """Run the first of the cases: several in one exchange, or one alone.
+
+        In `hung` are those that took too long in an exchange with others, by their indices.
+        """
+        if requests[0].case.index in hung:
+            return [(hung.pop(requests[0].case.index), {})]
         client = supervisor.next_worker()  # starts a worker, and meanwhile imports what cases need
-        from gpuemu_flow.workers.checked import CheckedCases  # noqa: PLC0415
+        from gpuemu_flow.workers.checked import CheckedCases, inputs_of  # noqa: PLC0415
         from gpuemu_flow.workers.work import CallInMemory  # noqa: PLC0415
 
         begin = time.perf_counter()
@@ -247,7 +291,7 @@ class Pool:
             copies = _COPIES if checks.repeat else 2
             count = size.take([request.case for request in requests], copies)
         if count > 1:
-            together = CheckedCases(requests[:count], checks)
+            together = CheckedCases([*map(inputs_of, requests[:count])], checks)
             supervisor.run(together)
             if len(together.done) == count:
                 size.took(count, time.perf_counter() - begin)
@@ -255,6 +299,11 @@ class Pool:
                 size.restart()
             if together.done:
                 return together.done
+            if together.hung is not None:
+                place, outcome = together.hung
+                if place == 0:
+                    return [(outcome, {})]
+                hung[outcome.index] = outcome
         work = CallInMemory(requests[0].case, checks, input_dtype=requests[0].input_dtype)
         outcome = supervisor.run(work).outcome_of(requests[0])
         if outcome.ok:
@@ -292,14 +341,16 @@ class Pool:
         publish: Publish,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
+        trusted: bool = False,
     ) -> list[Outcome]:
-        """Run a program on cases.
+        """Run a program on cases; see `session` for those that are trusted.
 
         Raises RunnerError: ``worker-not-started`` or ``staging-failed``, which are not the
         program's fault.
         """
         outcomes: list[Outcome] = []
-        size = BatchSize()
+        size, hung = BatchSize(), dict[int, Outcome]()
+        found: list[tuple[Outcome, Mapping[str, np.ndarray]]]
         sightings = Sightings()
         told: Observation | None = None
 
@@ -312,8 +363,9 @@ class Pool:
 
         try:
             with self._slot(cancel):
-                supervisor = self._supervisor(program, cancel, sightings, calls_only=True)
-                found: list[tuple[Outcome, Mapping[str, np.ndarray]]]
+                supervisor = self._supervisor(
+                    program, cancel, sightings, calls_only=not trusted, trusted=trusted
+                )
                 try:
                     while len(outcomes) < len(requests):
                         rest = requests[len(outcomes) :]
@@ -321,12 +373,14 @@ class Pool:
                             index = rest[0].case.index
                             found = [(not_run(index, program.timeout), {})]
                         else:
-                            found = self._some(supervisor, rest, checks, size)
+                            found = self._some(supervisor, rest, checks, size, hung)
                         tell_observed()
                         for outcome, outputs in found:
                             outcomes.append(self._kept(outcome, outputs, publish))
                             if on_outcome is not None:
                                 on_outcome(outcomes[-1])
+                    tell_observed()
+                    self._end(supervisor, trusted=trusted)
                 finally:
                     supervisor.close()
         except CancelledRunError:

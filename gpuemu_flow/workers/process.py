@@ -122,6 +122,12 @@ class WorkerProcess:
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 
+    def leave_sightings(self) -> None:
+        """Collect the remaining records; the next `follow_with` begins with the first one again."""
+        if self.sightings is not None:
+            self.sightings.leave(self.report)
+            self.sightings = None
+
     def wait_started(self, seconds: float) -> None:
         """Wait until the fork server has reported the worker's process id.
 
@@ -251,9 +257,7 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
         for end in (self.sock, self._lifeline, self._child_end, self._server_end):
             end.close()
-        if self.sightings is not None:
-            self.sightings.leave(self.report)
-            self.sightings = None
+        self.leave_sightings()
         for fd in (self.status, self.stderr, self.report):
             os.close(fd)
 

@@ -137,6 +137,11 @@ class Supervisor:
             self._current.close()
             self._current = None
 
+    def release(self) -> WorkerClient | None:
+        """Give away the idle worker, if there is one."""
+        client, self._current = self._current, None
+        return client
+
     def next_worker(self) -> WorkerClient | None:
         """Return the worker for the next case, and start one if none is idle."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:

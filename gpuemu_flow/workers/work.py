@@ -19,7 +19,7 @@ from gpuemu_flow.workers.arena import Arena
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, read_slots
 from gpuemu_flow.workers.checked import (
     CallResult,
-    CheckedCase,
+    CheckedCases,
     CheckedInputs,
     infos_of,
     read_calls,
@@ -81,7 +81,7 @@ class CallInMemory:
         self._decoy = decoy
         self._seed = inputs.seed if isinstance(inputs, Case) else seed
         self._dtype = dtype
-        self._checked: CheckedCase | None = None
+        self._checked: CheckedCases | None = None
         self._arrays: Arrays = {}
         self._shared: SharedInputs | None = None
         self._message: dict[str, Json] = {
@@ -125,7 +125,7 @@ class CallInMemory:
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome; see `Work.finish`."""
         if watches(self._checks):
-            return self._finish_checked()
+            return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
         if attempt.outcome.ok and worker_client.arena is not None:
             try:
@@ -148,16 +148,15 @@ class CallInMemory:
             self._message["input_dtype"],
             self._decoy,
         )
-        self._checked = CheckedCase(worker_client, inputs, self._checks)
-        return self._checked.begin()
+        self._checked = CheckedCases([inputs], self._checks)
+        return self._checked.begin(worker_client)
 
-    def _finish_checked(self) -> Attempt:
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
         if self._checked is None:
             raise RuntimeError("no case was begun")
-        attempt, self.outputs = self._checked.finish()
-        if not attempt.outcome.ok:
-            return attempt
-        return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
+        attempt = self._checked.finish(worker_client)
+        self.outputs = dict(self._checked.done[0][1]) if attempt.outcome.ok else {}
+        return attempt
 
 
 class CallMany:
@@ -203,7 +202,7 @@ class CallMany:
         attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:
             try:
-                self.done = read_calls(answer)
+                self.done = [call for call in read_calls(answer) if call is not None]
             except MALFORMED:
                 return worker_client.broken(index)
         return attempt

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -246,14 +245,14 @@ class Worker:
                 self._peer = arena
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Pass a request to the service that it names, and make the service if it is new."""
+        """Pass a request to its service, which the first request of a session makes."""
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])
         self._take_arenas(message)
         try:
             if self._service_context is None or self._service_context.peer is not self._peer:
                 self._service_context = self._make_service_context(self._program, self._shared)
-            if self._service is None:
+            if "setup" in message or self._service is None:
                 self._service = jobs.make_service(message["target"], message["setup"])
             result = self._service.answer(message["method"], message, self._service_context)
         except BaseException as error:  # programs may raise anything
@@ -303,26 +302,42 @@ class Worker:
         return {n: a.copy() for n, a in self._shared.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Make several calls, but stop at the first that fails; return the results before it."""
+        """Make several calls, but stop at the first that fails; return the results before it.
+
+        A call that may fail has no result then.
+        """
         serial = self._begin(message)
         self._take_arenas(message)
-        done: list[_CallRecord] = []
+        done: list[dict[str, Json] | None] = []
         position = int(message["reserved"])
         like = {"dtype": "", "input_dtype": None, "float": message["float"]}
-        with suppress(BaseException):  # programs may raise anything
+        error = None
+        try:
             self._expect(message)
-            for item in message["items"]:
+        except BaseException as raised:  # programs may raise anything
+            error = self._failed(raised)
+        for number, item in enumerate(message["items"] if error is None else ()):
+            self._watch.at(number)
+            self._streams.forget()
+            try:
                 if item.get("before"):
                     self._shared.move(*item["before"])
                 if item.get("case"):
-                    done.append(self._leave(self._execute(item), position))
+                    called = self._leave(self._execute(item), position)
                 else:
-                    done.append(self._call_on(item, like, position))
+                    called = self._call_on(item, like, position)
                 if item.get("after"):
                     self._shared.move(*item["after"])
-                position = max(position, end_of(done[-1].slots))
-        items = [called.to_json() for called in done]
-        return {"type": "called-all", "serial": serial, "items": items}
+            except BaseException as raised:  # programs may raise anything
+                if item.get("may_fail"):
+                    done.append(None)
+                    continue
+                error = self._failed(raised)
+                break
+            done.append(called.to_json())
+            position = max(position, end_of(called.slots))
+        failed = msgspec.to_builtins(error)
+        return {"type": "called-all", "serial": serial, "items": done, "error": failed}
 
     def _expect(self, message: Mapping[str, Json]) -> None:
         """Announce the next inputs to a runner that can run cases together."""

@@ -44,11 +44,8 @@ def test_after_a_crash_each_case_has_its_own_process(ws: Workspace) -> None:
     for isolation in ("fork", "warm"):
         outcomes = ws.run(ws.program("callable", source, isolation=isolation), cases)
         pids[isolation] = [int(ws.outputs(o)["result"]) for o in outcomes if o.ok]
-    first, second, third, fourth = pids["fork"]
-    assert first == second
-    assert len({first, third, fourth}) == 3
-    first, second, third, fourth = pids["warm"]
-    assert first == second
+    assert len(set(pids["fork"])) == 4  # the second is run again: its first answer was lost
+    first, _, third, fourth = pids["warm"]
     assert third == fourth != first
 
 

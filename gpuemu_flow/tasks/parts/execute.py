@@ -14,6 +14,7 @@ from gpuemu_flow.judge.verdicts import input_error
 from gpuemu_flow.model.types import Json, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
 from gpuemu_flow.workers.api import Checks, Outcome, Program, Request
 
@@ -146,6 +147,7 @@ def _run(
         on_observed=lambda seen: known.learn(seen, program.given),
         publish=context.cache.blobs.publish,
         cancel=context.cancel,
+        trusted=spec.stage == stages.REFERENCE,
     )
     found.update(zip(missing, outcomes, strict=False))  # fewer after a cancellation
     if any(n not in found for n in missing):
