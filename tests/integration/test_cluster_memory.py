@@ -14,13 +14,12 @@ from mini_workspace import make_mini
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
-from gpuemu_flow.services.cluster import worker
-from gpuemu_flow.services.cluster.dask_cluster import ClusterTasks
 
 pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 from distributed import Client
 
-from gpuemu_flow.services.cluster.dask_cluster import open_cluster
+from gpuemu_flow.services.cluster import worker
+from gpuemu_flow.services.cluster.dask_cluster import ClusterTasks, open_cluster
 
 pytestmark = pytest.mark.ci
 

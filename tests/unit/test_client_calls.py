@@ -6,7 +6,7 @@ import pytest
 
 from gpuemu_flow.client import Client
 from gpuemu_flow.client.calls import named_by_position
-from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.results import ClientError
 
 LARGE = 2**40
 
