@@ -248,7 +248,6 @@ class Compiler:
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
-        """Return the graph of all tasks, with the groups and the skipped ops and kernels."""
         self._rules = self._add_rules()
         kernels = self._kernels()
         for op in self._config.ops:
@@ -303,7 +302,6 @@ class Compiler:
         return self._rules.needed(op, stage, files)
 
     def _kernels(self) -> KernelTasks | None:
-        """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
         from gpuemu_flow.build.compile_kernels import KernelCompiler  # noqa: PLC0415 - brings lint
@@ -445,7 +443,6 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and the tasks whose results it reads, in topological order."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 

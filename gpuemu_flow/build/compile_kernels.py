@@ -72,7 +72,6 @@ class RuleTasks(Struct):
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
     def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
-        """Return the rules that make these files, as inputs of a task."""
         used = set(files)
         return tuple(
             self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))
@@ -108,7 +107,6 @@ def outputs_apart(config: Config) -> tuple[str, ...]:
 def rule_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
 ) -> RuleTasks:
-    """Make the tasks of all rules of a configuration."""
     found = RuleTasks()
     declared = sorted(output for rule in config.rules for output in rule.outputs)
     programs = _programs(config)
@@ -534,7 +532,6 @@ class KernelCompiler:
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
-        """Make the tasks of all kernels, in the order of the configuration."""
         if not self._config.kernels:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
@@ -806,6 +803,5 @@ class KernelCompiler:
 
 
 def _own(kernel: KernelConfig) -> list[Path]:
-    """Return the sources of a kernel."""
     places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
     return [path for path in places if path is not None]

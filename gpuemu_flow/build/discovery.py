@@ -144,7 +144,6 @@ class InputNames:
         return frozenset(map(self._encode, kept))
 
     def path(self, member: str) -> str:
-        """Convert a file's name in a `Discovered` to the file's absolute path."""
         key = self.key(member)
         return key if key.startswith("/") else self._inside + key
 
@@ -155,7 +154,6 @@ class InputNames:
         return "." if path == self._root else path
 
     def key(self, member: str) -> str:
-        """Convert a file's name in a `Discovered` to the file's path in the file table."""
         if member.startswith("<"):
             for prefix, token in self._prefixes[1:]:
                 if member.startswith(token):
@@ -350,7 +348,6 @@ class Discovery(InputNames):
         self._memo: dict[str, str] | None = None
 
     def parts(self, names: Discovered) -> dict[str, str]:
-        """Map the name of each input to its present state."""
         return {
             f"{kind} {shown}": self.state(kind, members) for kind, shown, members in grouped(names)
         }
@@ -422,12 +419,10 @@ class Discovery(InputNames):
         return known[name]
 
     def records(self, member: str) -> list[str]:
-        """Return the RECORD files of a member of `Discovered.packages`."""
         site, _, name = member.rpartition("|")
         return self._distributions.records(self.path(site), name)
 
     def interpreters(self, member: str) -> list[str]:
-        """Return the executable and library of a member of `Discovered.pythons`."""
         above, _, version = self.path(member).rpartition("/")
         libraries: list[str] = []
         with contextlib.suppress(OSError):
@@ -462,7 +457,6 @@ class Discovery(InputNames):
         return sorted(found)
 
     def now(self) -> int:
-        """Return the file system's time in ns."""
         return 0 if self._clock is None else self._clock.now()
 
 
@@ -598,7 +592,6 @@ class ObservedSets:
         return found
 
     def names(self, tasks: Iterable[str]) -> Discovered:
-        """Return all inputs that these tasks were seen to use."""
         return self._names({self.task_sets[task] for task in tasks if task in self.task_sets})
 
     def untracked(self, task: str) -> frozenset[str]:
@@ -653,7 +646,6 @@ class ObservedSets:
             }
 
     def _used(self, keys: Iterable[str]) -> set[int]:
-        """Return the indices of all facts that are in at least one of the sets with these keys."""
         return set().union(*map(self._members.__getitem__, keys))
 
     def needed(self, lookup: Discovery) -> Needed:

@@ -34,7 +34,6 @@ class Unit(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """Return the name of the op's ``compare`` task."""
         return f"{stages.COMPARE}:{self.op}:{self.dtype}"
 
     def halves(self) -> None:

@@ -36,7 +36,6 @@ and fifty megabytes, is read once, however many workspaces are opened."""
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
-    """Return the stamp of a regular file, or None when there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for every file of a workspace
     except (OSError, ValueError):
@@ -75,7 +74,6 @@ class FileTable:
         return self._entries
 
     def copy(self) -> FileTable:
-        """Return another table with the same entries."""
         return FileTable(self.root, self._entries)
 
     def stamp(self, path: str) -> Stamp | None:
@@ -84,7 +82,6 @@ class FileTable:
         return None if known is None else known[0]
 
     def known_digest(self, path: str) -> str:
-        """Return the table's digest for a path, even if the file changed; `ABSENT` if unlisted."""
         known = self._entries.get(path)
         return ABSENT if known is None else known[1]
 
@@ -143,7 +140,6 @@ class FileTable:
 
 
 def _digest_file(path: str) -> str | None:
-    """Return the sha256 of a regular file; else None."""
     found = hashlib.sha256()
     try:
         # Opening a pipe must not block.
@@ -335,7 +331,6 @@ _MOST_LINKS = 40
 
 
 def has_link(path: str, known: dict[str, bool]) -> bool:
-    """Tell whether a path passes through a symbolic link or ``..``; cache answers in `known`."""
     above = known.get(path.rpartition("/")[0])
     if above is not None and path not in known:
         known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
@@ -357,7 +352,6 @@ def has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Yield the symbolic links that lead from a path to its file, in the order of following."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):

@@ -82,7 +82,6 @@ class Graph(Struct, frozen=True):
         ]
 
     def readers(self, task: str) -> list[str]:
-        """Return the names of the tasks that read `task`'s result."""
         if not self._readers:
             for name, spec in self.tasks.items():
                 for source in spec.reads:

@@ -138,7 +138,6 @@ class _WakingQueue(queue.Queue[Any]):
     """A queue whose `get` wakes up periodically, so that signal handlers can run."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Get an item, as `queue.Queue.get` does."""
         while block and timeout is None:
             with contextlib.suppress(queue.Empty):
                 return super().get(timeout=WAKE_SECONDS)
@@ -151,11 +150,9 @@ class _Runner(MThreadRunner):  # type: ignore[misc]  # doit has no types
     Queue = _WakingQueue
 
     def stop(self) -> None:
-        """Start no more tasks."""
         self._stop_running = True
 
     def finish(self) -> int:
-        """Skip doit's teardown: states are saved per task."""
         return int(self.final_result)
 
 
@@ -202,7 +199,6 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self.save(self._specs[task.name], self.made.pop(task.name))
 
     def save(self, spec: TaskSpec, result: StageResult) -> None:
-        """Store the success of one task under the key that `get_status` kept."""
         before = self._states.record(spec.name)
         values = with_real_duration(
             result.values, {} if before is None else before.values, executed=result.executed
@@ -426,7 +422,6 @@ class Executor:
         return same and not self._context.inputs.moved(names, begun)
 
     def interrupt(self) -> None:
-        """Stop running tasks and start no more; may be called from any thread."""
         self._context.cancel.set()
         if self._runner is not None:
             self._runner.stop()
@@ -436,7 +431,6 @@ class Executor:
 
 
 def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, float]:
-    """Return the tasks' last durations in seconds; tasks without a known duration are left out."""
     found = {name: states.duration(name) for name in names}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 

@@ -63,12 +63,10 @@ def _unknown(word: str) -> Problem:
 
 
 def _changed(workspace: Workspace) -> set[str]:
-    """Return the tasks that changed or never finished, and all tasks that depend on them."""
     return workspace.stale(set(workspace.graph.tasks))
 
 
 def _new(workspace: Workspace) -> set[str]:
-    """Return the tasks that were never tried."""
     states = workspace.states()
     return {
         name
@@ -476,7 +474,6 @@ class Unknown(Struct):
 
 
 def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
-    """Build a `Change` from outputs of ``git diff --raw -z`` and ``git ls-files --others -z``."""
     written, moved = set[str](), set[str]()
     words = raw.split("\0")
     for about, name in zip(words[::2], words[1::2], strict=False):
@@ -489,7 +486,6 @@ def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str
 
 
 def _folders(path: str, top: str) -> Iterator[str]:
-    """Yield the folders that contain a file, from the innermost one up to the repository's root."""
     while len(path) > len(top):
         path = path.rpartition("/")[0]
         yield path

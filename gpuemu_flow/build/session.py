@@ -148,7 +148,6 @@ def trusted_file(environ: Mapping[str, str]) -> Path:
 
 
 def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
-    """Return the workspaces that the user trusted; none if the list belongs to another user."""
     path = trusted_file(environ)
     try:
         status = path.lstat()
@@ -218,7 +217,6 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def given(self) -> frozenset[str]:
-        """Return the names of the options set here, which targets therefore cannot set."""
         own = {
             "dtypes": bool(self.dtypes),
             "jobs": self.jobs is not None,
@@ -254,11 +252,9 @@ class RunOutcome(Struct):
 
     @property
     def executed(self) -> list[str]:
-        """Return the tasks with status ``ran``, in graph order."""
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
-        """Return `status` in graph order."""
         return {name: self.status[name] for name in self.graph.tasks if name in self.status}
 
     @property
@@ -521,7 +517,6 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions, with new workers if `workers` is None."""
     from gpuemu_flow.workers.pool import Pool  # noqa: PLC0415 - only when tasks may run
 
     own = Pool(jobs, staging=workspace.cache.staging) if workers is None else nullcontext(workers)
@@ -614,12 +609,6 @@ class StartDigests(Struct, frozen=True):
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Find the comparisons whose op may have changed a file that the reference read.
-
-        The result maps the name of each such comparison task to a problem that names the file. An
-        op may have changed a file if it could write to the file, and the file changed during the
-        run. The file's change time decides, since the op could restore the content.
-        """
         found = {}
         for task in self.references:
             wall = graph.tasks[task].settings["op"].get("sandbox") or {}

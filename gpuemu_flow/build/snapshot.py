@@ -129,7 +129,6 @@ class Snapshot(Struct):
 
 
 def save(store: JsonStore, snapshot: Snapshot) -> None:
-    """Write a snapshot in one transaction; the last run is then no clean one, see `save_clean`."""
     graph, content = snapshot.graph, b""
     if not snapshot.graph_mark or store.sql(_graph_mark) != snapshot.graph_mark:
         compiled = _Compiled(list(graph.tasks.values()), graph.groups, graph.skips)
@@ -276,7 +275,6 @@ def _file_rows(files: FileTable) -> list[Row]:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Inside the context, write all or nothing; the tables exist."""
     connection.executescript(stamps.SCHEMA)
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -101,7 +101,6 @@ class SourceIndex(Struct):
         return digest_json([sorted(self._imports(path)), self._constants.get(path, [])])
 
     def content_digest(self, path: Path) -> str:
-        """Return the sha256 of the content whose imports were read; empty if reading failed."""
         self._imports(path)
         return self._contents[path]
 
@@ -114,7 +113,6 @@ class SourceIndex(Struct):
         return sorted(self.relative(path) for path in self._absent)
 
     def module_file(self, name: str) -> Path | None:
-        """Return the workspace file that ``import name`` would run; None for other modules."""
         found = self._module_files(self.root, name)
         return found[-1] if found else None
 
@@ -305,13 +303,6 @@ class ForbiddenFiles:
         return self._sources.relative(Path(path))
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files of which it is known before a run whether the op may use them.
-
-        These are the files of the op, the reference and the compare functions, the files that these
-        import, the files that ``depends`` and ``shared`` name, and the files of the configuration.
-        All paths are relative to the workspace, and sorted. The op's permission to use any other
-        file depends on the files that the reference is seen to read when it runs.
-        """
         _, found = self._judges(op)
         own = self._starts(program)
         starts = [*own, *op.reference.files, *(f for r in op.compares for f in r.files)]

@@ -105,7 +105,6 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
 
 
 def digest_of(data: bytes) -> str:
-    """Return a digest of some bytes."""
     try:
         from _blake2 import blake2b  # noqa: PLC0415 - hashlib costs the front a millisecond
     except ImportError:
@@ -187,12 +186,10 @@ Row = tuple[str, bytes, int, int, int, int, bytes]
 
 
 def row_of(kind: str, path: str, stamp: Stamp = (0, 0, 0, 0), state: str = "") -> Row:
-    """Return the row of one thing."""
     return (kind, os.fsencode(path), *stamp, os.fsencode(state))
 
 
 def checksum_of(rows: Iterable[Row], *texts: str) -> str:
-    """Return a digest of rows in the table's order, and of texts."""
     return digest_of(repr((list(rows), texts)).encode("utf-8", "surrogateescape"))
 
 

@@ -168,7 +168,6 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(made.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """Return the parts of a task's key that need no observed inputs of the task's program."""
         runs_program = bool(spec.sources or spec.packages)
         judge = self.made_from(spec.judge) if spec.judge else None
         hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
@@ -186,11 +185,9 @@ class TaskStates:
         )
 
     def code(self, spec: TaskSpec) -> dict[str, str]:
-        """Return the present digest of each of a task's sources."""
         return {path: self._files.digest(path) for path in spec.sources}
 
     def packages(self, spec: TaskSpec) -> dict[str, str]:
-        """Return the present versions of the packages that a task's sources import."""
         versions = ((name, self._version(name)) for name in spec.packages)
         return {name: version for name, version in versions if version}
 
@@ -204,7 +201,6 @@ class TaskStates:
         return self._row(RECORD + name, TaskRecord)
 
     def made_from(self, name: str) -> MadeFrom | None:
-        """Return what the last success of a task was made from."""
         return self._row(MADE_FROM + name, MadeFrom)
 
     def _row(self, key: str, kind: type[R]) -> R | None:
@@ -246,7 +242,6 @@ class TaskStates:
                 self._cached.pop(MADE_FROM + name, None)
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
-        """Return the reasons why `spec` must run; empty if it is current."""
         record, made = self.record(spec.name), self.made_from(spec.name)
         if record is None or made is None:
             return [BuildReason("state", old="never finished")]

@@ -201,7 +201,6 @@ def _rules_before(graph: Graph, tasks: Iterable[str]) -> set[str]:
 
 
 def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:
-    """Return the rules that tasks wait for directly."""
     found: dict[str, None] = {}
     for source in (source for spec in specs for source in spec.inputs):
         for beginning in (stages.BUILT, stages.AFTER):

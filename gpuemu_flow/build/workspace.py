@@ -120,17 +120,14 @@ class Workspace:
 
     @property
     def graph(self) -> Graph:
-        """Return the task graph."""
         return self.snapshot.graph
 
     @property
     def settings(self) -> Settings:
-        """Return the part of the configuration that a run needs."""
         return self.snapshot.settings
 
     @property
     def config(self) -> Config:
-        """Return the configuration, parsed on first use."""
         if self._config is None:
             from gpuemu_flow.config.load import load_config  # noqa: PLC0415
             from gpuemu_flow.config.read import ConfigChanges  # noqa: PLC0415
@@ -148,7 +145,6 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return the object that looks up the present states of observed inputs."""
         return self._discovery(self.snapshot.files)
 
     def keep_out_of_inputs(self, folder: Path) -> None:
@@ -202,7 +198,6 @@ class Workspace:
             snapshot.forget_clean(self._home.state)
 
     def close(self) -> None:
-        """Close the databases that were opened."""
         self.cache.close()
         self._home.close()
 
@@ -403,7 +398,6 @@ def _same_imports(root: Path, known: Snapshot) -> bool:
 
 
 def _link_target(path: str) -> str:
-    """Return the target of a symbolic link; empty if `path` is not a link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:
@@ -411,7 +405,6 @@ def _link_target(path: str) -> str:
 
 
 def _content_digest(path: Path) -> str:
-    """Return the digest of a file's content; empty if it cannot be read."""
     try:
         return digest_bytes(path.read_bytes())
     except OSError:

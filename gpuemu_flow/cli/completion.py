@@ -73,7 +73,6 @@ class _Named(click.types.StringParamType):
 
 
 def _cut_off(words: object) -> str:
-    """Return the part of the last word up to its last colon, which bash has split off."""
     split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
     found = ""
     while len(split) > 1 and split[-1] == ":":

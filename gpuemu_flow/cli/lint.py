@@ -52,7 +52,6 @@ def lint(
 
 
 def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
-    """Split the words of a command line into files, recognised by suffix, and names of kernels."""
     files, names = [], []
     for word in words:
         if Path(word).suffix in _FILE_SUFFIXES:
@@ -78,7 +77,6 @@ def lint_report(
 
 
 def print_json(report: RunReport) -> None:
-    """Print the JSON object of ``lint`` and ``artifacts``."""
     whole = json_writer.run_report(report)
     common = ("schema_version", "kernels", "problems")
     say(json_writer.dumps({name: whole[name] for name in common}))

@@ -34,7 +34,6 @@ class AliasedChoice(click.Choice[str]):
         self._aliases = aliases
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Convert a name or an alias to the name."""
         return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 
@@ -292,7 +291,6 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 
 
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Split the values of a repeatable option at commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())
 
 

@@ -83,7 +83,6 @@ def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Raise an error for files that cannot be written, before the reports in them are made."""
     problems = []
     for path in outputs:
         folder = path.resolve().parent
@@ -265,7 +264,6 @@ def report(
 
 
 def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: str) -> int:
-    """Report on all shards together, and return the exit code of the whole run."""
     whole = merged_report(shards)
     publish(whole, outputs, output_format, warn_threshold=1.0)
     return whole.exit_code

@@ -92,7 +92,6 @@ class WatchState(Struct):
     _pool_of: tuple[int, Path] | None = None
 
     def close(self) -> None:
-        """End the workers."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None

@@ -215,12 +215,10 @@ def seed_or_new(seed: int | None) -> int:
 
 
 def the_result(reply: Reply) -> ValidationResult:
-    """Read a reply with one result."""
     return ValidationResult.from_dict(reply.fields["result"])
 
 
 def the_results(reply: Reply) -> list[ValidationResult]:
-    """Read a reply with a list of results."""
     return [ValidationResult.from_dict(item) for item in reply.fields["results"]]
 
 
@@ -339,7 +337,6 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Return the part of a request that determines a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {

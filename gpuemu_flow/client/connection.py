@@ -109,7 +109,6 @@ class Connection:
         _connections.add(self)
 
     def _start_anew(self) -> None:
-        """Make locks, and close the copies of a parent's connections, in a forked process."""
         self._start_lock = threading.Lock()
         self._process = os.getpid()
         busy, self._busy = self._busy, set()
@@ -478,7 +477,6 @@ class Wire(socket.socket):
         self._number = secrets.randbits(31)
 
     def open(self, path: Path, deadline: float) -> None:
-        """Connect to the socket at a path, or raise a TransportError."""
         self._limit(deadline)
         try:
             self.connect(str(path))

@@ -139,7 +139,6 @@ def check(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> Any:
 
 
 def _check_form(kind: ms.Type, value: Any, path: KeyPath, out: Reporter) -> Any:
-    """Check a value that has the right TOML type."""
     node, extra = parts(kind)
     checked = value
     if "choice" in extra:
@@ -168,7 +167,6 @@ def _wrong_type(what: str, value: Json, path: KeyPath, out: Reporter, hint: str 
 
 
 def _toml_type(value: object) -> str:
-    """Return words for the TOML type of a parsed value, such as ``a string``."""
     names: dict[type, str] = {
         bool: "a boolean", int: "an integer", float: "a float", str: "a string",
         list: "an array", dict: "a table",
@@ -189,7 +187,6 @@ def _check_number(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> A
 
 
 def _number(node: Any, extra: Mapping[str, Any], value: Json) -> float | int | None:
-    """Return a number that is within its limits; None for any other value."""
     most: float = extra.get("most", I63_MAX if isinstance(node, ms.IntType) else math.inf)
     most = most if node.le is None else node.le
     number = parse_size(value) if isinstance(value, str) else value
@@ -306,7 +303,6 @@ def parse_size(text: str) -> int | None:
 
 
 def _free_fault(value: Json) -> str:
-    """Return the reason why a free value is invalid; empty if it is valid."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""
@@ -493,7 +489,6 @@ def _holds_keys_of(kind: ms.Type, value: Json) -> bool:
 
 
 def _types_of(kind: ms.Type, name: str) -> Iterator[ms.Type]:
-    """Yield the types that the key `name` has in the tables that `kind` allows."""
     for form in forms(kind):
         table = table_of(form)
         if table is not None and name in names_of(table):
@@ -521,7 +516,6 @@ def _is_possible(kind: ms.Type, value: Json) -> bool:
 
 
 def _takes_word(kind: ms.Type, value: Json) -> bool:
-    """Tell whether `kind` is a fixed list of words that contains `value`."""
     words = choice_of(kind)
     return words is not None and not words.soft and is_meant(kind, value, ())
 

@@ -213,7 +213,6 @@ def forms(kind: ms.Type) -> list[ms.Type]:
 
 
 def table_of(kind: ms.Type) -> type[Table] | None:
-    """Return the table that a value of this type is; None for any other type."""
     node, _ = parts(kind)
     if not isinstance(node, ms.StructType):
         return None
@@ -222,7 +221,6 @@ def table_of(kind: ms.Type) -> type[Table] | None:
 
 
 def rows_of(kind: ms.Type) -> type[Table] | None:
-    """Return the table that each element of an array of tables is; None for any other type."""
     node, extra = parts(kind)
     if isinstance(node, ms.VarTupleType) and "heading" in extra:
         return table_of(node.item_type)
@@ -299,7 +297,6 @@ def plain(markdown: str) -> str:
 
 
 def json_schema(kind: ms.Type) -> dict[str, Json]:
-    """Return a type as JSON Schema."""
     found = forms(kind)
     if len(found) > 1:
         return {"anyOf": [_schema(form) for form in found]}
@@ -364,7 +361,6 @@ def _either_case(char: str) -> str:
 
 
 def table_schema(table: type[Table]) -> dict[str, Json]:
-    """Return a table as JSON Schema, with all names of its keys."""
     properties: dict[str, Json] = {}
     keys = list(keys_of(table).values())
     for each in keys:
@@ -418,7 +414,6 @@ def _inner_table(kind: ms.Type) -> type[Table] | None:
 
 
 def _values(kind: ms.Type) -> ms.Type | None:
-    """Return the type of a table's values if users choose its keys; None for any other type."""
     node, extra = parts(kind)
     return node.value_type if isinstance(node, ms.DictType) and "free" not in extra else None
 

@@ -362,7 +362,6 @@ class _Assembly:
             self.out_of(where).add("config-value", where, f"cache.dir = {text}", hint)
 
     def refuse_unknown_profiles(self) -> None:
-        """Report targets whose profile does not exist."""
         known = self.section("profiles")
         for name, target in self.targets.items():
             option = target.options.get("profile")
@@ -373,7 +372,6 @@ class _Assembly:
                 out.add("unknown-profile", where, text, out.nearest(option.value, known))
 
     def parts(self, key: str) -> list[_Part]:
-        """Return the arrays of tables named `key`, one for each file."""
         where = (key,)
         found = [_Part(self.tables(key), self.workspace(where), self.out_of(where))]
         for source in self.included:
@@ -405,7 +403,6 @@ class _Assembly:
         return parser
 
     def reporters(self) -> dict[str, Reporter]:
-        """Map each file's name, as it is shown to the user, to the file's reporter."""
         return {source.out.file: source.out for source in (*self.sources, *self.included)}
 
     def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:
@@ -447,7 +444,6 @@ class _Names(NamedTuple):
 
 
 def missing_functions(config: Config) -> Iterator[Problem]:
-    """Yield an error for each function that its file cannot define. Nothing is imported or run."""
     known: dict[Path, _Names | None] = {}
     told: set[tuple[int, str]] = set()
     for op in config.ops:

@@ -253,7 +253,6 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def gradients_of(op: OpConfig) -> dict[str, Json]:
-    """Return the settings of an op's gradients, in the form that its programs receive."""
     apart = [contract.name for contract in op.outputs if not contract.in_place]
     return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
 
@@ -268,7 +267,6 @@ def masks_of(op: OpConfig) -> dict[str, Json]:
 
 
 def groups_of(op: OpConfig) -> dict[str, Json]:
-    """Return the arguments that consist of several inputs."""
     return {name: to_builtins(group) for name, group in op.groups.items()}
 
 
@@ -346,13 +344,11 @@ class TargetOptions(Struct, frozen=True):
 
 
 def members_of(value: Json) -> list[str]:
-    """Return the members of a target, given as a list of them or as a table with options."""
     members: list[str] = value.get(TASKS, []) if isinstance(value, dict) else value
     return members
 
 
 def members_path(name: str, value: Json) -> KeyPath:
-    """Return the key path of the list that contains a target's members."""
     return ("targets", name, TASKS) if isinstance(value, dict) else ("targets", name)
 
 
@@ -376,7 +372,6 @@ def read_targets(
 
 
 def _settings(table: Mapping[str, Json]) -> Iterator[tuple[str, KeyPath, Json]]:
-    """Yield the name, the path and the value of each option of a target."""
     for key, value in table.items():
         if key == CONFIG:
             for section, settings in value.items():
@@ -435,7 +430,6 @@ def _contradiction(key: str, first: Option, second: Option) -> Problem:
 
 
 def as_options(found: Mapping[str, Option]) -> TargetOptions:
-    """Convert the result of `chosen_options` to `TargetOptions`."""
     plain: dict[str, Json] = {}
     config: dict[str, dict[str, Json]] = {}
     for key, option in found.items():

@@ -184,7 +184,6 @@ class OpParser(Struct, dict=True):
         )
 
     def globs(self, table: Table, key: str, where: KeyPath) -> tuple[str, ...]:
-        """Return the globs of a key; warn of globs that match nothing."""
         found = self.workspace.globs(table.get(key, ()), (*where, key), self.out)
         for pattern, place in found.items():
             self.presence.warn_of_none(pattern, place, self.out)
@@ -393,7 +392,6 @@ class OpParser(Struct, dict=True):
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Return the invariants, and `OpConfig.shape_preserved_input`."""
     if isinstance(given, dict):
         requested = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in requested else None

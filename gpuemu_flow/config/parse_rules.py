@@ -52,7 +52,6 @@ class RuleParser(Struct):
 
     @property
     def made(self) -> frozenset[Path]:
-        """Return the absolute paths of the files that rules make."""
         return frozenset(self.workspace.root / name for name in self.producers)
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
@@ -81,7 +80,6 @@ class RuleParser(Struct):
         self.rules[name] = _Parsed(rule, where, out, tuple(values["needs"]))
 
     def finish(self) -> tuple[RuleConfig, ...]:
-        """Return all rules in dependency order; report conflicts between them."""
         for name, parsed in self.rules.items():
             self._check_inputs(parsed)
             needs = self.named(parsed.wanted, (*parsed.where, "needs"), parsed.out)
@@ -152,11 +150,6 @@ class RuleParser(Struct):
         return tuple(found)
 
     def _is_free(self, name: str, path: str, written: str, here: KeyPath, out: Reporter) -> bool:
-        """Add an output to `places` and `above`; return False if it conflicts with another output.
-
-        Outputs conflict if they have the same path, or if one lies below the other. The conflict is
-        reported, unless it is the same rule that lists the same path twice.
-        """
         root = self.workspace.root
         parent, _, last = path.rpartition("/")
         real = f"{os.path.realpath(root / parent)}/{last}"  # two folders may be one, by a link
@@ -220,7 +213,6 @@ class RuleParser(Struct):
         return tuple(dict.fromkeys(found))
 
     def _check_inputs(self, parsed: _Parsed) -> None:
-        """Report an input that matches neither a file of the workspace nor an output of a rule."""
         rule, root = parsed.rule, self.workspace.root
         own = set(rule.outputs)
         for pattern in rule.inputs:
@@ -255,7 +247,6 @@ class RuleParser(Struct):
         ]
 
     def _ordered(self) -> list[str]:
-        """Return the names of all rules, each after the rules that it needs; report cycles."""
         order: dict[str, None] = {}
         for start in self.rules:
             path: dict[str, None] = {} if start in order else {start: None}
@@ -444,7 +435,6 @@ class ExpectedFiles(Struct):
         return Path("/") if pattern.startswith("/") else self.root
 
     def _matched(self, pattern: str) -> Iterator[Path]:
-        """Yield the files and folders that a glob matches."""
         if not pattern.strip("/"):
             yield self._base(pattern)
             return

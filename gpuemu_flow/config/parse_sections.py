@@ -121,7 +121,6 @@ def project(table: Table, out: Reporter) -> Project:
 
 
 def too_large(shape: Shape, where: KeyPath, out: Reporter) -> None:
-    """Report a shape that has too many elements to be run."""
     count = 1
     for size in shape:
         count *= size
@@ -201,11 +200,6 @@ def sandbox(
     presence: ExpectedFiles,
     project: Reporter,
 ) -> SandboxConfig:
-    """Make ``[sandbox]``; `outs` maps each key to the reporter of the file that sets it.
-
-    A missing path is an error only if the project's file names it. In the user's own file, which
-    applies to all workspaces, it is a warning.
-    """
     out, where = outs["writable"], ("sandbox", "writable")
     found = [workspace.resolve(path, where, out) for path in table.get("writable", ())]
     writable = tuple(path for path in found if path is not None)
@@ -247,7 +241,6 @@ def _path(
     *,
     anywhere: bool = False,
 ) -> Path | None:
-    """Return the absolute path that a key of `table` gives; None if there is none."""
     written = table.get(where[1])
     return None if written is None else workspace.resolve(written, where, out, anywhere=anywhere)
 
@@ -476,7 +469,6 @@ class KernelParser(Struct):
         return path
 
     def artifact(self, table: Table, kind: str, where: KeyPath, *, made: bool) -> Path | None:
-        """Return the path of a PTX or cubin file, which must exist unless a build makes it."""
         if kind not in table:
             return None
         find = self.workspace.resolve if made else self.workspace.existing_file

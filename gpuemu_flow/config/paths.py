@@ -28,7 +28,6 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether `path` is a regular file; return False if access is refused."""
     try:
         return path.is_file()
     except OSError:
@@ -72,7 +71,6 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Tell whether a glob's parts match a path's parts; ``**`` stands for any number of folders."""
     reachable = {0}
     for number, part in enumerate(pattern):
         if part == "**":
@@ -247,7 +245,6 @@ class WorkspacePaths(Struct):
         return base / path.relative_to(self.base) if path.is_relative_to(self.base) else path
 
     def existing_file(self, text: str, where: KeyPath, out: Reporter) -> Path | None:
-        """Resolve the path of a file that must exist, or that a rule makes; see `resolve`."""
         path = self.resolve(text, where, out)
         if path is None or path in self.made:
             return path
@@ -262,7 +259,6 @@ class WorkspacePaths(Struct):
 
     @staticmethod
     def file_fault(path: Path) -> str:
-        """Return the reason why `path` cannot be read as a file; empty if it can."""
         try:
             if path.is_dir():
                 return "is a folder"

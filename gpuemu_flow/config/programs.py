@@ -134,7 +134,6 @@ class Programs(Struct):
         return self.executable(stripped, where, text, python=stripped != text)
 
     def of_kind(self, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
-        """Parse a table with a ``kind``; report keys that this kind does not use."""
         kind = table["kind"]
         compiled = kind == "triton" and table.get("mode") == "compiled"
         read = {"kind", *KEYS[kind], *(("arch", "checks") if compiled else ())}
@@ -177,7 +176,6 @@ class Programs(Struct):
         )
 
     def portable(self, argument: str) -> str:
-        """Return an argument with paths of the workspace made relative."""
         path = Path(argument)
         return self.workspace.relative(path) if path.is_absolute() else argument
 
@@ -215,7 +213,6 @@ class Programs(Struct):
         return self.ref("callable", where, text, path, module=module, function=function)
 
     def module_file(self, module: str, where: KeyPath) -> Path | None:
-        """Return the file of a module in the workspace; None for an installed or missing module."""
         stem = Path(*module.split("."))
         for place in (stem.with_suffix(".py"), stem / "__init__.py"):
             path = self.workspace.root / place
@@ -225,7 +222,6 @@ class Programs(Struct):
         return None
 
     def is_workspace_package(self, module: str) -> bool:
-        """Tell whether the first part of a dotted path is a package or module of the workspace."""
         top = self.workspace.root / module.split(".", maxsplit=1)[0]
         return any(map(is_file, (top.with_suffix(".py"), top / "__init__.py")))
 
@@ -355,7 +351,6 @@ def _triton_kind(
 def _framework_kind(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
-    """Parse a function that takes a framework's tensors, or a module of PyTorch."""
     source = next((key for key in ("file", "path") if key in table), "module")
     name = _class_key(table, source)
     if not _needs(programs, table, where, (source, name)):
@@ -383,7 +378,6 @@ def _class_key(table: Mapping[str, Json], source: str) -> str:
 
 
 def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> str:
-    """Return the arguments and the seed that construct a module, as JSON text."""
     init = table.get("init", {})
     if not isinstance(init, (dict, list)) or not _is_plain(init):
         place = (*where, "init")
@@ -417,12 +411,10 @@ def with_shared_weights(
 
 
 def is_module(ref: ProgramRef | None) -> bool:
-    """Tell whether a program is a PyTorch module, which has weights."""
     return ref is not None and ref.kind == "torch" and bool(ref.argv)
 
 
 def _is_plain(value: Json) -> bool:
-    """Tell whether JSON can represent a value of the configuration file."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):
@@ -431,7 +423,6 @@ def _is_plain(value: Json) -> bool:
 
 
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
-    """Return the names of the checks that the emulator makes on a compiled Triton kernel."""
     given = table.get("checks", list(DEFAULT_CHECKS))
     if isinstance(given, list) and all(name in DEFAULT_CHECKS for name in given):
         return list(given)
@@ -481,7 +472,6 @@ def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) ->
 def _host_function(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
-    """Parse a C function of a ``.cu`` file, which itself allocates, copies and launches."""
     source = "path" if "path" in table else "file"
     for name in ("kernel", *LAUNCH_KEYS, "launches", "checks", "backend"):
         if name in table and name != "args":
@@ -510,8 +500,6 @@ def _host_function(
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
-    """Parse a compiled kernel and its launches from a table."""
-
     # The emulator's modules are imported only for a workspace with such an op.
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
         place = (*where, *below)
@@ -750,7 +738,6 @@ def refuse_one_program(
 
 
 def _identity(program: ProgramRef) -> tuple[str, ...]:
-    """Return what tells a program from others: its file's real path, or its module, and more."""
     path = program.loads or program.path
     place = os.path.realpath(path) if path is not None else program.module
     if program.loads is not None:
@@ -761,7 +748,6 @@ def _identity(program: ProgramRef) -> tuple[str, ...]:
 
 
 def _files(program: ProgramRef, root: Path) -> Iterator[Path]:
-    """Yield the real paths of a program's files in the workspace, its main file first."""
     inside = Path(os.path.realpath(root))
     files = program.files if program.loads is None else (program.loads, *program.files)
     for path in map(Path, map(os.path.realpath, files)):

@@ -61,7 +61,6 @@ class ConfigSource(Struct):
 
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
-    """Return the tables of a whole configuration after checking them; report their problems."""
     checked: dict[str, Json] = check_table(File, raw, (), out)
     return checked
 
@@ -95,7 +94,6 @@ def read_source(
 
 
 def _read_bytes(source: ConfigSource) -> bytes | None:
-    """Read a file; return None if it is missing, not a regular file, unreadable or too large."""
     try:
         # Opening a named pipe would wait for a writer for ever.
         descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -122,7 +120,6 @@ def _encoded(edited: str) -> bytes:
 
 
 def _sized(data: bytes, out: Reporter) -> bytes | None:
-    """Return the bytes; report and return None if there are too many."""
     if len(data) > MAX_BYTES:
         text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
         out.add("config-too-large", (), text, "is this the right file?")
@@ -178,7 +175,6 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report the line at which tomli stopped, or a bracket or quote that is never closed."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""
@@ -202,7 +198,6 @@ def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
 
 
 def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
-    """Merge `high` over `low`, in place, without changing `high`."""
     for name, value in high.items():
         below = low.get(name)
         if isinstance(value, dict):
@@ -214,7 +209,6 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
 
 
 def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
-    """Return the source that defines a merged key; `default` if no source does."""
     for source in sources:
         node: Json = source.tree
         for part in path:
@@ -330,7 +324,6 @@ def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> 
 
 
 def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
-    """Report a problem at the line of the template, not at the lines of its ops."""
     out.problem_at("config-foreach", out.positions.line(where), text, hint)
 
 
@@ -368,7 +361,6 @@ def _lists(
 
 
 def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> list[Json] | None:
-    """Return the part of each file's name that ``*`` matches; None if a problem was reported."""
     if folders.root is None:
         return []
     try:
@@ -385,7 +377,6 @@ def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> lis
 
 
 def _placeholders(value: Json) -> Iterator[str]:
-    """Yield the names in braces from all texts in a value."""
     todo = [value]
     while todo:
         each = todo.pop()
@@ -455,7 +446,6 @@ class FilesError(Exception):
 
 
 def is_pattern(value: Json) -> bool:
-    """Tell whether a value of ``foreach`` is a table with only the key ``files``."""
     return isinstance(value, dict) and set(value) == {FILES} and isinstance(value[FILES], str)
 
 
@@ -592,7 +582,6 @@ def read_included(project: ConfigSource) -> IncludedFiles:
 
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
-    """Return a glob as a normalised relative path; empty if a problem was reported."""
     path, fault = plain_glob(written)
     if fault:
         text = f"{dotted(where)} = {shown(written)} {fault}"
@@ -749,7 +738,6 @@ def _put(raw: dict[str, Json], setting: str) -> None:
 
 
 def _value(setting: str, text: str) -> Json:
-    """Read a value of TOML; a bare word is read as a string, since shells remove quotes."""
     if len(setting) > MAX_SETTING:
         raise _bad(setting, f"has more than {MAX_SETTING} characters")
     if _BARE.fullmatch(text) and text not in ("true", "false", "inf", "nan"):

@@ -128,7 +128,6 @@ class _Scanner:
         return self.text[self.pos : self.pos + 1]
 
     def header(self) -> None:
-        """Scan ``[table]`` or ``[[array of tables]]``."""
         line = self.line_at(self.pos)
         brackets = 2 if self.text.startswith("[[", self.pos) else 1
         self.pos += brackets
@@ -184,7 +183,6 @@ class _Scanner:
             self.pos += 1
 
     def assignment(self) -> None:
-        """Scan ``key = value`` outside of brackets."""
         line = self.line_at(self.pos)
         if not self.key_and_equals(self.table, recorded=True):
             self.skip(_REST_OF_LINE)
@@ -200,7 +198,6 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
-        """Scan ``a.b =`` and store the path in `key_path`; return False if there is none."""
         line = self.line_at(self.pos)
         parts = self.dotted_key()
         path = parent
@@ -216,7 +213,6 @@ class _Scanner:
         return True
 
     def value(self, path: KeyPath) -> None:
-        """Scan a value with everything nested in it, using a stack instead of recursion."""
         stack: list[_Frame] = []
         self.open_or_skip(path, stack, recorded=True)
         while stack:
@@ -300,7 +296,6 @@ def scan(text: str) -> Positions:
 
 
 def positions(text: str) -> Mapping[KeyPath, int]:
-    """Map each key path of a TOML text to its line; see `Positions.lines`."""
     return scan(text).lines
 
 
@@ -311,7 +306,6 @@ MAX_WARNINGS = 2_000  # a file with more is hardly a configuration
 
 
 def dotted(path: KeyPath) -> str:
-    """Return a key path in TOML's notation: ``ops[0].schema.dims``; empty for the whole file."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -206,12 +206,10 @@ class Limits(Table, frozen=True):
 
     @property
     def fail(self) -> int | None:
-        """Return the limit above which a metric fails."""
         return self.max
 
     @property
     def warn(self) -> int | None:
-        """Return the limit above which a metric causes a warning."""
         return self.warn_above
 
 
@@ -226,12 +224,10 @@ class ByteLimits(Table, frozen=True):
 
     @property
     def fail(self) -> int | None:
-        """Return the limit above which a metric fails."""
         return self.max_bytes
 
     @property
     def warn(self) -> int | None:
-        """Return the limit above which a metric causes a warning."""
         return self.warn_above
 
 
@@ -339,7 +335,6 @@ class Ci(Table, frozen=True):
 
     @property
     def quick_fuzz_iterations(self) -> int | None:
-        """Return the cases of a quick run; None for those of a plain run."""
         return self.quick.fuzz_iterations
 
 

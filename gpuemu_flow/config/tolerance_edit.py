@@ -117,7 +117,6 @@ class _Editor:
             self._own.append(statement)
 
     def set(self, dtype: str, tolerance: Tolerance, newline: str) -> list[str]:
-        """Set the tolerance of a dtype, and return the new lines."""
         value = _written(tolerance)
         mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
         keys = [s for s in mine if not s.header]
@@ -132,7 +131,6 @@ class _Editor:
         return self._lines
 
     def _in_inline_table(self, statement: Statement, dtype: str, value: str) -> None:
-        """Rewrite an entry of ``tolerances = { ... }``, and keep the other entries unchanged."""
         _, text, _ = self._parts(statement)
         table = tomli.loads(f"value = {text}")["value"]
         if not isinstance(table, dict):
@@ -144,7 +142,6 @@ class _Editor:
         self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
 
     def _replace(self, statements: Sequence[Statement], tolerance: Tolerance, newline: str) -> None:
-        """Replace a dtype's tolerance, be it one value or separate ``atol`` and ``rtol``."""
         whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
         if whole is not None:
             self._rewrite(whole, _written(tolerance))
@@ -204,14 +201,12 @@ class _Editor:
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 
     def _parts(self, statement: Statement) -> tuple[str, str, str]:
-        """Return the text of a key's lines before its value, the value, and the text after it."""
         text = "".join(self._lines[statement.start : statement.stop])
         start, end = statement.value or (0, 0)
         return text[:start], text[start:end], text[end:]
 
 
 def _written(tolerance: Tolerance) -> str:
-    """Write a tolerance as TOML, in the shorter form if possible."""
     if not tolerance.rtol:
         return repr(float(tolerance.atol))
     return f"{{ atol = {float(tolerance.atol)!r}, rtol = {float(tolerance.rtol)!r} }}"

@@ -77,7 +77,6 @@ class Versions:
         self._rewritten: dict[str, bool] = {PLAIN: False}
 
     def rewritten(self, name: str) -> bool:
-        """Tell whether the source for a version was found and had something to rewrite."""
         self.version(name)
         return self._rewritten[name]
 
@@ -199,7 +198,6 @@ class _World:
         return made.__dict__
 
     def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
-        """Replace the values of some names in a copy of globals by their substitutes."""
         for name in names:
             source = name if name in old else _NARROWED.get(name, name)
             if source not in old:
@@ -224,7 +222,6 @@ class _World:
         return self._modules[id(old)]
 
     def _code(self, code: CodeType) -> CodeType:
-        """Return the rewritten counterpart of `code`, or `code` itself if no counterpart fits."""
         path = code.co_filename
         if path not in self._codes:
             self._codes[path] = self._compile(path)

@@ -140,8 +140,6 @@ def _refuse() -> None:
 
 
 def plain_context(adapter: FrameworkAdapter) -> MakeContext:
-    """Return a function that opens `validating`, for frameworks without further options."""
-
     @contextmanager
     def context(
         client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]

@@ -44,7 +44,6 @@ class KernelAnalysis:
 
     @cached_property
     def by_opcode(self) -> dict[Opcode, list[int]]:
-        """Map each distinct opcode to the indices of its instructions, in file order."""
         found: dict[Opcode, list[int]] = {}
         for index, instruction in enumerate(self.body.instructions):
             opcode = instruction[0]
@@ -92,15 +91,12 @@ class KernelAnalysis:
         return sorted(index for indices in found for index in indices)
 
     def in_loop(self, index: int) -> bool:
-        """Tell whether an instruction lies in a loop."""
         return self.loop_blocks[self.graph.block_of(index)]
 
     def operands(self, index: int) -> tuple[str, ...]:
-        """Return the operands of an instruction."""
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> PtxLocation:
-        """Return the location of an instruction in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)
@@ -239,7 +235,6 @@ def _may_be_block_wide(opcode: Opcode) -> bool:
 
 
 def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
-    """Tell whether a barrier gives a number of threads to wait for, as ``bar.sync 1, 64`` does."""
     reduces = "red" in analysis.body.instructions[barrier].opcode.segments
     return len(analysis.operands(barrier)) > (3 if reduces else 1)
 
@@ -504,12 +499,10 @@ class Rule(Struct, frozen=True):
 
 
 def needs_ptx(view: KernelView, _policy: KernelPolicy) -> str:
-    """Return the reason why a rule that reads PTX cannot judge a kernel; empty if it can."""
     return "" if view.has_ptx else "needs the kernel's PTX"
 
 
 def needs_exact_figures(view: KernelView, _policy: KernelPolicy) -> str:
-    """Return the reason why the compiler's figures for a kernel are unknown; empty if known."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

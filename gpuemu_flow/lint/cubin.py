@@ -71,12 +71,10 @@ class CubinKernel(Struct):
 
     @property
     def spill_instructions(self) -> int | None:
-        """Return the number of spill stores and loads together; None when unknown."""
         return _plus(self.spill_stores, self.spill_loads)
 
     @property
     def spill_bytes(self) -> int | None:
-        """Return the number of bytes of all spill stores and loads; None when unknown."""
         return _plus(self.spill_store_bytes, self.spill_load_bytes)
 
 
@@ -93,7 +91,6 @@ class Cubin(Struct):
 
 
 def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
-    """Read a cubin's resource records."""
     if not data.startswith(_ELF_MAGIC):
         what = "the file is empty" if not data else "no ELF file"
         return Problem("cubin-not-elf", f"{what}, so not a cubin", "", file)
@@ -239,7 +236,6 @@ class _Reader:
 
 
 def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield (attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
     position = 0
     while position + 4 <= len(content):
         form, attribute = content[position], content[position + 1]

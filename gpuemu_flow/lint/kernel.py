@@ -43,12 +43,10 @@ FAMILIES = (
 
 @lru_cache(maxsize=4096)
 def family_of_text(text: str) -> str:
-    """Return the family of an opcode that is given as text, one of `FAMILIES`."""
     return family_of(Opcode(text))
 
 
 def family_of(opcode: Opcode) -> str:
-    """Return the family of one opcode, one of `FAMILIES`."""
     base = opcode.base
     member = opcode.segments[1] if len(opcode.segments) > 1 else ""
     if base in _TENSOR or (base in ("wmma", "tcgen05") and member == "mma"):
@@ -156,7 +154,6 @@ def sass_family(opcode: str) -> str:
 
 
 def count_sass_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count machine instructions by family; omit empty families."""
     return in_order((sass_family(opcode), count) for opcode, count in opcodes.items())
 
 
@@ -187,12 +184,10 @@ class ArchLimits(Struct, frozen=True):
 
     @property
     def shared_unit(self) -> int:
-        """Return the allocation unit of shared memory, in bytes."""
         return 128 if self.sm >= 80 else 256
 
     @property
     def max_threads(self) -> int:
-        """Return the number of threads that can be resident on a multiprocessor."""
         return self.max_warps * WARP_THREADS
 
 
@@ -356,12 +351,10 @@ def opcode_matches(pattern: str, opcode: str) -> bool:
 
 
 def is_sass_pattern(pattern: str) -> bool:
-    """Tell whether a pattern is for machine opcodes, which are in upper case (``FADD``)."""
     return pattern.lstrip(".")[:1].isupper()
 
 
 def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
-    """Return those of `opcodes` that the pattern or one of its aliases matches."""
     alternatives = (pattern, *ALIASES.get(pattern, ()))
     return [o for o in opcodes if any(opcode_matches(a, o) for a in alternatives)]
 
@@ -478,7 +471,6 @@ class KernelMetrics(Struct, frozen=True):
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether the resource figures come from the compiler rather than from an estimate."""
         return self.metric_source != ESTIMATE
 
     @property
@@ -488,7 +480,6 @@ class KernelMetrics(Struct, frozen=True):
 
     @property
     def sass(self) -> MachineMix | None:
-        """Return the mix of machine instructions; None if no disassembler listed them."""
         if self.sass_opcodes is None:
             return None
         families = count_sass_families(self.sass_opcodes)
@@ -496,7 +487,6 @@ class KernelMetrics(Struct, frozen=True):
 
     @property
     def figures(self) -> KernelFigures:
-        """Return the figures that reports show."""
         return convert(self, KernelFigures, from_attributes=True)
 
 
@@ -518,7 +508,6 @@ class KernelFigures(Struct, frozen=True):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the known figures that are integers, by name."""
         return {name: value for name, value in asdict(self).items() if isinstance(value, int)}
 
 
@@ -568,7 +557,6 @@ class KernelRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> tuple[Violation, ...]:
-        """Return the violations that make the kernel fail."""
         return tuple(v for v in self.violations if v.severity == "error" and not v.allowed)
 
     @property

@@ -161,7 +161,6 @@ class Allowances(Struct):
 def parse_allowances(
     data: bytes, file: str, known_rules: Collection[str]
 ) -> tuple[list[Allowance], list[Problem]]:
-    """Read the ``gpuemu: allow`` comments of a source file."""
     allowances: list[Allowance] = []
     problems: list[Problem] = []
     if b"gpuemu:" not in data:
@@ -400,7 +399,6 @@ class _Builder:
         return KernelView(name, self._artifact.file, arch, metrics, has_ptx=False)
 
     def _completed(self, metrics: KernelMetrics, max_threads: int) -> KernelMetrics:
-        """Add what the cubin and its disassembler tell, and the occupancy."""
         cubin, name = self._cubin, metrics.name
         if cubin is not None and name in cubin.kernels:
             kernel = cubin.kernels[name]
@@ -666,7 +664,6 @@ def estimate_registers(pressure: int, has_calls: bool, bounds: LaunchBounds) -> 
 
 
 def register_cap(bounds: LaunchBounds) -> int:
-    """Return the largest number of registers per thread that launch bounds permit."""
     cap = MAX_REGISTERS_PER_THREAD
     if bounds.max_registers:
         cap = min(cap, bounds.max_registers)

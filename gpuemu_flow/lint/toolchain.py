@@ -49,7 +49,6 @@ class MachineCode(Struct, frozen=True):
 
 
 def parse_ptxas_output(text: str, file: str = "") -> PtxasReport:
-    """Read the standard error of ptxas."""
     report = PtxasReport()
     for line in text.splitlines():
         _message(report, line, file)
@@ -80,7 +79,6 @@ def _message(report: PtxasReport, line: str, file: str) -> None:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems that are errors, without the warnings."""
     return [problem for problem in problems if not problem.warning]
 
 
@@ -193,7 +191,6 @@ class Toolchain(Struct):
     problems: list[Problem] = field(default_factory=list)
 
     def first(self, name: str) -> Tool | Problem:
-        """Return the preferred tool with this name, or a problem that says what to install."""
         found = self.tools.get(name)
         return found[0] if found else tool_missing(name)
 
@@ -216,7 +213,6 @@ class Toolchain(Struct):
 
 
 def tool_missing(name: str) -> Problem:
-    """Return the diagnosis for a tool that was not found."""
     return Problem(
         "tool-not-found",
         f"{name} was not found",

@@ -132,7 +132,6 @@ def is_kept_finite(
 
 
 def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
-    """Return the strategies by which the values of an input can be drawn."""
     known: tuple[str, ...] = STRATEGIES
     if rule is not None and rule.kind == SCALAR and rule.values:
         known = tuple(f"pick{n}" for n in range(len(rule.values)))
@@ -411,7 +410,6 @@ class FailureKind(str, enum.Enum):
 
 
 def listed(value: Json) -> Json:
-    """Return plain JSON with lists in place of tuples, as it is read back after it was stored."""
     if isinstance(value, dict):
         return {key: listed(each) for key, each in value.items()}
     return [listed(each) for each in value] if isinstance(value, list | tuple) else value
@@ -435,7 +433,6 @@ class Case(Struct, frozen=True):
 
     @property
     def numel(self) -> int:
-        """Return the number of elements of all inputs."""
         total = 0
         for spec in self.inputs:
             n = 1
@@ -446,7 +443,6 @@ class Case(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all inputs together, in bytes."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
@@ -540,7 +536,6 @@ class ErrorStats(Struct, frozen=True):
 
     @property
     def unjudged(self) -> float:
-        """Return the share of the elements without a verdict."""
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
@@ -621,7 +616,6 @@ def _number(value: Json) -> Json:
 
 
 def number_to_json(value: Json) -> Json:
-    """Convert NaN and infinities, which JSON lacks, to strings; return other values unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -637,7 +631,6 @@ def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def number_from_json(value: Json) -> Json:
-    """Undo `number_to_json`."""
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value
 
 
@@ -645,7 +638,6 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def failure_to_json(failure: Failure) -> dict[str, Json]:
-    """Return a failure as plain JSON."""
     return _numbers_to_json(to_builtins(failure, enc_hook=_number))
 
 

@@ -159,7 +159,6 @@ class Tally(Struct):
     _unseen: set[str] = field(default_factory=set)
 
     def add(self, result: CheckResult) -> None:
-        """Count one more case."""
         self.count(result.verdict, Elements.of(result))
 
     def count(self, verdict: Verdict, elements: Elements, *, chosen: bool = False) -> None:
@@ -248,12 +247,10 @@ class Tally(Struct):
 
     @property
     def cases(self) -> int:
-        """Return the number of cases."""
         return sum(self.counts.values())
 
     @property
     def unjudged(self) -> float:
-        """Return the fraction of output elements without a verdict."""
         return self.no_verdict / self.elements if self.elements else 0.0
 
     def verdict(self) -> tuple[Verdict, str]:

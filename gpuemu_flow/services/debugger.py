@@ -38,36 +38,30 @@ from gpuemu_flow.store.failures import FailureRecord, FailureStore
 
 
 def unknown_command(word: str, known: tuple[str, ...]) -> UsageError:
-    """Make the error ``debug-unknown-command``."""
     hint = did_you_mean(word, known)
     return UsageError(Problem("debug-unknown-command", f"no command {word!r}", hint))
 
 
 def bad_arguments(usage: str) -> UsageError:
-    """Make the error ``debug-bad-arguments``."""
     return UsageError(Problem("debug-bad-arguments", f"it is used as: {usage}"))
 
 
 def nothing_selected() -> UsageError:
-    """Make the error ``debug-no-failure``."""
     hint = "`list` lists failures, `show SEED` selects one"
     return UsageError(Problem("debug-no-failure", "no failure is selected", hint))
 
 
 def bad_slice(text: str, reason: str) -> UsageError:
-    """Make the error ``debug-bad-slice``."""
     hint = "NAME[1, 0:4, ::2] with integers only"
     return UsageError(Problem("debug-bad-slice", f"{text!r}: {reason}", hint))
 
 
 def unknown_tensor(name: str, known: tuple[str, ...]) -> UsageError:
-    """Make the error ``debug-unknown-tensor``."""
     hint = did_you_mean(name, known)
     return UsageError(Problem("debug-unknown-tensor", f"no tensor {name!r}", hint))
 
 
 def shapes_differ(first: object, second: object) -> UsageError:
-    """Make the error ``debug-shapes-differ``."""
     message = f"tensors of the shapes {first} and {second} cannot be compared"
     return UsageError(Problem("debug-shapes-differ", message, "take slices of one shape"))
 
@@ -374,13 +368,11 @@ class DebugSession(Struct):
 
     @property
     def prompt(self) -> str:
-        """Return the prompt that a terminal shows before each command."""
         chosen = self.selected
         return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
 
     @property
     def exit_code(self) -> int:
-        """Return `Reproduction.exit_code` if the selected failure was run, else 4."""
         return 4 if self._found is None else self._found.exit_code
 
     @property
@@ -390,11 +382,6 @@ class DebugSession(Struct):
         return found is not None and any(name in found.expected for name in found.actual)
 
     def execute(self, line: str) -> Iterator[str]:
-        """Execute one line of input, and yield the lines of the answer.
-
-        Raises FlowError: The command cannot be executed; the session can continue. Raises Quit: The
-        command ends the session.
-        """
         word, _, rest = line.strip().partition(" ")
         if not word:
             return
@@ -436,7 +423,6 @@ class DebugSession(Struct):
         self._inputs, self._found, self._stage = None, None, 0
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """Return the selected failure's inputs."""
         record = self._select("")
         if self._inputs is None:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
@@ -632,10 +618,6 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Execute commands until the input ends or a command ends the session.
-
-    Return the exit code of the first command that failed, or 0.
-    """
     code = 0
     while True:
         try:

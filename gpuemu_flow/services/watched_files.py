@@ -54,7 +54,6 @@ class FileWatch(Struct):
 
     @property
     def folders(self) -> frozenset[str]:
-        """Return every folder that contains a watched file or folder."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
         all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
@@ -283,7 +282,6 @@ class Polling:
     """Alarm that polls; works everywhere."""
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Sleep for `POLL_S` seconds."""
         time.sleep(POLL_S)
 
 
@@ -318,7 +316,6 @@ class Events:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        """Release the watches of the operating system."""
         events, self._events = self._events, None
         if events is not None and hasattr(events, "close"):
             events.close()

@@ -55,11 +55,9 @@ class Baseline(Struct, frozen=True):
 
     @property
     def holds_a_run(self) -> bool:
-        """Tell whether a run can be compared with the baseline."""
         return self.of_run or bool(self.results)
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
         plain: dict[str, Json] = to_builtins(self)
         for one in plain["submitted"] or ():
             one["max_abs"] = number_to_json(one["max_abs"])
@@ -90,7 +88,6 @@ def check_tag(tag: str) -> str:
 
 
 def unknown_baseline(tag: str, known: list[str]) -> UsageError:
-    """Make the error for a tag that no baseline has."""
     hint = did_you_mean(tag, known) or "`gpuemu-flow baseline store TAG` makes one"
     return UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
 
@@ -103,7 +100,6 @@ class BaselineStore:
         self._folder = cache.folder / "baselines"
 
     def put(self, baseline: Baseline) -> bool:
-        """Store a baseline; return True if it replaced a baseline with the same tag."""
         path = self._path(baseline.tag)
         existed = path.exists()
         self._cache.files.write(path, seal(baseline.to_json()))
@@ -149,7 +145,6 @@ class BaselineStore:
         return found[0]
 
     def list(self) -> tuple[Baseline, ...]:
-        """Return all baselines, newest first."""
         found = [
             self._read(path) for path in sorted(self._cache.files.list_files(self._folder, _SUFFIX))
         ]
@@ -275,10 +270,8 @@ class ArtifactStore:
             return None
 
     def everything(self) -> dict[str, ArtifactMetrics]:
-        """Return the metrics of all kernels, sorted by name."""
         names = sorted(k.removeprefix(_KERNEL) for k in self._records if k.startswith(_KERNEL))
         return {name: metrics for name in names if (metrics := self.get(name)) is not None}
 
     def close(self) -> None:
-        """Close this thread's connection."""
         self._records.close()

@@ -72,7 +72,6 @@ class BlobStore:
         return b""
 
     def _draw_salt(self) -> bytes:
-        """Generate a random secret for this cache, unless another process does so first."""
         path = self.folder / _SALT
         drawn = path.with_name(f"{_SALT}-{os.getpid()}-{secrets.token_hex(8)}")
         self._files.write(drawn, secrets.token_bytes(_SALT_BYTES))
@@ -108,7 +107,6 @@ class BlobStore:
         return self.folder / name[:2] / (name + SUFFIX)
 
     def has(self, digest: str) -> bool:
-        """Tell whether a blob's file exists; only `read` verifies its content."""
         return stat.S_ISREG(self._mode(digest))
 
     def size(self, digest: str) -> int:
@@ -121,7 +119,6 @@ class BlobStore:
             return 0
 
     def delete(self, digest: str) -> None:
-        """Delete a blob, if it exists."""
         if self._is_new():
             return
         self._files.remove(self.path(digest))
@@ -152,7 +149,6 @@ class BlobStore:
         return data
 
     def write(self, data: bytes) -> str:
-        """Store bytes and return their digest."""
         digest = digest_bytes(data)
         path = self.path(digest)
         if not self.has(digest):
@@ -161,7 +157,6 @@ class BlobStore:
         return digest
 
     def publish(self, staged: Path, digest: str) -> None:
-        """Move a finished file from the staging folder to its place."""
         path = self.path(digest)
         self._files.make(path.parent)
         with disk_errors(path):
@@ -192,7 +187,6 @@ class BlobStore:
         return deleted, freed
 
     def volume(self) -> int:
-        """Return the total size of all blobs in bytes."""
         return self._files.volume(self.folder, SUFFIX, depth=1)
 
     def verify(self) -> list[str]:
@@ -228,25 +222,21 @@ class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     """
 
     def put(self, key: object) -> tuple[str, bool]:
-        """Convert a key to its database form."""
         if type(key) is not str:
             raise TypeError("cache keys are str")
         return key, True
 
     def get(self, key: object, raw: bool) -> str:
-        """Convert a key back from its database form."""
         if not raw or type(key) is not str:
             raise ForeignRecordError("key is not a str")
         return key
 
     def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
-        """Return the database columns of a value: size, mode, file name and content."""
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
         return 0, MODE_RAW, None, value
 
     def fetch(self, mode: int, filename: object, value: object, read: bool) -> bytes:
-        """Convert a value back from its database form."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
         raise ForeignRecordError("value is not bytes of ours")
@@ -317,7 +307,6 @@ def keys_holding(cache: Cache, text: str) -> list[str]:
 
 
 def delete_all(cache: Cache, keys: Sequence[str]) -> None:
-    """Delete records in one transaction, with few SQL statements."""
     with cache._transact() as (sql, _):
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
@@ -383,7 +372,6 @@ def seal(value: Json, key: str = "") -> bytes:
 
 
 def to_text(value: Json) -> str:
-    """Convert a value to the JSON text of a record."""
     return _COMPACT.encode(value)
 
 
@@ -409,7 +397,6 @@ def unseal(record: bytes, key: str = "") -> Json:
 
 
 def mark_of(record: bytes) -> str:
-    """Return the checksum in a record."""
     return record[len(_MAGIC) : len(_MAGIC) + _CHECK].hex()
 
 
@@ -623,17 +610,12 @@ class JsonStore:
         self._guarded(write)
 
     def delete(self, key: str) -> None:
-        """Delete a key, if it exists."""
         self._guarded(lambda cache: cache.delete(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete keys in one transaction, and skip keys that do not exist."""
-
         self._guarded(lambda cache: delete_all(cache, keys))
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over all keys, in the order in which they were first stored."""
-
         def keys(cache: Cache) -> list[str]:
             found: list[str] = []
             with contextlib.suppress(ForeignRecordError):
@@ -643,7 +625,6 @@ class JsonStore:
         return iter(self._guarded(keys))
 
     def keys_from(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`, which must be ASCII."""
         return self._guarded(lambda cache: keys_from(cache, prefix))
 
     def keys_holding(self, text: str) -> list[str]:
@@ -659,7 +640,6 @@ class JsonStore:
         return self._guarded(lambda cache: action(cache._con))
 
     def close(self) -> None:
-        """Close this thread's connection."""
         with self._lock:
             if self._cache is not None:
                 self._cache.close()
@@ -675,7 +655,6 @@ DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
 def damaged(message: str, path: Path) -> Problem:
-    """Return the warning about a damaged part of the cache."""
     return Problem("cache-damaged", message, file=str(path), warning=True)
 
 
@@ -707,7 +686,6 @@ class WorkspaceCache:
 
     @property
     def lock_path(self) -> Path:
-        """Return the file of the run lock."""
         return self.folder / "lock"
 
     @property
@@ -733,7 +711,6 @@ class WorkspaceCache:
         return str(path)
 
     def log_path(self, task: str) -> Path:
-        """Return the log file of a task."""
         return self.folder / "logs" / f"{quote(task, safe='')}.log"
 
     @cached_property
@@ -798,7 +775,6 @@ class WorkspaceCache:
                 self.files.remove_tree(Path(entry.path))
 
     def close(self) -> None:
-        """Close the databases that were opened."""
         for name in ("state", "actions", "failures_db"):
             store = self.__dict__.get(name)
             if isinstance(store, JsonStore):

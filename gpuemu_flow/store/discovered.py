@@ -47,7 +47,6 @@ class Discovered(Struct, frozen=True):
         return Discovered(*(getattr(self, f) | getattr(other, f) for f in self.__struct_fields__))
 
     def within(self, other: Discovered) -> bool:
-        """Tell whether `other` includes every name of this set."""
         return all(getattr(self, f) <= getattr(other, f) for f in self.__struct_fields__)
 
     def to_json(self) -> dict[str, Json]:
@@ -112,7 +111,6 @@ class KnownInputs:
         self._sets: list[Discovered] | None = None
 
     def sets(self) -> list[Discovered]:
-        """Return the known sets, newest first."""
         if self._sets is None:
             found = self._actions.get(self.place)
             try:
@@ -186,7 +184,6 @@ class SeenInputs:
 
     @property
     def names(self) -> Discovered:
-        """Return the inputs whose states are part of the keys of new results."""
         return self._names
 
     def moved(self) -> bool:

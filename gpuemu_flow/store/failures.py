@@ -221,12 +221,6 @@ class Excess(Struct, frozen=True):
 def excess(
     stored: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
 ) -> Excess:
-    """Choose the inputs to drop if all stored inputs together exceed the limit.
-
-    Enough inputs are dropped to leave at most `FREED_TO` of the limit. Inputs with the lowest rank
-    are dropped first. Among inputs of the same rank, those whose failures were seen least recently
-    are dropped first.
-    """
     stored = list(stored)
     users: dict[str, int] = {}
     for one in stored:
@@ -263,7 +257,6 @@ class InputsBudget:
         self._total: int | None = None
 
     def added(self, failure: str, nbytes: int) -> Excess:
-        """Count inputs that were just stored, and choose inputs to drop if there are too many."""
         if self._total is not None:
             self._total += nbytes  # an existing blob counts twice: the scan is only earlier
             if self._total <= self.limit:
@@ -333,7 +326,6 @@ class FailureStore:
         return record.id
 
     def _stored_inputs(self) -> Iterator[StoredInputs]:
-        """Yield the stored inputs of every failure."""
         for record in self:
             if record.inputs and not record.inputs_dropped:
                 shrunk = SHRUNK if record.minimized_from is not None else GIVEN
@@ -370,7 +362,6 @@ class FailureStore:
         self._records.put(record.id, record.to_json())
 
     def _read(self, key: str) -> FailureRecord | None:
-        """Return a record; None if there is none or another version wrote it."""
         data = self._records.get(key)
         try:
             return None if data is None else FailureRecord.from_json(data)
@@ -384,11 +375,6 @@ class FailureStore:
                 yield record
 
     def get(self, prefix: str) -> FailureRecord:
-        """Return the failure whose id begins with `prefix`.
-
-        Raises UsageError: ``unknown-failure``, or ``ambiguous-failure`` if several ids begin with
-        `prefix`.
-        """
         wanted = prefix.strip().lower()
         exact = self._read(wanted) if wanted else None
         if exact is not None:
@@ -427,10 +413,6 @@ class FailureStore:
         return _newest_first(record for record in self if op in (None, record.op))[:limit]
 
     def explain(self, failure_id: str, cause: str) -> FailureRecord:
-        """Set the cause of a failure, and return the updated record.
-
-        Raises UsageError: ``unknown-failure``.
-        """
         record = self.get(failure_id)
         if cause and record.cause != cause:
             record = replace(record, cause=cause)

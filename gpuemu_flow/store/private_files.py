@@ -115,7 +115,6 @@ class PrivateFolder:
                 raise unsafe_entry(Path(place), mode)
 
     def _parts(self, path: Path) -> Sequence[str]:
-        """Return the parts of a path relative to the cache folder."""
         text, before = str(path), f"{self._name}/"
         if text.startswith(before):
             return text[len(before) :].split("/")
@@ -241,7 +240,6 @@ class PrivateFolder:
         yield from (Path(entry.path) for entry in _files(folder, suffix, depth))
 
     def volume(self, folder: Path, suffix: str, *, depth: int = 0) -> int:
-        """Return the total size in bytes of the files that `list_files` yields."""
         self.check(folder)
         total = 0
         for entry in _files(folder, suffix, depth):
@@ -265,7 +263,6 @@ def _check_status(path: Path, status: os.stat_result, *, for_writing: bool) -> N
 
 
 def _make_one(folder: Path) -> None:
-    """Make a folder that only this user can enter."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=FOLDER_MODE)
 
@@ -407,7 +404,6 @@ def write_holder(descriptor: int, words: str) -> None:
 
 
 def read_holder(descriptor: int) -> str:
-    """Return the description that the holder of a lock wrote."""
     return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"
 
 

@@ -136,7 +136,6 @@ class Transport:
         return bool(self._request(read, lambda: total))
 
     def has(self, kind: str, key: str) -> bool:
-        """Tell whether an object exists; raise RemoteError if the request fails."""
         path = self._path(kind, key)
 
         def look() -> bool:
@@ -344,7 +343,6 @@ def _sign(name: str, payload: bytes, secret: bytes) -> bytes:
 
 
 def _inflate(payload: bytes) -> bytes:
-    """Decompress a payload; raise ValueError if it is larger than an entry may be."""
     inflater = zlib.decompressobj()
     content = inflater.decompress(payload, MOST_ENTRY_BYTES)
     if not inflater.eof or inflater.unused_data:
@@ -557,11 +555,6 @@ class SharedCache:
         return self._writes and not self._left and not self._read_only
 
     def sets(self, place: str, names: Sequence[str]) -> list[Discovered]:
-        """Return the sets of inputs that programs were seen to use, stored under the key `place`.
-
-        Sets with other variables than `names`, which the configuration passes to programs, are left
-        out, since a request for their results would reveal these variables to the cache.
-        """
         entry = self._entry(name_of("inputs", place))
         found = [] if entry is None else entry.records.get(place)
         sets = []
@@ -626,7 +619,6 @@ class SharedCache:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _entry(self, name: str) -> Entry | None:
-        """Read an entry; return None if it is missing or invalid."""
         sink = io.BytesIO()
         found = self._ask(lambda: self._transport.get(ACTION, name, sink, MOST_ENTRY_BYTES))
         if not found:
@@ -705,7 +697,6 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in one of the threads, and return its result; None if it failed."""
         if self._left:
             return None
         return self._threads.submit(self._attempt, call).result()
@@ -792,7 +783,6 @@ def open_shared(
 
 
 def _digest(file: BinaryIO) -> str:
-    """Return the sha256 of a whole file, whatever its present position."""
     file.seek(0)
     found = hashlib.sha256()
     while block := file.read(BLOCK):

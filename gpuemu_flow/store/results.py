@@ -111,10 +111,6 @@ class ResultStore:
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return `count` Unix times in ns, each later than all times that were returned before.
-
-        The times are 1 ns apart.
-        """
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1
@@ -178,7 +174,6 @@ class ResultStore:
         return stale
 
     def _drop(self, key: str) -> None:
-        """Remove a result from the indices by key and by seed."""
         stored = self._by_key.pop(key)
         keys = self._by_seed[stored.seed]
         keys.remove(key)
@@ -198,14 +193,12 @@ class ResultStore:
             self._records.delete_many(keys)
 
     def find(self, seed: int) -> StoredResult | None:
-        """Return the newest result of a seed; None if there is none."""
         with self._lock:
             self._catch_up()
             keys = self._by_seed.get(seed)
             return self._by_key[keys[-1]] if keys else None
 
     def newest(self, limit: int) -> list[StoredResult]:
-        """Return the newest results, at most `limit`, newest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []
@@ -217,7 +210,6 @@ class ResultStore:
             return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
 
     def everything(self) -> list[StoredResult]:
-        """Return all results, oldest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in self._keys]
@@ -238,7 +230,6 @@ class ResultStore:
         return len(keys)
 
     def close(self) -> None:
-        """Close this thread's connections."""
         self._records.close()
 
 
@@ -261,7 +252,6 @@ class CountedResult(Struct, frozen=True):
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Make a CountedResult from a case's result."""
         stats = result.stats
         return cls(
             result.verdict,
@@ -274,7 +264,6 @@ class CountedResult(Struct, frozen=True):
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
         figures = _read_figures(self)
         if not math.isfinite(sum(figures)):
             figures = tuple(map(number_to_json, figures))
@@ -315,7 +304,6 @@ class StoredResult(Struct, frozen=True):
 
     @property
     def result(self) -> dict[str, Json]:
-        """Return the daemon's reply."""
         found: dict[str, Json] = json.loads(self.text)
         return found
 
@@ -331,7 +319,6 @@ class StoredResult(Struct, frozen=True):
 
     @property
     def time_ns(self) -> int:
-        """Return the Unix time in ns."""
         return int(self.key[:TIME_DIGITS])
 
 
@@ -348,7 +335,6 @@ class NewResult(Struct):
     client: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record to store."""
         return {
             "op": self.op,
             "seed": int(self.seed),

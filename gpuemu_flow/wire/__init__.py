@@ -113,7 +113,6 @@ class WireError(Exception):
 
 
 def parse(data: bytes | bytearray) -> dict[str, Json]:
-    """Read a message, or raise WireError if it is not one JSON object in UTF-8."""
     try:
         value = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:

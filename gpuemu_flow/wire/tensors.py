@@ -199,7 +199,6 @@ def decode_tensor(value: Json, where: str, exchange: Exchange | None = None) -> 
 
 
 def decode_tensors(value: Json, where: str, exchange: Exchange | None = None) -> dict[str, Array]:
-    """Decode tensors by name, with the errors of `decode_tensor`."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
     if len(value) > MAX_TENSORS:
@@ -210,12 +209,10 @@ def decode_tensors(value: Json, where: str, exchange: Exchange | None = None) ->
 def encode_tensors(
     arrays: Mapping[str, Array], exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Encode tensors by name, with the errors of `encode_tensor`."""
     return {name: encode_tensor(array, None, exchange) for name, array in arrays.items()}
 
 
 def json_type(value: Json) -> str:
-    """Name the type of a value as JSON does."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"

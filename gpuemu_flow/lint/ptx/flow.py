@@ -39,7 +39,6 @@ class Dataflow(Struct):
     _tables: list[dict[str, int]]
 
     def mentions(self, symbol: str) -> bool:
-        """Tell whether any instruction names the variable or function `symbol`."""
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
@@ -239,7 +238,6 @@ class ControlFlowGraph(Struct):
         return len(self.starts)
 
     def block_of(self, instruction: int) -> int:
-        """Return the number of the block that holds an instruction."""
         return bisect_right(self.starts, instruction) - 1
 
     def blocks_in_loops(self) -> list[bool]:
@@ -348,7 +346,6 @@ def build_cfg(body: Body) -> ControlFlowGraph:
 
 
 def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
-    """Return the labels that a branch may go to; none if its ``.branchtargets`` does not exist."""
     if branch.opcode.base == "bra":
         return (branch.text.strip(),)
     operands = split_operands(branch.text)

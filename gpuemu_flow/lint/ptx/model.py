@@ -94,7 +94,6 @@ class Opcode:
 
     @property
     def qualifiers(self) -> tuple[str, ...]:
-        """Return the segments that are not types, except the first."""
         return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
 
     @cached_property
@@ -190,7 +189,6 @@ class Address(NamedTuple):
 
 
 def split_operands(text: str) -> tuple[str, ...]:
-    """Split operands at commas that lie outside of braces, brackets and parentheses."""
     if not ("{" in text or "[" in text or "(" in text):
         stripped = text.strip()
         return tuple(part.strip() for part in stripped.split(",")) if stripped else ()
@@ -259,11 +257,9 @@ class SourceText:
         return bisect_left(self._newlines, offset) + 1
 
     def problem(self, slug: str, message: str, offset: int) -> Problem:
-        """Make a diagnosis for the line of an offset."""
         return Problem(slug, message, "", self.file, self.line_of(offset))
 
     def excerpt(self, offset: int) -> str:
-        """Return the start of the text at an offset, within its line, for a message."""
         line = self.text[offset : offset + _EXCERPT].split("\n", 1)[0].rstrip()
         return line.encode("ascii", "backslashreplace").decode("ascii")
 
@@ -302,7 +298,6 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def decode_path(raw: str) -> str:
-    """Decode a file name of a ``.file`` directive as UTF-8, the usual encoding of such names."""
     return raw.encode("latin-1").decode("utf-8", "replace")
 
 
@@ -466,7 +461,6 @@ class Body(Struct):
         )
 
     def location_of(self, instruction: Instruction) -> SourceLocation | None:
-        """Return the ``.loc`` that applies to an instruction; None if no ``.loc`` precedes it."""
         return self.locations[instruction.location] if instruction.location >= 0 else None
 
 
@@ -499,12 +493,10 @@ class Function(Struct):
 
     @property
     def is_entry(self) -> bool:
-        """Tell whether the function is a kernel."""
         return self.kind == "entry"
 
     @property
     def line(self) -> int:
-        """Return the 1-based line of the header in the file."""
         return self.module.source.line_of(self.offset)
 
 
@@ -526,7 +518,6 @@ class Module(Struct, dict=True):
         return {v.name: v for v in self.variables if v.space == "shared" and not v.external}
 
     def entries(self) -> Iterator[Function]:
-        """Yield the kernels in file order."""
         return (f for f in self.functions if f.is_entry)
 
 
@@ -538,11 +529,9 @@ class PtxFile(Struct):
     problems: list[Problem] = field(default_factory=list)
 
     def functions(self) -> Iterator[Function]:
-        """Yield all functions with a body, in file order."""
         return (function for module in self.modules for function in module.functions)
 
     def entries(self) -> Iterator[Function]:
-        """Yield all kernels in file order."""
         return (function for function in self.functions() if function.is_entry)
 
 

@@ -50,7 +50,6 @@ _AFTER_HEADER_WORD = frozenset(" \t\r\n(")
 
 
 def read_ptx(data: bytes, file: str = "") -> PtxFile:
-    """Read a PTX file's top level; bodies are read with `body.read_body`."""
     source = read_source(data, file)
     if isinstance(source, Problem):
         return PtxFile(SourceText("", file), [], [source])

@@ -182,7 +182,6 @@ def find_narrow_offset(analysis: KernelAnalysis) -> Findings:
             by_name.setdefault(name.strip(), []).append(index)
 
     def behind(names: list[str]) -> set[int]:
-        """Return the arithmetic that the values of registers come from, as step numbers."""
         found: set[int] = set()
         pending = list(names)
         while pending:

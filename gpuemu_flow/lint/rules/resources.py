@@ -358,7 +358,6 @@ def check_unmet_launch_bounds(view: KernelView, policy: KernelPolicy) -> Finding
 
 
 def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message about launch bounds above the architecture's limits, or None."""
     threads, blocks = view.bounds.max_threads, view.bounds.min_blocks
     limits = limits_of(view.arch)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -380,7 +379,6 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message about launch bounds that the kernel's use of resources cannot meet."""
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
     if limits is None or not known or not bounds.max_threads or not bounds.min_blocks:

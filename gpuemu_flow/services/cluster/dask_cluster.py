@@ -174,12 +174,10 @@ class DaskFarm:
 
     @property
     def capacity(self) -> int:
-        """Return the number of batches that keep all workers busy."""
         return self._tasks.capacity
 
     @property
     def outstanding(self) -> int:
-        """Return the number of batches without a reply."""
         return self._tasks.outstanding
 
     def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
@@ -198,7 +196,6 @@ class DaskFarm:
 
 
 def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
-    """Read the verdicts on a batch from a worker's answer; raise the errors that it reports."""
     answer = _demand(data)
     if len(answer.verdicts) != len(batch.cases):
         raise _failed(answer.worker, "its answer does not fit what was asked")
@@ -208,7 +205,6 @@ def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
 
 
 def _demand(data: bytes) -> BatchAnswer:
-    """Read a worker's answer; raise the errors that it reports."""
     try:
         answer = BatchAnswer.decode(data)
     except ValueError as error:
@@ -249,7 +245,6 @@ def open_cluster(
 
 
 def _restore(environ: Mapping[str, str]) -> None:
-    """Undo the changes that dask makes to this process's environment when it starts workers."""
     for name in NANNY_VARIABLES:
         if name in environ:
             os.environ[name] = environ[name]
@@ -389,11 +384,9 @@ class ClusterTasks(Generic[W]):
 
     @property
     def outstanding(self) -> int:
-        """Return the number of tasks without an answer."""
         return len(self._sent) + len(self._suspects)
 
     def submit(self, work: W, message: Callable[[W], bytes]) -> None:
-        """Send work to a worker."""
         self._submit(_Sent(work, message))
 
     def _submit(self, sent: _Sent[W]) -> None:

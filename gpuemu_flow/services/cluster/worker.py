@@ -271,7 +271,6 @@ class WorkerSession:
                 self.used = time.monotonic()
 
     def close(self) -> None:
-        """End all programs, including those that are running."""
         self._programs.close()
         self._cache.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -310,13 +309,11 @@ class Sessions:
             return session
 
     def _demand_same_variables(self, setup: RunSetup) -> None:
-        """Raise FlowError if a run in this process has other environment variables than `setup`."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
             text = f"{own_name()} works for a run with another environment"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
 
     def end(self, run: str) -> None:
-        """End a run's programs, and refuse its later batches."""
         with self._lock:
             self._ended.append(run)
             session = self._sessions.pop(run, None)
@@ -324,7 +321,6 @@ class Sessions:
             session.close()
 
     def close(self) -> None:
-        """End all runs."""
         for run in list(self._sessions):
             self.end(run)
 

@@ -30,12 +30,10 @@ class DaemonFiles(Struct, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """Return the path of the workspace's socket, used if the configuration names no other."""
         return self.folder / f"{self.stem}.sock"
 
     @property
     def lock(self) -> Path:
-        """Return the lock file, which holds the process id while the daemon lives."""
         return self.folder / f"{self.stem}.lock"
 
     @property
@@ -45,7 +43,6 @@ class DaemonFiles(Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """Return the log file."""
         return self.folder / f"{self.stem}.log"
 
 
@@ -118,7 +115,6 @@ class FileLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Release the lock."""
         os.close(self._descriptor)
 
 
@@ -158,7 +154,6 @@ def write_info(place: DaemonFiles, info: Mapping[str, Json]) -> None:
 
 
 def remove(*paths: Path) -> None:
-    """Delete files; ignore those that do not exist."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -187,7 +182,6 @@ class DaemonState(Struct, frozen=True):
 
     @property
     def answers(self) -> bool:
-        """Tell whether the daemon answered."""
         return self.pong is not None
 
     @property

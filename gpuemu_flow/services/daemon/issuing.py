@@ -53,7 +53,6 @@ class CaseMaker:
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
-        """Make a CaseMaker from the fields of a request."""
         own_cases = fields.flag("own_cases", default=False)
         own_dtypes = fields.flag("own_dtypes", default=False)
         return cls(service, op, Recipe(fields.fuzz_config().to_json(), own_cases, own_dtypes))
@@ -105,13 +104,11 @@ MAX_BATCH_BYTES = MAX_MESSAGE_BYTES * 3 // 4 - (1 << 20)  # base64 makes 4 bytes
 
 
 def get_test_case(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``GetTestCase``: return case 0 of a configuration."""
     found = _cases(service, fields, job, 0, 1)
     return {"type": "TestCase", **found[0]}
 
 
 def get_test_batch(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``GetTestBatch``: return cases from number ``start`` on (0 if not given)."""
     count = fields.integer("count", 0, MAX_BATCH)
     start = fields.integer("start", 0, 1 << 32, default=0)
     return {"type": "TestBatch", "cases": _cases(service, fields, job, start, count)}

@@ -177,7 +177,6 @@ def _make_exchange(place: DaemonFiles) -> Exchange | None:
 
 
 def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> None:
-    """Return once the daemon is told to stop, has been idle too long, or has lost its workspace."""
     while not service.stop.wait(IDLE_CHECK_SECONDS):
         if not root.is_dir():
             log.warning("the workspace is gone")
@@ -238,7 +237,6 @@ def _listen(
 
 
 def _open_socket(server: Server, path: Path) -> str:
-    """Listen at a path; return the reason if that fails, else an empty string."""
     if not fits(path):
         return f"its path has more than {MAX_PATH_BYTES} bytes"
     old_mask = os.umask(0o777 & ~PRIVATE_FILE)
@@ -377,7 +375,6 @@ def pool_of(kind: str) -> str:
 
 
 def handle(service: Service, message: dict[str, Json], job: Job) -> dict[str, Json]:
-    """Answer one request."""
     fields = Fields(message, service.exchange)
     known = REQUESTS.get(fields.type)
     if known is None:

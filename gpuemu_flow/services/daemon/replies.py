@@ -56,12 +56,10 @@ class RequestError(Exception):
 
 
 def error_reply(code: str, message: str) -> dict[str, Json]:
-    """Return the reply for an error."""
     return {"type": "Error", "code": code, "message": message}
 
 
 def flow_error_reply(error: FlowError) -> dict[str, Json]:
-    """Return the reply for a `FlowError`."""
     code = _CODES.get(error.slug)
     if code is None and isinstance(error, ConfigError):
         code = "ConfigError"
@@ -198,7 +196,6 @@ def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
 
 
 def reproduction_info(case: Case, shape: Shape, fuzz_config: Json) -> dict[str, Json]:
-    """Return a case's ``ReproductionInfo``."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,
@@ -257,7 +254,6 @@ class Fields:
         return value
 
     def has(self, name: str) -> bool:
-        """Tell whether a field is present and not null."""
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
@@ -276,15 +272,12 @@ class Fields:
 
     @property
     def reply_exchange(self) -> Exchange | None:
-        """Return the exchange for large tensors of the reply; None if the client cannot use it."""
         return self._exchange if self.flag("exchange", default=False) else None
 
     def optional_name(self, name: str) -> str | None:
-        """Return a name, or None when the field is missing or null."""
         return self.name(name) if self.has(name) else None
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an integer in a range; `default` if the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise invalid(f"{name} must be an integer, not {_shown(value)}")
@@ -293,11 +286,9 @@ class Fields:
         return value
 
     def u64(self, name: str) -> int:
-        """Return an unsigned 64-bit integer, such as a seed."""
         return self.integer(name, 0, (1 << 64) - 1)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """Return a boolean; `default` if the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, bool):
             raise invalid(f"{name} must be true or false, not {json_type(value)}")
@@ -312,14 +303,12 @@ class Fields:
         raise invalid(f"{name} {value[:60]!r} is unknown; {did_you_mean(value[:60], known)}")
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """Return one tensor."""
         try:
             return decode_tensor(self._get(name), name, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return all tensors of a field, by name."""
         try:
             return decode_tensors(self._get(name), name, self._exchange)
         except WireError as error:
@@ -378,7 +367,6 @@ class Fields:
         return [Fields(item, self._exchange, self.type) for item in value]
 
     def object(self, name: str) -> dict[str, Json]:
-        """Return the JSON object in a field, unchanged."""
         value = self._get(name)
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object, not {json_type(value)}")
@@ -395,7 +383,6 @@ class Fields:
 
 
 def invalid(message: str) -> RequestError:
-    """Return the error for a request that violates the protocol."""
     return RequestError("InvalidRequest", message)
 
 

@@ -54,7 +54,6 @@ STRATEGIES = {
 
 
 def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListFailures``: return the recorded failures, newest first."""
     records = service.failures.list(limit=fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [_as_result(record) for record in records]}
 
@@ -172,7 +171,6 @@ MAX_LIMIT = (1 << 63) - 1
 
 
 def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetResult``: return the newest result of a seed."""
     seed = fields.u64("seed")
     stored = service.results.find(seed)
     if stored is None:
@@ -181,7 +179,6 @@ def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListResults``: return results, newest first."""
     found = service.results.newest(fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [stored.result for stored in found]}
 
@@ -196,7 +193,6 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``CompareBaseline``: compare the present results with a baseline."""
     tag = fields.name("tag")
     known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold
@@ -244,7 +240,6 @@ def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedRes
 
 
 def _relative_change(then: float, now: float) -> float | None:
-    """Return (now - then) / then; 0 if both are 0, and None if the result is not finite."""
     if then == 0:
         return 0.0 if now == 0 else None
     change = (now - then) / then

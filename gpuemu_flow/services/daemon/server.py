@@ -111,7 +111,6 @@ class Server:
         self._socket.listen(address)
 
     def start(self) -> None:
-        """Start the receiving thread."""
         self._thread.start()
         self._tidier.start()
 
@@ -147,7 +146,6 @@ class Server:
             self._sends_change.wait_for(lambda: not self._sends, seconds)
 
     def _let_in(self, pipe: Any) -> None:
-        """Admit a new connection, or close it if there are too many."""
         allowed, evicted = self._connections.enter(pipe.id, _peer(pipe), time.monotonic())
         if allowed:
             self._alone.clear()
@@ -242,7 +240,6 @@ class Server:
             self._admit(context, message.take(), pipe)
 
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
-        """Answer a ping, and pass any other request to its pool."""
         try:
             fields = parse(data)
         except WireError as error:
@@ -374,7 +371,6 @@ class Server:
 
 
 def _peer(pipe: Any) -> int:
-    """Return the user id of a connection's client, or -1 if the kernel does not report it."""
     found = pynng.ffi.new("uint64_t *")
     if pynng.lib.nng_pipe_get_uint64(pipe.pipe, b"ipc:peer-uid", found):
         return -1
@@ -477,7 +473,6 @@ class ConnectionTable:
             return True, self._too_many(user)
 
     def note_message(self, pipe: int, now: float) -> bool:
-        """Record a whole message of a connection; return False if the caller has to close it."""
         with self._lock:
             found = self._connections.get(pipe)
             if found is None:
@@ -492,13 +487,11 @@ class ConnectionTable:
             return True
 
     def leave(self, pipe: int) -> bool:
-        """Forget a connection, and return whether it was the last one."""
         with self._lock:
             self._connections.pop(pipe, None)
             return not self._connections
 
     def user_of(self, pipe: int) -> int | None:
-        """Return the user id of a connection's client; None if the client has left."""
         with self._lock:
             found = self._connections.get(pipe)
             return None if found is None else found.user
@@ -536,7 +529,6 @@ class ConnectionTable:
         return whole if user == self._owner else max(1, whole // OTHERS_SHARE)
 
     def _too_many(self, user: int) -> list[int]:
-        """Remove and return a user's oldest half-open connections that exceed the user's share."""
         half = [
             (one.last, pipe)
             for pipe, one in self._connections.items()

@@ -125,14 +125,12 @@ class JobTable:
             return False, known.waiters.pop(0) if len(known.waiters) > MAX_WAITERS else None
 
     def finish(self, job: Job) -> list[Context]:
-        """Remove a job, and return the contexts that wait for its answer."""
         with self._lock:
             if self._jobs.get(job.key) is job:
                 del self._jobs[job.key]
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """Return the job with this request id, which a client chose; None if there is none."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
@@ -169,7 +167,6 @@ class JobTable:
             job.cancel()
 
     def cancel_all(self) -> None:
-        """Cancel all jobs, because the daemon ends."""
         with self._lock:
             jobs = list(self._jobs.values())
         for job in jobs:
@@ -209,7 +206,6 @@ class WorkerPool:
                     self._busy -= 1
 
     def close(self, seconds: float) -> None:
-        """Stop the threads, waiting up to `seconds` for their present work."""
         self._closed = True
         for _ in self._threads:
             self._work.put(None)
@@ -247,7 +243,6 @@ class Reloading:
         return Configured(workspace, Subjects(workspace))
 
     def _look(self) -> list[tuple[Callable[[str], object], str, object]]:
-        """Examine each path that decides the configuration."""
         workspace = self._current.workspace
         config = workspace.config
         paths = [str(file.path) for file in (*config.files, *config.looked_into)]
@@ -259,7 +254,6 @@ class Reloading:
 
     @property
     def root(self) -> Path:
-        """Return the workspace's folder."""
         return self._current.workspace.root
 
     @property
@@ -268,7 +262,6 @@ class Reloading:
         return self._error
 
     def current(self) -> Configured:
-        """Return the last valid configuration."""
         with self._lock:
             if any(look(path) != seen for look, path, seen in self._stamps):
                 self._reload()
@@ -329,7 +322,6 @@ class Service:
         self._started = time.monotonic()
 
     def configured(self) -> Configured:
-        """Return the configuration in force."""
         return self._configured.current()
 
     def op(self, name: str) -> tuple[Configured, OpConfig]:
@@ -377,7 +369,6 @@ class Service:
         return reply
 
     def close(self) -> None:
-        """Close all stores and end all programs."""
         self.references.close()
         self._pruner.close(CLOSE_SECONDS)
         with suppress(FlowError):
@@ -594,7 +585,6 @@ class References:
             unused.close()
 
     def close(self) -> None:
-        """End all idle programs; programs in use end when they are returned."""
         with self._changed:
             self._closed = True
             idle = list(self._idle.values())

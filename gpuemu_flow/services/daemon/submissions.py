@@ -79,7 +79,6 @@ class CommonFields(Struct, frozen=True):
         fields: Fields,
         name: str,
     ) -> CommonFields:
-        """Read the fields of a request that apply to all of its cases."""
         configured, op = service.op(name)
         try:
             tolerance, kwargs = tolerance_of(fields.kwargs(), op)
@@ -121,7 +120,6 @@ class Reader(Struct):
     _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
-        """Read a submission whose inputs the client made."""
         inputs = fields.tensors("inputs")
         seed = seed_of(common.name, inputs, common.asked)
         return self._read(common, fields, seed, inputs, None, "validate")
@@ -154,7 +152,6 @@ class Reader(Struct):
         issued: Issued | None,
         source: str,
     ) -> Submission:
-        """Read one submission, and find or make the subject that judges it."""
         op = common.op
         if tuple(inputs) != op.input_names:
             inputs = _ordered(inputs, op.input_names)
@@ -238,7 +235,6 @@ def _raised(fields: Fields) -> CheckResult | None:
 
 
 def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tuple[Failure, ...]:
-    """Return a failure for each input that the op changed but that is not in `mutates`."""
     return tuple(
         Failure(
             FailureKind.INPUT_MODIFIED,
@@ -252,7 +248,6 @@ def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tu
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
-    """Return the outputs by name; the single output of protocol v1 has the empty name."""
     if fields.has("outputs"):
         outputs = fields.tensors("outputs")
         if not outputs:
@@ -268,7 +263,6 @@ def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[s
 
 
 def _leading_dtype(arrays: Any) -> str:
-    """Return the dtype of a case: that of the first float input, else of the first input."""
     names = [dtype_name(array.dtype) or "float32" for array in arrays]
     floats = [name for name in names if DTYPES[name].kind == "float"]
     return (floats or names or ["float32"])[0]
@@ -424,7 +418,6 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
 def _derived(
     op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
 ) -> Iterator[Problem]:
-    """Yield a problem for each derived dim whose size differs from its expression's value."""
     tensors = {tensor.name: tensor for tensor in op.schema.inputs}
     for dim in op.schema.derived:
         if dim.name in sizes and names_in(dim.expression) <= sizes.keys():
@@ -508,7 +501,6 @@ def _read_all(
 def _judge_all(
     service: Service, replies: JudgedReplies, submissions: Iterable[Submission], job: Job
 ) -> None:
-    """Judge the submissions of one request; raise RequestError if a reference fails."""
     refusals: dict[int, RequestError] = {}
     for number, one, result in judged(service, submissions, job):
         refusal = broken_reference(result)
@@ -616,7 +608,6 @@ class JudgedReplies:
         self._bad: list[tuple[Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
-        """Add a submission's verdict, and make its reply."""
         notes = (*one.notes, *note_of_tolerance(found))
         notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found

@@ -70,7 +70,6 @@ class Outline(Struct):
     paths: dict[int, list[KeyPath]] = field(default_factory=dict)
 
     def line_span(self, line: int) -> Span:
-        """Return the span of a line (0-based, clamped to the text) without outer white space."""
         line = min(max(line, 0), len(self.lines) - 1)
         text = self.lines[line]
         start = len(text) - len(text.lstrip())
@@ -84,7 +83,6 @@ class Outline(Struct):
                 yield match.group(), Span(line, match.start(), match.end())
 
     def path_at(self, line: int, column: int) -> KeyPath:
-        """Return the key path at a position; empty if there is none."""
         here = self.paths.get(line, [])
         for word, span in self.tokens(line):
             if span.start <= column <= span.end:
@@ -200,7 +198,6 @@ class Diagnosis(Struct, frozen=True):
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Diagnosis]:
-    """List the errors that the loader of configurations finds in a text."""
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
         if path is None:
@@ -229,7 +226,6 @@ def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Di
 
 
 def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
-    """Return the edit that a problem's hint proposes; None if it proposes none."""
     edit = problem.hint.edit if isinstance(problem.hint, Hint) else None
     if isinstance(edit, Rename):
         return _renamed(edit, outlined, problem.line - 1)

@@ -45,7 +45,6 @@ class CommandProgress(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Describe the progress in a few words."""
         cases = f" {self.done}/{self.total}" if self.total else ""
         return f"{self.finished}/{self.todo} tasks" + (
             f", {self.task}{cases}" if self.task != "-" else ""
