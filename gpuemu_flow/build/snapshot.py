@@ -111,12 +111,9 @@ class _Progress(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct):
-    """A compiled workspace.
-
-    `current` are the tasks that were current when the snapshot was taken; each still is if no file
-    that it reads or writes has changed. `graph_mark` and `mark` are the checksums of the two stored
-    parts; they are empty for what is not stored.
-    """
+    """A compiled workspace. `current` are the tasks that were current when the snapshot was taken;
+    each still is if no file that it reads or writes has changed. `graph_mark` and `mark` are the
+    checksums of the two stored parts; they are empty for what is not stored."""
 
     graph: Graph
     settings: Settings
@@ -171,10 +168,8 @@ def _graph_mark(connection: sqlite3.Connection) -> str:
 def save_clean(
     store: JsonStore, snapshot: Snapshot, rows: Iterable[Row], summary: str, identity: str
 ) -> None:
-    """Store that this run was clean, unless another one has stored its snapshot since.
-
-    `rows` are what the results rest on besides the snapshot's files.
-    """
+    """Store that this run was clean, unless another one has stored its snapshot since. `rows` are
+    what the results rest on besides the snapshot's files."""
 
     def write(connection: sqlite3.Connection) -> None:
         with _transaction(connection):

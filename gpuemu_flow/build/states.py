@@ -99,11 +99,8 @@ class TaskRecord(Struct, frozen=True):
 
 
 class MadeFrom(Struct, frozen=True):
-    """The parts of the key of a task's last success, and the inputs that its program used.
-
-    They are many, and needed only for a task that may have changed: so they have a row for
-    themselves.
-    """
+    """The parts of the key of a task's last success, and the inputs that its program used. They are
+    many, and needed only for a task that may have changed: so they have a row for themselves."""
 
     parts: Mapping[str, Json]
     inputs: Json
@@ -223,10 +220,8 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Keep each record in memory after its first read, until the context ends.
-
-        The caller must hold the workspace's lock, so that no other process writes records.
-        """
+        """Keep each record in memory after its first read, until the context ends. The caller must
+        hold the workspace's lock, so that no other process writes records."""
         self._cached = {}
         try:
             yield
@@ -306,9 +301,7 @@ class TaskStates:
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
         """Record that a task made no target, and why; delete the record of its last success.
-
-        Reports then do not show an older result.
-        """
+        Reports then do not show an older result."""
         self.forget(spec.name)
         said = [to_builtins(problem, enc_hook=str) for problem in problems]
         found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
@@ -339,11 +332,9 @@ class TaskStates:
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether a task has no record of a success, or has changed since that success.
-
-        A task has changed if its key or its outputs in the workspace differ from the record. Cases
-        that ended in an error do not count here, although the task will run again.
-        """
+        """Tell whether a task has no record of a success, or has changed since that success. A task
+        has changed if its key or its outputs in the workspace differ from the record. Cases that
+        ended in an error do not count here, although the task will run again."""
         record, made = self.record(spec.name), self.made_from(spec.name)
         if record is None or made is None:
             return True

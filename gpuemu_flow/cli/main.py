@@ -156,11 +156,8 @@ def cli(directory: Path | None, file: Path | None) -> None:
 
 
 def _completed(error: click.ClickException) -> click.ClickException:
-    """Replace the error for a global option that was written after the command.
-
-    The new error says that the option belongs before the command. Any other error is returned
-    unchanged.
-    """
+    """Replace the error for a global option that was written after the command. The new error says
+    that the option belongs before the command. Any other error is returned unchanged."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name, command = error.option_name, error.ctx.command_path.partition(" ")[2]
         for option in cli.params:

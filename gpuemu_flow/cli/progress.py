@@ -38,10 +38,8 @@ def say_looking(op: str) -> None:
 
 
 def _show(text: str) -> None:
-    """Print progress on standard error; do nothing if the terminal was closed.
-
-    The command has to go on, to store what it has found.
-    """
+    """Print progress on standard error; do nothing if the terminal was closed. The command has to
+    go on, to store what it has found."""
     try:
         say(text, err=True)
     except OSError as error:
@@ -171,10 +169,8 @@ def make_listener(*, live: bool) -> Iterator[Listener]:
 
 @contextmanager
 def live_display(picture: Callable[[], RenderableType], per_second: float) -> Iterator[None]:
-    """Draw ``picture()`` on the terminal `per_second` times a second; erase it at the end.
-
-    It is not an error if the terminal was closed, so that results of an interrupted run are kept.
-    """
+    """Draw ``picture()`` on the terminal `per_second` times a second; erase it at the end. It is
+    not an error if the terminal was closed, so that results of an interrupted run are kept."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415
 
@@ -211,11 +207,9 @@ class Remaining:
         self._finished.add(task)
 
     def estimate(self, running: Mapping[str, float]) -> float | None:
-        """Return the remaining seconds; None if too little is known.
-
-        A task that already takes longer than last time is assumed to need another tenth of its time
-        so far, so that the estimate is never 0.
-        """
+        """Return the remaining seconds; None if too little is known. A task that already takes
+        longer than last time is assumed to need another tenth of its time so far, so that the
+        estimate is never 0."""
         if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:
             return None
         usual = sum(self._seconds.values()) / len(self._seconds)

@@ -106,10 +106,8 @@ def render(report: Report, name: str, *, color: bool = False, warn_threshold: fl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a report to a file, either completely or not at all.
-
-    Raises UsageError: ``report-not-writable``.
-    """
+    """Write a report to a file, either completely or not at all. Raises UsageError:
+    ``report-not-writable``."""
     data = text.encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():  # a pipe or /dev/stdout is no file to replace
@@ -148,10 +146,8 @@ def publish(
 
 
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
-    """Print annotations and write the job summary, inside a GitHub workflow.
-
-    Annotations go to standard error because standard output may contain JSON; GitHub reads both.
-    """
+    """Print annotations and write the job summary, inside a GitHub workflow. Annotations go to
+    standard error because standard output may contain JSON; GitHub reads both."""
     summary = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") != "true" and not summary:
         return
@@ -189,10 +185,8 @@ class _ReportGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a subcommand, or fail with a message that suggests ``-o`` and ``--merge``.
-
-        An unknown word is probably a path that was given without one of these options.
-        """
+        """Find a subcommand, or fail with a message that suggests ``-o`` and ``--merge``. An
+        unknown word is probably a path that was given without one of these options."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             ctx.fail(

@@ -91,10 +91,8 @@ class RuleParser(Struct):
         return tuple(self.rules[name].rule for name in self._ordered())
 
     def refuse_names(self, kernels: Collection[str]) -> None:
-        """Report each rule that has the same name as a kernel.
-
-        A rule and a kernel are both built by a task called ``build:NAME``.
-        """
+        """Report each rule that has the same name as a kernel. A rule and a kernel are both built
+        by a task called ``build:NAME``."""
         for name, parsed in self.rules.items():
             if name in kernels:
                 text = f"a kernel is named {shown(name)}, too, and build:{name} makes it"
@@ -175,9 +173,7 @@ class RuleParser(Struct):
 
     def _inside(self, written: str, here: KeyPath, out: Reporter) -> str | None:
         """Return the path of an output relative to the workspace; None if a problem was reported.
-
-        `written` is the output's path in the configuration, and `here` the position to report.
-        """
+        `written` is the output's path in the configuration, and `here` the position to report."""
         root, fault = self.workspace.root, ""
         path = Path(os.path.normpath(root / written))
         if not path.is_relative_to(root) or path == root:
@@ -232,11 +228,9 @@ class RuleParser(Struct):
                 parsed.out.add("config-rule-input", here, text, hint)
 
     def _implied(self, rule: RuleConfig) -> list[str]:
-        """Return the names of the other rules whose outputs this rule uses.
-
-        The rule uses an output if one of its ``inputs`` matches the output, or if a word of its
-        command is the output's path. The words of a shell command are not examined.
-        """
+        """Return the names of the other rules whose outputs this rule uses. The rule uses an output
+        if one of its ``inputs`` matches the output, or if a word of its command is the output's
+        path. The words of a shell command are not examined."""
         words = () if rule.shell else rule.command
         named = {os.path.normpath(word) for word in words if word}
         return [
@@ -341,11 +335,9 @@ class ExpectedFiles(Struct):
         out.add(SLUG, where, text, hint, warning=True)
 
     def tell_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
-        """Report a glob of ``include`` that matches no file.
-
-        If a part of the glob seems misspelt, an error is reported, else a warning. Nothing is
-        reported if the folder exists and is empty.
-        """
+        """Report a glob of ``include`` that matches no file. If a part of the glob seems
+        misspelt, an error is reported, else a warning. Nothing is reported if the folder exists
+        and is empty."""
         plain = takewhile(lambda part: not _WILDCARDS & {*part}, PurePosixPath(pattern).parts)
         folder = self._base(pattern).joinpath(*plain)
         if isdir(folder) and all(name.startswith(".") for name in _names(folder)):
@@ -357,11 +349,9 @@ class ExpectedFiles(Struct):
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
     ) -> None:
-        """Report a glob of ``apart`` that matches nothing, which is probably a mistake.
-
-        A glob is not reported if its folder is empty, or if it matches files that will be made or
-        that a template looks for.
-        """
+        """Report a glob of ``apart`` that matches nothing, which is probably a mistake. A glob is
+        not reported if its folder is empty, or if it matches files that will be made or that a
+        template looks for."""
         first = next(self._matched(pattern), None)
         if first is not None:
             self.looked_at.add(first)
@@ -395,12 +385,10 @@ class ExpectedFiles(Struct):
         *,
         mild: bool = False,
     ) -> None:
-        """Report paths of ``hidden`` that do not exist.
-
-        A path outside of the workspace is no error if its parent folder does not exist either, and
-        neither seems misspelt: the workspace may have been imported from such folders, and then
-        copied to another machine. A single warning reports all of these paths.
-        """
+        """Report paths of ``hidden`` that do not exist. A path outside of the workspace is no error
+        if its parent folder does not exist either, and neither seems misspelt: the workspace may
+        have been imported from such folders, and then copied to another machine. A single warning
+        reports all of these paths."""
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)
         gone: list[str] = []
@@ -457,11 +445,9 @@ class ExpectedFiles(Struct):
         )
 
     def _nearest(self, pattern: str) -> str:
-        """Return a hint for a glob of which a part may be misspelt; empty if there is none.
-
-        The first part that does not exist is compared with the names in its folder, and the hint
-        gives the most similar name. Parts from the first wildcard on are not compared.
-        """
+        """Return a hint for a glob of which a part may be misspelt; empty if there is none. The
+        first part that does not exist is compared with the names in its folder, and the hint gives
+        the most similar name. Parts from the first wildcard on are not compared."""
         path = self._base(pattern)
         for part in PurePosixPath(pattern.strip("/")).parts:
             if _WILDCARDS & {*part}:

@@ -46,9 +46,7 @@ def with_loaded(
     looked_into: dict[Path, str],
 ) -> ProgramRef | None:
     """Add the file that ``loads`` names to a program; return None if a problem was reported.
-
-    Without ``loads``, the program is returned unchanged.
-    """
+    Without ``loads``, the program is returned unchanged."""
     if "loads" not in table:
         for key in LOADED_KEYS[1:]:
             if key in table:
@@ -363,12 +361,10 @@ def _framework_kind(
 
 
 def _class_key(table: Mapping[str, Json], source: str) -> str:
-    """Return the key of `table` that names the function or the class to call.
-
-    The key is ``function``, unless the table defines a PyTorch module by its class. Such a table
-    names the class under ``module_class``. If its code is in a file, it may use ``module`` instead.
-    `source` is the key under which the table names the file or the Python module with the code.
-    """
+    """Return the key of `table` that names the function or the class to call. The key is
+    ``function``, unless the table defines a PyTorch module by its class. Such a table names the
+    class under ``module_class``. If its code is in a file, it may use ``module`` instead. `source`
+    is the key under which the table names the file or the Python module with the code."""
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:
             return "module_class"
@@ -391,11 +387,9 @@ def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) 
 def with_shared_weights(
     op: ProgramRef, reference: ProgramRef, where: KeyPath, out: Reporter
 ) -> tuple[ProgramRef, ProgramRef]:
-    """Give two modules the same seed, so that both draw the same weights.
-
-    The seed is the one that is set for either module, or 0 if none is set. Two different seeds are
-    reported as a problem at `where`, the place of the reference.
-    """
+    """Give two modules the same seed, so that both draw the same weights. The seed is the one that
+    is set for either module, or 0 if none is set. Two different seeds are reported as a problem at
+    `where`, the place of the reference."""
     made = [json.loads(ref.argv[1]) for ref in (op, reference)]
     seeds = sorted({told["seed"] for told in made} - {None})
     if len(seeds) > 1:
@@ -578,10 +572,8 @@ Table = Mapping[str, Json]
 
 class FrameworkKinds(Struct):
     """Chooses the kind, such as ``torch``, of functions that the configuration writes without one.
-
     The kind is that of the first framework that the configuration names and the function's source
-    file imports.
-    """
+    file imports."""
 
     out: Reporter
     # ``project.framework``; empty if it is not set.
@@ -593,12 +585,10 @@ class FrameworkKinds(Struct):
     def apply(
         self, table: Table, ref: ProgramRef | None, written: Json, op: ProgramRef | None = None
     ) -> ProgramRef | None:
-        """Return `ref`, with the kind of a framework if the program is written without a kind.
-
-        The framework is the first one that the configuration names and the program's file imports;
+        """Return `ref`, with the kind of a framework if the program is written without a kind. The
+        framework is the first one that the configuration names and the program's file imports;
         PyTorch if the file, or that of the reference's `op`, builds an extension of PyTorch. If
-        there is none, `ref` is returned unchanged.
-        """
+        there is none, `ref` is returned unchanged."""
         named = self._named(table)
         # An edit of these files counts by what they import, which the graph's basis holds anyway.
         if not named and any(_EXTENSION in self._imports_of(r) for r in (ref, op) if r is not None):
@@ -617,10 +607,8 @@ class FrameworkKinds(Struct):
         op: ProgramRef | None,
         reference: ProgramRef,
     ) -> None:
-        """Report frameworks that an op's table names and that neither program imports.
-
-        Also report a table that has both ``framework`` and ``frameworks``.
-        """
+        """Report frameworks that an op's table names and that neither program imports. Also report
+        a table that has both ``framework`` and ``frameworks``."""
         named = self._named(table)
         if table.get("framework") and table.get("frameworks"):
             place = (*where, "framework")
@@ -675,10 +663,8 @@ class FrameworkKinds(Struct):
 
 
 def imported_packages(path: Path) -> frozenset[str]:
-    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed.
-
-    The module of PyTorch that builds extensions is named, too.
-    """
+    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed. The
+    module of PyTorch that builds extensions is named, too."""
     try:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)
@@ -715,11 +701,9 @@ def refuse_one_program(
     root: Path,
     fenced: bool,
 ) -> None:
-    """Report an op and a reference that are one program or, in the sandbox, in one file.
-
-    A program has to read its own file, so that no sandbox can hide a reference that is in it. A
-    compiled kernel reads no files.
-    """
+    """Report an op and a reference that are one program or, in the sandbox, in one file. A program
+    has to read its own file, so that no sandbox can hide a reference that is in it. A compiled
+    kernel reads no files."""
     if _identity(op) == _identity(reference):
         text = f"{shown(op.text)} is the op and its reference: it would pass whatever it does"
         out.add(_SLUG, place, text, "name a reference that is written independently")
@@ -770,12 +754,10 @@ class Modules(Struct):
     consulted: set[Path] = set()
 
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:
-        """Return the callable, or None with the reason why it cannot be run.
-
-        ``pkg.mod:function`` names the function itself. A dotted path without a function, such as
-        ``pkg.mod``, is looked up in this order: the function in ``pkg.mod`` with the op's name, the
-        function ``mod`` in ``pkg.mod``, and the attribute ``mod`` of ``pkg``.
-        """
+        """Return the callable, or None with the reason why it cannot be run. ``pkg.mod:function``
+        names the function itself. A dotted path without a function, such as ``pkg.mod``, is looked
+        up in this order: the function in ``pkg.mod`` with the op's name, the function ``mod`` in
+        ``pkg.mod``, and the attribute ``mod`` of ``pkg``."""
         if ":" in text or text.endswith(".py"):
             return self._written_out(text, where)
         if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text):
@@ -810,10 +792,8 @@ class Modules(Struct):
         return self.programs.parse(text, where), ""
 
     def _top_level_names(self, path: Path) -> set[str]:
-        """Return the names that a file defines or imports at its top level.
-
-        The result is empty if the file cannot be read and parsed as Python.
-        """
+        """Return the names that a file defines or imports at its top level. The result is empty if
+        the file cannot be read and parsed as Python."""
         self.consulted.add(path)
         try:
             if path.stat().st_size > MAX_SOURCE:

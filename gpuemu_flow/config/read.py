@@ -73,10 +73,8 @@ def read_source(
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
     root: Path | None = None,
 ) -> ConfigSource:
-    """Read and check one configuration file.
-
-    A missing file is no problem: the result is then empty.
-    """
+    """Read and check one configuration file. A missing file is no problem: the result is then
+    empty."""
     source = ConfigSource(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
@@ -112,10 +110,8 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """Encode an editor's text as UTF-8.
-
-    Surrogates, which UTF-8 does not allow, are encoded too. `_decode` reports them as an error.
-    """
+    """Encode an editor's text as UTF-8. Surrogates, which UTF-8 does not allow, are encoded too.
+    `_decode` reports them as an error."""
     return edited.encode("utf-8", "surrogatepass")
 
 
@@ -152,9 +148,7 @@ def _decode(data: bytes, out: Reporter) -> str | None:
 
 def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
     """Parse TOML text into tables, which are not checked; return None if the syntax is wrong.
-
-    Problems are added to `out`, and ``out.positions`` is set to the lines of the text's keys.
-    """
+    Problems are added to `out`, and ``out.positions`` is set to the lines of the text's keys."""
     found = scan(text)
     out.positions = found
     if found.too_deep:
@@ -186,11 +180,9 @@ def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> N
 
 
 def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
-    """Merge the checked keys of sources, given from the highest priority to the lowest.
-
-    Tables are merged recursively. Any other value, such as an array of tables, is taken whole from
-    the file of highest priority that defines it.
-    """
+    """Merge the checked keys of sources, given from the highest priority to the lowest. Tables are
+    merged recursively. Any other value, such as an array of tables, is taken whole from the file of
+    highest priority that defines it."""
     out: dict[str, Json] = {}
     for source in reversed(sources):
         _over(out, source.tree)
@@ -401,12 +393,9 @@ def _weight(value: Json) -> int:
 
 
 def _filled(value: Json, given: Mapping[str, Json]) -> Json:
-    """Return a value with each name in braces replaced by its value in `given`.
-
-    If a whole text is one name in braces, the result is the name's value itself, for example a
-    number, and not a text. The recursion is bounded, since no value nests deeper than
-    `positions.MAX_DEPTH`.
-    """
+    """Return a value with each name in braces replaced by its value in `given`. If a whole text is
+    one name in braces, the result is the name's value itself, for example a number, and not a text.
+    The recursion is bounded, since no value nests deeper than `positions.MAX_DEPTH`."""
     if isinstance(value, str):
         match = _PLACEHOLDER.fullmatch(value)
         if match is not None and match[2]:
@@ -450,26 +439,19 @@ def is_pattern(value: Json) -> bool:
 
 
 def listing_of(written: str) -> str:
-    """Return the glob whose matches change whenever the result of `names_matched` changes.
-
-    It is a glob for `build.files.glob_files`. It also matches folders and broken links, since they
-    make `names_matched` fail. `written` is the pattern in the configuration.
-
-    Raises FilesError: A bad pattern.
-    """
+    """Return the glob whose matches change whenever the result of `names_matched` changes. It is a
+    glob for `build.files.glob_files`. It also matches folders and broken links, since they make
+    `names_matched` fail. `written` is the pattern in the configuration. Raises FilesError: A bad
+    pattern."""
     return f"{_checked(written)}/"
 
 
 def names_matched(root: Path, written: str) -> list[str]:
-    """Return the part of each file's name that ``*`` matches, sorted.
-
-    Names that begin with a dot are left out, since editors and systems use them for their own
-    files.
-
-    Raises FilesError: The pattern is bad or matches too many files, or a match is no regular file
-    of the workspace, or its name cannot be part of an op's name. Such a match is not ignored, since
-    its op would then be missing without notice.
-    """
+    """Return the part of each file's name that ``*`` matches, sorted. Names that begin with a dot
+    are left out, since editors and systems use them for their own files. Raises FilesError: The
+    pattern is bad or matches too many files, or a match is no regular file of the workspace, or its
+    name cannot be part of an op's name. Such a match is not ignored, since its op would then be
+    missing without notice."""
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])
     beginning, _, end = pattern.name.partition("*")
@@ -591,10 +573,8 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
 
 
 def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
-    """Return the files that a glob matches; report links out of `root`, and a missing file.
-
-    A glob with wildcards that matches nothing is reported as well.
-    """
+    """Return the files that a glob matches; report links out of `root`, and a missing file. A glob
+    with wildcards that matches nothing is reported as well."""
     out, found = project.out, []
     own = root / project.path.name
     for path in sorted(root.glob(pattern)):
@@ -651,10 +631,8 @@ NO_CHANGES = ConfigChanges()
 
 
 def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
-    """Return the targets of a configuration by name.
-
-    The dict is empty if no target has options, since targets then do not affect the settings.
-    """
+    """Return the targets of a configuration by name. The dict is empty if no target has options,
+    since targets then do not affect the settings."""
 
     def place_of(path: KeyPath) -> str:
         out = definer(sources, path, sources[0]).out
@@ -666,11 +644,9 @@ def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
 def layers(
     sources: Sequence[ConfigSource], changes: ConfigChanges, options: Mapping[str, Option]
 ) -> list[ConfigSource]:
-    """Return the changes as configuration sources, from the highest priority to the lowest.
-
-    Raises UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``;
-    for an unknown key or a wrong value, the same errors as in a configuration file.
-    """
+    """Return the changes as configuration sources, from the highest priority to the lowest. Raises
+    UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``; for an
+    unknown key or a wrong value, the same errors as in a configuration file."""
     found = []
     if changes.settings:
         found.append(_of_settings(sources[0], changes.settings))

@@ -145,11 +145,9 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def within_arrays(self, parts: list[str], line: int) -> KeyPath:
-        """Return a table header's key path, with an index after each array of tables.
-
-        The index is that of the array's last element so far. Tables that the path names for the
-        first time are recorded as being on line `line`.
-        """
+        """Return a table header's key path, with an index after each array of tables. The index is
+        that of the array's last element so far. Tables that the path names for the first time are
+        recorded as being on line `line`."""
         path: KeyPath = ()
         for part in parts:
             path = (*path, part)
@@ -356,10 +354,8 @@ class Reporter(Struct):
     _told_of_templates: set[tuple[str, KeyPath, str]] = set()
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of the key at `path`, even if the file has the key under an alias.
-
-        If the file does not have the key, return the line of the key's nearest ancestor.
-        """
+        """Return the line of the key at `path`, even if the file has the key under an alias. If the
+        file does not have the key, return the line of the key's nearest ancestor."""
         for end in range(len(path), 0, -1):
             written = self.aliases.get(path[:end])
             if written is not None:
@@ -391,11 +387,9 @@ class Reporter(Struct):
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
-        """Return a hint with the known name most similar to `name`.
-
-        If no name is similar, the hint lists all names if `or_all` is true; else it is empty. It is
-        also empty after `MAX_COMPARED` comparisons, since comparing many names takes long.
-        """
+        """Return a hint with the known name most similar to `name`. If no name is similar, the hint
+        lists all names if `or_all` is true; else it is empty. It is also empty after `MAX_COMPARED`
+        comparisons, since comparing many names takes long."""
         self.compared += len(known)
         if self.compared > MAX_COMPARED:
             return ""
@@ -446,10 +440,8 @@ ENDING = 3
 
 def is_misspelt(written: str, known: Iterable[str]) -> bool:
     """Tell whether a name is a variant of a known name, or one or two typing errors away from it.
-
     Variants are the known name cut short (``grad`` for ``gradients``) and the known name with a
-    short ending (``depends_on`` for ``depends``, ``forbidden`` for ``forbid``).
-    """
+    short ending (``depends_on`` for ``depends``, ``forbidden`` for ``forbid``)."""
     return any(_near(written, name) or _is_form(written.lower(), name) for name in known)
 
 
@@ -474,12 +466,9 @@ def _omits_letters(written: str, name: str) -> bool:
 
 
 def edits(first: str, second: str) -> int:
-    """Return the number of typing errors between two words.
-
-    One error is an additional, missing or wrong character, or an exchange of two neighbours (the
-    Damerau-Levenshtein distance in its restricted form, in which each character changes at most
-    once).
-    """
+    """Return the number of typing errors between two words. One error is an additional, missing or
+    wrong character, or an exchange of two neighbours (the Damerau-Levenshtein distance in its
+    restricted form, in which each character changes at most once)."""
     above: list[int] = []
     row = list(range(len(second) + 1))
     for i, a in enumerate(first, start=1):

@@ -95,10 +95,8 @@ class PlainShapes(Table, frozen=True):
 
 
 class Validation(Table, frozen=True):
-    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in.
-
-    `seed` 0 means a new random seed for every run.
-    """
+    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in. `seed` 0
+    means a new random seed for every run."""
 
     dtypes: Annotated[Dtypes, documented("Dtypes to check, under any of their names.")] = (
         "float32",
@@ -290,11 +288,9 @@ class QuickCi(Table, frozen=True):
 
 
 class Ci(Table, frozen=True):
-    """Settings of ``[ci]``.
-
-    If `quick_shapes` is empty and the iterations are None, the cases are those of a plain run.
-    `seed` 0 means a new random seed for every run, and None the seed of ``[validation]``.
-    """
+    """Settings of ``[ci]``. If `quick_shapes` is empty and the iterations are None, the cases are
+    those of a plain run. `seed` 0 means a new random seed for every run, and None the seed of
+    ``[validation]``."""
 
     quick_dtypes: Annotated[Dtypes, documented("Dtypes of `quick`.")] = ("float32",)
     quick_shapes: Annotated[

@@ -18,15 +18,12 @@ _TOLERANCES = ("ops", "tolerances")
 def write_tolerances(
     text: str, op: str, tolerances: Mapping[str, Tolerance], file: str = ""
 ) -> str:
-    """Set the tolerances of some dtypes for one op, and return the new text.
-
-    Values that the op already has for these dtypes are replaced in place, in every allowed
-    spelling. Other values are added to the op's ``[ops.tolerances]``, or to a new table at the end
-    of the op. Comments, order, blank lines and line ends are kept.
-
-    Raises ConfigError: ``config-syntax``, ``unknown-op``, or ``config-not-editable`` for a form
-    that is not supported, such as ``ops = [{ ... }]``. The hint then shows the text to add.
-    """
+    """Set the tolerances of some dtypes for one op, and return the new text. Values that the op
+    already has for these dtypes are replaced in place, in every allowed spelling. Other values are
+    added to the op's ``[ops.tolerances]``, or to a new table at the end of the op. Comments, order,
+    blank lines and line ends are kept. Raises ConfigError: ``config-syntax``, ``unknown-op``, or
+    ``config-not-editable`` for a form that is not supported, such as ``ops = [{ ... }]``. The hint
+    then shows the text to add."""
     before = _parse(text, file)
     index = _op_index(before, op, file)
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -164,10 +161,8 @@ class _Editor:
             self._lines.insert(place, line)
 
     def _insert(self, mine: Sequence[Statement], entry: str, newline: str) -> None:
-        """Add an entry to the op's tolerances, in a new table if necessary.
-
-        `mine` holds the statements that set the op's tolerances so far.
-        """
+        """Add an entry to the op's tolerances, in a new table if necessary. `mine` holds the
+        statements that set the op's tolerances so far."""
         header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
         if header is not None:
             inside = [header]

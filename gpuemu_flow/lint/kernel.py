@@ -92,10 +92,8 @@ _SIMPLE = _simple_families()
 
 
 def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count instructions by family, from a histogram of opcode texts; omit empty families.
-
-    Each opcode belongs to exactly one family, so the counts add up to the instruction count.
-    """
+    """Count instructions by family, from a histogram of opcode texts; omit empty families. Each
+    opcode belongs to exactly one family, so the counts add up to the instruction count."""
     return in_order((family_of_text(text), count) for text, count in opcodes.items())
 
 
@@ -233,9 +231,7 @@ class Occupancy(Struct, frozen=True):
 
 def arch_number(arch: str) -> int | None:
     """Return an architecture's number, such as 90 for ``sm_90``, ``sm_90a`` or ``compute_90``.
-
-    Other texts give None.
-    """
+    Other texts give None."""
     match = _ARCH_NUMBER.match(arch)
     return int(match.group(1)) if match else None
 
@@ -255,13 +251,11 @@ def occupancy(
     *,
     assumed_threads: bool = False,
 ) -> Occupancy:
-    """Compute the number of resident blocks per multiprocessor, and its limits.
-
-    The rules are those of NVIDIA's ``cuda_occupancy.h``. Registers are allocated to warps in units
-    of 256. A quarter of the multiprocessor's registers serves a quarter of its warps. To decide
-    whether a block fits at all, its number of warps is rounded up to a multiple of four. Shared
-    memory is allocated in units of 128 bytes (256 before sm_80).
-    """
+    """Compute the number of resident blocks per multiprocessor, and its limits. The rules are those
+    of NVIDIA's ``cuda_occupancy.h``. Registers are allocated to warps in units of 256. A quarter of
+    the multiprocessor's registers serves a quarter of its warps. To decide whether a block fits at
+    all, its number of warps is rounded up to a multiple of four. Shared memory is allocated in
+    units of 128 bytes (256 before sm_80)."""
 
     def result(blocks: int, reasons: tuple[str, ...]) -> Occupancy:
         resident = blocks * warps
@@ -334,12 +328,10 @@ SPILL = "spill"
 
 
 def opcode_matches(pattern: str, opcode: str) -> bool:
-    """Tell whether consecutive segments of an opcode match the segments of a pattern.
-
-    Whole segments are compared, never parts of one.
-    ``f64`` matches ``add.rn.f64``, but not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
-    Segments of a pattern may contain the wildcards ``*`` and ``?``.
-    """
+    """Tell whether consecutive segments of an opcode match the segments of a pattern. Whole
+    segments are compared, never parts of one. ``f64`` matches ``add.rn.f64``, but not
+    ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``. Segments of a pattern may contain the
+    wildcards ``*`` and ``?``."""
     wanted = [segment for segment in pattern.split(".") if segment]
     found = opcode.split(".")
     if not wanted:
@@ -361,9 +353,7 @@ def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
 
 def matching_symbols(pattern: str, symbols: Iterable[str]) -> list[str]:
     """Return those of the function names `symbols` that the pattern or one of its aliases matches.
-
-    A name must match as a whole.
-    """
+    A name must match as a whole."""
     alternatives = [a for a in (pattern, *ALIASES.get(pattern, ())) if _SYMBOL.match(a)]
     return [s for s in symbols if any(fnmatchcase(s, a) for a in alternatives)]
 
@@ -379,11 +369,9 @@ Number = int | float
 
 
 class PtxLocation(Struct, frozen=True, omit_defaults=True):
-    """A location in the PTX, and in the source from which the PTX was compiled.
-
-    ``source_line`` is 0 without line information. For inlined code, ``call_file`` and ``call_line``
-    give the call site.
-    """
+    """A location in the PTX, and in the source from which the PTX was compiled. ``source_line`` is
+    0 without line information. For inlined code, ``call_file`` and ``call_line`` give the call
+    site."""
 
     line: int = 0
     source_file: str = ""
@@ -393,10 +381,8 @@ class PtxLocation(Struct, frozen=True, omit_defaults=True):
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
-    """What a rule finds in a kernel, before the policy is applied.
-
-    ``place`` is None for the kernel itself, and ``severity`` empty for the rule's own.
-    """
+    """What a rule finds in a kernel, before the policy is applied. ``place`` is None for the kernel
+    itself, and ``severity`` empty for the rule's own."""
 
     message: str
     place: PtxLocation | None = None
@@ -407,9 +393,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
 class Violation(Struct, frozen=True, omit_defaults=True):
     """A kernel's violation of one rule; ``allowed`` is the reason for which it is accepted.
-
-    ``actual`` and ``limit`` are the figure and the limit that it exceeds, where there are such.
-    """
+    ``actual`` and ``limit`` are the figure and the limit that it exceeds, where there are such."""
 
     rule: str
     severity: str
@@ -437,13 +421,11 @@ class MachineMix(Struct, frozen=True):
 
 
 class KernelMetrics(Struct, frozen=True):
-    """Figures of one kernel for one architecture; None for what no tool told.
-
-    ``local_bytes`` are those of the variables that the PTX declares, ``stack_bytes`` what the
-    compiler made of them. ``max_live`` is the number of 32-bit registers that live at once.
-    ``opcodes``, ``calls`` and ``sass_opcodes`` count PTX opcodes, called functions and machine
-    opcodes; machine instructions are counted without padding.
-    """
+    """Figures of one kernel for one architecture; None for what no tool told. ``local_bytes`` are
+    those of the variables that the PTX declares, ``stack_bytes`` what the compiler made of them.
+    ``max_live`` is the number of 32-bit registers that live at once. ``opcodes``, ``calls`` and
+    ``sass_opcodes`` count PTX opcodes, called functions and machine opcodes; machine instructions
+    are counted without padding."""
 
     name: str
     arch: str
@@ -512,15 +494,13 @@ class KernelFigures(Struct, frozen=True):
 
 
 class KernelView(Struct, frozen=True, omit_defaults=True):
-    """One kernel for one architecture: all that the rules judge, without its PTX.
-
-    A view is made once per artifact and cached, so a changed limit is checked without parsing the
-    PTX again. ``has_ptx`` is False if only a cubin was given. ``findings`` are by rule;
-    ``opcode_places`` and ``call_places`` are the first instruction of each opcode and the first
-    call of each function. ``unmet_bounds`` is what ptxas says of launch bounds that it ignored, and
-    ``assembly`` the assembler's error for each architecture, empty if there was none. The stack of
-    a ``recursive`` kernel has no static bound.
-    """
+    """One kernel for one architecture: all that the rules judge, without its PTX. A view is made
+    once per artifact and cached, so a changed limit is checked without parsing the PTX again.
+    ``has_ptx`` is False if only a cubin was given. ``findings`` are by rule; ``opcode_places`` and
+    ``call_places`` are the first instruction of each opcode and the first call of each function.
+    ``unmet_bounds`` is what ptxas says of launch bounds that it ignored, and ``assembly`` the
+    assembler's error for each architecture, empty if there was none. The stack of a ``recursive``
+    kernel has no static bound."""
 
     name: str
     file: str
@@ -540,11 +520,9 @@ class KernelView(Struct, frozen=True, omit_defaults=True):
 
 class KernelRecord(Struct, frozen=True, kw_only=True):
     """One kernel of an artifact, with its figures and its verdict: what ``lint`` prints as JSON.
-
     ``verdict`` is ``failed`` if an error is not accepted, else ``inconclusive`` if no rule could
     judge the kernel, else ``passed``. The rules of ``unchecked`` could not judge it: they are
-    listed so that nobody takes the absence of violations for a pass.
-    """
+    listed so that nobody takes the absence of violations for a pass."""
 
     name: str
     file: str

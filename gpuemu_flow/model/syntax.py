@@ -15,16 +15,13 @@ _MOST_ATTEMPTS = 100
 
 
 def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
-    """Return the syntax tree of a Python source.
-
-    Raises SyntaxError, ValueError, RecursionError, MemoryError: The source does not parse.
-
-    CPython keeps the recursion depth of the tree's construction per interpreter, not per thread,
-    up to and including some 3.11 and 3.12 releases (python/cpython issue 106905): two threads that
-    parse at once can get a SystemError for a correct source. The daemon parses in many threads,
-    which take turns by a lock. Threads of a client's own program may parse without this lock, so a
-    source that causes a SystemError is parsed again.
-    """
+    """Return the syntax tree of a Python source. Raises SyntaxError, ValueError, RecursionError,
+    MemoryError: The source does not parse. CPython keeps the recursion depth of the tree's
+    construction per interpreter, not per thread, up to and including some 3.11 and 3.12 releases
+    (python/cpython issue 106905): two threads that parse at once can get a SystemError for a
+    correct source. The daemon parses in many threads, which take turns by a lock. Threads of a
+    client's own program may parse without this lock, so a source that causes a SystemError is
+    parsed again."""
     for _ in range(_MOST_ATTEMPTS):
         with _ONE_AT_A_TIME, suppress(SystemError):
             return ast.parse(source, filename)
@@ -48,11 +45,9 @@ _PTX_CONSTANTS = re.compile(rb"(?:setp|min|max|selp)\.[^;]*\b0[fF]([0-9a-fA-F]{8
 
 
 def constants_of(source: bytes, *, suffix: str) -> list[float]:
-    """Return the numbers that a source compares values with, or limits them to.
-
-    At such a number a wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are
-    no whole numbers first. A source that does not parse has none.
-    """
+    """Return the numbers that a source compares values with, or limits them to. At such a number a
+    wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are no whole numbers
+    first. A source that does not parse has none."""
     if not _MAY_COMPARE.search(source):
         return []
     if suffix == ".py":

@@ -28,12 +28,10 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 
 
 class FileWatch(Struct):
-    """Watched files and folders of one workspace, with their last known state.
-
-    A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
-    whether its content changed. Folders are watched for new entries: a script that was missing, a
-    module that now shadows another, or a new match of ``depends``.
-    """
+    """Watched files and folders of one workspace, with their last known state. A file counts as
+    saved if its stamp (times, size and inode) changed. The engine finds out whether its content
+    changed. Folders are watched for new entries: a script that was missing, a module that now
+    shadows another, or a new match of ``depends``."""
 
     # The workspace.
     root: Path
@@ -59,20 +57,16 @@ class FileWatch(Struct):
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
-        """Record the present state, with which `saved` compares later states.
-
-        Call it before a run, so that nothing saved later is missed.
-        """
+        """Record the present state, with which `saved` compares later states. Call it before a run,
+        so that nothing saved later is missed."""
         self._files = {path: stamp_of(path) for path in self._files}
         self._folders = {folder: _look_into(folder) for folder in self._folders}
         self._globs = {pattern: glob_files(self.root, pattern) for pattern in self._globs}
         self._shown = {(kind, path): SHOWN[kind](path) for kind, path in self._shown}
 
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
-        """Watch the inputs of the given tasks; already watched files keep their known state.
-
-        Call it again after a run, which may have observed further inputs.
-        """
+        """Watch the inputs of the given tasks; already watched files keep their known state. Call
+        it again after a run, which may have observed further inputs."""
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
@@ -90,11 +84,9 @@ class FileWatch(Struct):
         self._follow_folders()
 
     def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
-        """Watch an invalid configuration, and the files whose change may make it valid.
-
-        Files in `in_vain` changed without making it valid. Their further changes count only after
-        `PATIENCE_S` seconds, since programs write files all the time.
-        """
+        """Watch an invalid configuration, and the files whose change may make it valid. Files in
+        `in_vain` changed without making it valid. Their further changes count only after
+        `PATIENCE_S` seconds, since programs write files all the time."""
         self.anything = True
         now = self.clock()
         self._vain = {place: end for place, end in self._vain.items() if end > now}
@@ -108,11 +100,9 @@ class FileWatch(Struct):
                 self._files.setdefault(file, stamp_of(file))
 
     def _place(self, path: str) -> str:
-        """Return the path of a changed file, or the folder of a file that was created or deleted.
-
-        A folder ends in a slash. Temporary files often get a new name each time, so their folder
-        stands for all of them.
-        """
+        """Return the path of a changed file, or the folder of a file that was created or deleted. A
+        folder ends in a slash. Temporary files often get a new name each time, so their folder
+        stands for all of them."""
         if path not in self._named:
             return path
         return f"{os.path.dirname(path)}/"  # noqa: PTH120 - often
@@ -132,12 +122,10 @@ class FileWatch(Struct):
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Return the paths that were changed, created or deleted since `refresh`.
-
-        Files to which standard output or standard error is redirected are left out. While the
-        configuration is invalid, a file whose last change did not make the configuration valid is
-        left out for `PATIENCE_S` seconds.
-        """
+        """Return the paths that were changed, created or deleted since `refresh`. Files to which
+        standard output or standard error is redirected are left out. While the configuration is
+        invalid, a file whose last change did not make the configuration valid is left out for
+        `PATIENCE_S` seconds."""
         now = {path: stamp_of(path) for path in self._files}
         found = {path for path, known in self._files.items() if now[path] != known}
         named = {path for path in found if None in (now[path], self._files[path])}
@@ -176,10 +164,8 @@ class FileWatch(Struct):
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
-    """List observed inputs: files with their last known stamps, and paths that were looked up.
-
-    A path that was looked up is listed together with the type of look-up, one of `SHOWN`.
-    """
+    """List observed inputs: files with their last known stamps, and paths that were looked up. A
+    path that was looked up is listed together with the type of look-up, one of `SHOWN`."""
     names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
     files = workspace.snapshot.files
     found: dict[str, Stamp | None] = {}

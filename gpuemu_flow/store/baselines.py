@@ -74,10 +74,7 @@ class Baseline(Struct, frozen=True):
 
 
 def check_tag(tag: str) -> str:
-    """Return the tag if it is valid.
-
-    Raises UsageError: ``baseline-bad-tag``.
-    """
+    """Return the tag if it is valid. Raises UsageError: ``baseline-bad-tag``."""
     parts = tag.split("/")
     if not _TAG.fullmatch(tag) or any(part.strip(".") == "" for part in parts) or tag in RESERVED:
         hint = "letters, digits and . _ + @ - /, beginning with a letter or digit"
@@ -106,11 +103,9 @@ class BaselineStore:
         return existed
 
     def get(self, tag: str) -> Baseline:
-        """Return the baseline with a tag.
-
-        Raises UsageError: ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if
-        another version stored the baseline in a format that this version cannot read.
-        """
+        """Return the baseline with a tag. Raises UsageError: ``unknown-baseline``, with the most
+        similar tag; ``baseline-bad-file`` if another version stored the baseline in a format that
+        this version cannot read."""
         path = self._path(tag)
         found = self._read(path)
         if found is None and path.exists():
@@ -121,11 +116,8 @@ class BaselineStore:
         return found
 
     def comparable(self, tag: str) -> Baseline:
-        """Return a baseline with which a run can be compared.
-
-        Raises UsageError: ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data
-        from clients only.
-        """
+        """Return a baseline with which a run can be compared. Raises UsageError:
+        ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data from clients only."""
         found = self.get(tag)
         if not found.holds_a_run:
             message = f"baseline {tag!r} holds only what clients of the daemon stored"
@@ -134,10 +126,8 @@ class BaselineStore:
         return found
 
     def newest(self) -> Baseline:
-        """Return the newest baseline with which a run can be compared.
-
-        Raises UsageError: ``no-baseline``.
-        """
+        """Return the newest baseline with which a run can be compared. Raises UsageError:
+        ``no-baseline``."""
         found = [baseline for baseline in self.list() if baseline.holds_a_run]
         if not found:
             hint = "`gpuemu-flow baseline store TAG` makes one"
@@ -152,10 +142,7 @@ class BaselineStore:
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
 
     def delete(self, tag: str) -> None:
-        """Delete a baseline.
-
-        Raises UsageError: ``unknown-baseline``.
-        """
+        """Delete a baseline. Raises UsageError: ``unknown-baseline``."""
         self.get(tag)
         path = self._path(tag)
         self._cache.files.remove(path)
@@ -180,9 +167,7 @@ class BaselineStore:
 
     def _read(self, path: Path) -> Baseline | None:
         """Return a stored baseline; None if it is missing, damaged, or written by another version.
-
-        A damaged file is moved aside.
-        """
+        A damaged file is moved aside."""
         try:
             baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
@@ -196,10 +181,7 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> Baseline:
-    """Read an exported baseline.
-
-    Raises UsageError: ``baseline-bad-file``.
-    """
+    """Read an exported baseline. Raises UsageError: ``baseline-bad-file``."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"is larger than {MAX_FILE_BYTES >> 20} MiB")
@@ -211,10 +193,7 @@ def read_file(path: Path) -> Baseline:
 
 
 def write_file(path: Path, baseline: Baseline) -> None:
-    """Export a baseline as readable JSON.
-
-    Raises StoreError when the file cannot be written.
-    """
+    """Export a baseline as readable JSON. Raises StoreError when the file cannot be written."""
     text = json.dumps(baseline.to_json(), indent=1, sort_keys=True, allow_nan=False)
     try:
         write_atomic(path, text.encode() + b"\n")
@@ -231,11 +210,9 @@ _KERNEL = "kernel:"
 
 
 class ArtifactMetrics(Struct, frozen=True):
-    """The metrics of one kernel: the protocol's ``ArtifactMetrics``.
-
-    ``source`` is ``Ptx``, ``Sass`` or ``Both``, ``timestamp`` Unix time in seconds. The last three
-    are no part of the protocol; they are known only for kernels that gpuemu-flow itself measured.
-    """
+    """The metrics of one kernel: the protocol's ``ArtifactMetrics``. ``source`` is ``Ptx``,
+    ``Sass`` or ``Both``, ``timestamp`` Unix time in seconds. The last three are no part of the
+    protocol; they are known only for kernels that gpuemu-flow itself measured."""
 
     kernel_name: str
     register_count: int

@@ -41,12 +41,10 @@ LARGEST = 1 << 40
 
 
 class BlobStore:
-    """Tensor files with paths such as ``ab/ab12….safetensors``.
-
-    A name is a digest of the content's sha256 and a secret of the cache. An op that must not read
-    the files may be able to list their names. Without the secret, the names do not tell it whether
-    the store contains a certain tensor.
-    """
+    """Tensor files with paths such as ``ab/ab12….safetensors``. A name is a digest of the
+    content's sha256 and a secret of the cache. An op that must not read the files may be able to
+    list their names. Without the secret, the names do not tell it whether the store contains a
+    certain tensor."""
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
         self.folder = folder
@@ -86,10 +84,8 @@ class BlobStore:
         return self._files.read(path, LARGEST)
 
     def _is_new(self) -> bool:
-        """Tell whether the store has no secret yet, and so no blobs.
-
-        Unlike `path`, this does not generate a secret.
-        """
+        """Tell whether the store has no secret yet, and so no blobs. Unlike `path`, this does not
+        generate a secret."""
         try:
             self._salt = self._salt or self._stored_salt()
         except StoreError:
@@ -97,10 +93,8 @@ class BlobStore:
         return not self._salt
 
     def path(self, digest: str) -> Path:
-        """Return the path of a blob, whether it exists or not.
-
-        Raises ValueError when `digest` is not a sha256 in lower-case hex.
-        """
+        """Return the path of a blob, whether it exists or not. Raises ValueError when `digest` is
+        not a sha256 in lower-case hex."""
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"not a sha256: {digest!r}")
         name = self._name(digest)
@@ -214,12 +208,10 @@ class ForeignRecordError(ValueError):
 
 
 class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
-    """A Disk whose keys are str and whose values are bytes; it reads nothing else.
-
-    diskcache's own Disk unpickles values if the database says so, and opens any file that the
-    database names, even ``../x``. Anybody who can write to the cache could thus run code in this
-    process. Large values stay in the database, too.
-    """
+    """A Disk whose keys are str and whose values are bytes; it reads nothing else. diskcache's own
+    Disk unpickles values if the database says so, and opens any file that the database names, even
+    ``../x``. Anybody who can write to the cache could thus run code in this process. Large values
+    stay in the database, too."""
 
     def put(self, key: object) -> tuple[str, bool]:
         if type(key) is not str:
@@ -259,10 +251,8 @@ _IF_OTHER = {
 
 class SettledCache(Cache):  # type: ignore[misc]  # diskcache has no types
     """A Cache that, when it is opened, stores only those of its settings that have changed.
-
     diskcache itself stores each setting twice, in a separate transaction each time, and waits until
-    the settings are on the disk.
-    """
+    the settings are on the disk."""
 
     @property
     def _sql_retry(self) -> Callable[..., Any]:
@@ -278,10 +268,8 @@ _INSERT = (
 
 
 def present(cache: Cache, keys: Sequence[str]) -> set[str]:
-    """Return the members of `keys` that have a record, with few SQL statements.
-
-    In a cache that evicts records, `Cache.get` would take a transaction for each key.
-    """
+    """Return the members of `keys` that have a record, with few SQL statements. In a cache that
+    evicts records, `Cache.get` would take a transaction for each key."""
     known: set[str] = set()
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         some = keys[start : start + _KEYS_AT_ONCE]
@@ -317,11 +305,9 @@ def delete_all(cache: Cache, keys: Sequence[str]) -> None:
 def insert_new(
     cache: Cache, records: Mapping[str, bytes], if_absent: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Insert records with new keys, and return all other records.
-
-    This takes one prepared statement, whereas `Cache.set` takes four to seven for each record. Call
-    it in a transaction, after `evict_for`.
-    """
+    """Insert records with new keys, and return all other records. This takes one prepared
+    statement, whereas `Cache.set` takes four to seven for each record. Call it in a transaction,
+    after `evict_for`."""
     known = present(cache, list(records))
     done = known.intersection(if_absent)
     left = {key: record for key, record in records.items() if key in known}
@@ -382,11 +368,8 @@ def seal_text(text: str, key: str) -> bytes:
 
 
 def unseal(record: bytes, key: str = "") -> Json:
-    """Convert a record back to its JSON value.
-
-    Raises ValueError when the record is not one that `seal` made for this key. Raises
-    OtherFormatError when another version's `seal` made it.
-    """
+    """Convert a record back to its JSON value. Raises ValueError when the record is not one that
+    `seal` made for this key. Raises OtherFormatError when another version's `seal` made it."""
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = memoryview(record)[len(_MAGIC) + _CHECK :]  # no copies of megabytes
     if head != _MAGIC and _ANY_MAGIC.fullmatch(head):
@@ -453,11 +436,9 @@ class JsonStore:
             )
 
     def _make_private(self) -> None:
-        """Create the database, if there is none, as a file that only this user can read.
-
-        Raise StoreError if one of the database's files is a link, symbolic or hard. SQLite gives
-        its auxiliary files the same mode as the database.
-        """
+        """Create the database, if there is none, as a file that only this user can read. Raise
+        StoreError if one of the database's files is a link, symbolic or hard. SQLite gives its
+        auxiliary files the same mode as the database."""
         self._files.make(self._folder)
         # Looked at, not opened: closing a file would drop the locks that SQLite holds on it.
         for suffix in _DATABASE_FILES:
@@ -491,14 +472,11 @@ class JsonStore:
 
     def _guarded(self, action: Callable[[Cache], T]) -> T:
         """Run `action`; if the database is damaged, move it aside and retry with a new database.
-
         `action` must do nothing but use the database, since its TypeError or ValueError counts as a
-        sign of damaged content.
-
-        Raises ForeignRecordError when a record was not written by this program; other records are
-        not affected. Raises StoreError: ``cache-disk-full``, ``cache-not-writable``, or ``cache-
-        busy`` when the database stays locked or is damaged again and again.
-        """
+        sign of damaged content. Raises ForeignRecordError when a record was not written by this
+        program; other records are not affected. Raises StoreError: ``cache-disk-full``,
+        ``cache-not-writable``, or ``cache- busy`` when the database stays locked or is damaged
+        again and again."""
         doubted: int | None = None
         for left in reversed(range(_ATTEMPTS)):
             cache = None
@@ -520,10 +498,8 @@ class JsonStore:
     def _start_afresh(
         self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
     ) -> None:
-        """Close the database after an error, so that the next attempt opens it again.
-
-        Raises StoreError: The database is locked, or cannot be written.
-        """
+        """Close the database after an error, so that the next attempt opens it again. Raises
+        StoreError: The database is locked, or cannot be written."""
         text = str(error).lower()
         if _LOCKED in text:
             raise self._busy("stayed locked") from error
@@ -558,10 +534,8 @@ class JsonStore:
         )
 
     def get(self, key: str) -> Json | None:
-        """Return the value of a key; None if there is none or it is damaged.
-
-        A damaged record is moved aside.
-        """
+        """Return the value of a key; None if there is none or it is damaged. A damaged record is
+        moved aside."""
         record: bytes | None = None
         try:
             record = self._guarded(lambda cache: cache.get(key))
@@ -675,10 +649,8 @@ class WorkspaceCache:
         self._actions_limit = actions_limit
 
     def create(self) -> None:
-        """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist.
-
-        Raises StoreError: The folder cannot be made, or is not writable.
-        """
+        """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist. Raises
+        StoreError: The folder cannot be made, or is not writable."""
         self.files.make(self.folder)
         for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
             if not os.path.lexists(self.folder / name):
@@ -696,10 +668,8 @@ class WorkspaceCache:
         return path
 
     def keep_references(self, references: Collection[str]) -> str:
-        """Write down the references of all ops, for the sandboxes of other ops.
-
-        Return the file's path; empty if it cannot be written, as in a workspace that is read only.
-        """
+        """Write down the references of all ops, for the sandboxes of other ops. Return the file's
+        path; empty if it cannot be written, as in a workspace that is read only."""
         listed = os.fsencode("\0".join(sorted(references)))
         path = self.folder / f"references-{digest_bytes(listed)[:16]}"
         try:
@@ -736,11 +706,9 @@ class WorkspaceCache:
         return BlobStore(self.folder / "blobs", self.set_aside)
 
     def limit_blobs(self, limit: int, keep: Callable[[], Iterable[str]]) -> None:
-        """Delete the least recently used blobs if they are larger than `limit` together.
-
-        To measure them takes as long as a small run, so only what was added is counted until the
-        sum reaches the limit. What other commands add is measured then.
-        """
+        """Delete the least recently used blobs if they are larger than `limit` together. To measure
+        them takes as long as a small run, so only what was added is counted until the sum reaches
+        the limit. What other commands add is measured then."""
         known = self.state.get(_VOLUME)
         volume = known + self.blobs.written if isinstance(known, int) else limit + 1
         if volume > limit:

@@ -83,10 +83,8 @@ class FailureRecord(Struct, frozen=True):
         cause: str = "",
         minimized_from: str | None = None,
     ) -> FailureRecord:
-        """Make the record of a case that did not pass, with the present time.
-
-        Raises ValueError: `source` is not in `SOURCES`.
-        """
+        """Make the record of a case that did not pass, with the present time. Raises ValueError:
+        `source` is not in `SOURCES`."""
         if source not in SOURCES:
             raise ValueError(f"there is no source {source!r}")
         first = result.failures[0] if result.failures else None
@@ -123,10 +121,8 @@ class FailureRecord(Struct, frozen=True):
 
     @property
     def reproduce(self) -> str:
-        """Return the command that runs this case again, quoted for a shell.
-
-        An op that only a client runs cannot be run by us: then it gives the client the inputs.
-        """
+        """Return the command that runs this case again, quoted for a shell. An op that only a
+        client runs cannot be run by us: then it gives the client the inputs."""
         op = (self.provenance or {}).get("op")
         if isinstance(op, Mapping) and op.get("kind") == SUBMITTED and self.id:
             line = f"import gpuemu_flow; print(gpuemu_flow.Client().reproduce({self.id!r}).inputs)"
@@ -138,10 +134,8 @@ class FailureRecord(Struct, frozen=True):
 
     def identity(self) -> str:
         """Return a sha256 of op, case and kind, by which the same failure is recognized later.
-
         Inputs that the case does not determine are part of the digest, too: a shrunk case has the
-        seed of its original, and clients may send any inputs.
-        """
+        seed of its original, and clients may send any inputs."""
         case = Case.from_json(self.case).identity()
         own = "" if self.source in GENERATED else self.inputs
         return digest_json([self.op, case, self.kind, own])
@@ -393,12 +387,10 @@ class FailureStore:
         raise UsageError(Problem("unknown-failure", f"no failure has the id {prefix!r}", hint))
 
     def find(self, seed: int, op: str | None = None) -> tuple[FailureRecord, ...]:
-        """Return the failures with a case seed, newest first; empty if there are none.
-
-        A JSON parser in JavaScript may have rounded a seed above 2**53. If no failure has exactly
-        this seed, failures with a seed that rounds to it are returned. If several different seeds
-        round to it, the result is empty.
-        """
+        """Return the failures with a case seed, newest first; empty if there are none. A JSON
+        parser in JavaScript may have rounded a seed above 2**53. If no failure has exactly this
+        seed, failures with a seed that rounds to it are returned. If several different seeds round
+        to it, the result is empty."""
         holding = filter(None, map(self._read, self._records.keys_holding(str(seed))))
         exact = _newest_first(
             record for record in holding if record.seed == seed and op in (None, record.op)

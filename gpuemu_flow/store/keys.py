@@ -32,10 +32,8 @@ class BuildReason(Struct, frozen=True):
 
     @property
     def trigger(self) -> str:
-        """Return the member of `TRIGGERS` to which the part belongs, else the part itself.
-
-        Observed files belong to ``code``; observed variables and packages belong to ``env``.
-        """
+        """Return the member of `TRIGGERS` to which the part belongs, else the part itself. Observed
+        files belong to ``code``; observed variables and packages belong to ``env``."""
         if self.part != OBSERVED:
             return self.part
         return "code" if self.name.partition(" ")[0] in _OF_CODE else "env"
@@ -45,10 +43,8 @@ class BuildReason(Struct, frozen=True):
 
 
 def canonical(value: Json) -> bytes:
-    """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII.
-
-    Raises ValueError: The value contains a NaN or an infinity.
-    """
+    """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII. Raises ValueError: The
+    value contains a NaN or an infinity."""
     return _CANONICAL.encode(value).encode()
 
 

@@ -32,8 +32,7 @@ PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many
 
 class ResultStore:
     """The results of one workspace, also held in memory. Thread-safe; only one process may
-    write.
-    """
+    write."""
 
     def __init__(
         self,
@@ -121,10 +120,8 @@ class ResultStore:
         return self.add_many([new])[0]
 
     def add_many(self, new: Sequence[NewResult]) -> list[StoredResult]:
-        """Store results in one transaction; they are on disk when this returns.
-
-        Raises StoreError: The results cannot be stored. None of them is.
-        """
+        """Store results in one transaction; they are on disk when this returns. Raises StoreError:
+        The results cannot be stored. None of them is."""
         records, added = {}, []
         with self._writing:
             times = self._times(len(new))

@@ -53,12 +53,9 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """The use of an opcode's first operand.
-
-    `NONE`: it is only read, or there is none. `WRITES`: it is only written. `READS_AND_WRITES`: it
-    is read and written. `CALL`: the opcode is ``call``, whose first operand may be a list of
-    results.
-    """
+    """The use of an opcode's first operand. `NONE`: it is only read, or there is none. `WRITES`: it
+    is only written. `READS_AND_WRITES`: it is read and written. `CALL`: the opcode is ``call``,
+    whose first operand may be a list of results."""
 
     NONE = "none"
     WRITES = "writes"
@@ -98,10 +95,8 @@ class Opcode:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Return the segments that name fundamental types.
-
-        In ``cvt``, the type of the destination comes first.
-        """
+        """Return the segments that name fundamental types. In ``cvt``, the type of the destination
+        comes first."""
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property
@@ -151,9 +146,7 @@ def _destination(segments: tuple[str, ...]) -> Destination:
 
 def parse_integer(text: str) -> int | None:
     """Read a PTX integer literal (decimal, ``0x``, ``0b``, octal, optional ``U``), or return None.
-
-    Source: PTX ISA, "Integer Constants".
-    """
+    Source: PTX ISA, "Integer Constants"."""
     digits = text.strip().rstrip("U")
     if not digits or len(digits) > 80:
         return None
@@ -265,11 +258,9 @@ class SourceText:
 
 
 def read_source(data: bytes, file: str) -> SourceText | Problem:
-    """Decode a file and blank out its comments; return a problem if it cannot be PTX.
-
-    Latin-1 maps every byte to one character, so no input fails to decode. NUL bytes (PTX embedded
-    in fat binaries ends in them) become spaces.
-    """
+    """Decode a file and blank out its comments; return a problem if it cannot be PTX. Latin-1 maps
+    every byte to one character, so no input fails to decode. NUL bytes (PTX embedded in fat
+    binaries ends in them) become spaces."""
     if data.startswith(_ELF_MAGIC):
         return Problem("ptx-is-binary", "an ELF file (cubin or object), not PTX text", "", file, 1)
     data = data.removeprefix(_UTF8_BOM)
@@ -307,18 +298,14 @@ _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
 
 class PlainPtx(Struct, frozen=True):
     """PTX reduced to its code: equal code gives equal text, wherever in the source it comes from.
-
-    ``lines`` are the 1-based numbers in the file of the lines of ``text``.
-    """
+    ``lines`` are the 1-based numbers in the file of the lines of ``text``."""
 
     text: bytes
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Return a line's number in the reduced text, given its number in the file.
-
-        The result is 0 if the line was left out.
-        """
+        """Return a line's number in the reduced text, given its number in the file. The result is 0
+        if the line was left out."""
         low, high = 0, len(self.lines)
         while low < high:
             middle = (low + high) // 2
@@ -329,10 +316,8 @@ class PlainPtx(Struct, frozen=True):
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Return a line's number in the file, given its number in the reduced text.
-
-        The result is 0 if there is no such line.
-        """
+        """Return a line's number in the file, given its number in the reduced text. The result is 0
+        if there is no such line."""
         return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
 
 
@@ -376,10 +361,8 @@ class Instruction(NamedTuple):
 
 
 class SourceLocation(NamedTuple):
-    """A ``.loc``: the source line that the following instructions come from.
-
-    ``inlined_at`` is the call site (file index, line, column) of inlined code, or None.
-    """
+    """A ``.loc``: the source line that the following instructions come from. ``inlined_at`` is the
+    call site (file index, line, column) of inlined code, or None."""
 
     file: int
     line: int
@@ -388,11 +371,8 @@ class SourceLocation(NamedTuple):
 
 
 class RegisterDeclaration(NamedTuple):
-    """One name in a ``.reg`` statement.
-
-    ``size`` is None for a single register, and N for a range ``%r<N>``. ``lanes`` is 2, 4 or 8 for
-    ``.v2``, ``.v4`` or ``.v8``, else 1.
-    """
+    """One name in a ``.reg`` statement. ``size`` is None for a single register, and N for a range
+    ``%r<N>``. ``lanes`` is 2, 4 or 8 for ``.v2``, ``.v4`` or ``.v8``, else 1."""
 
     name: str
     size: int | None
@@ -401,10 +381,8 @@ class RegisterDeclaration(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """A variable in a state space.
-
-    ``size_bytes`` is None when the size is not known at compile time (``.extern .shared a[]``).
-    """
+    """A variable in a state space. ``size_bytes`` is None when the size is not known at compile
+    time (``.extern .shared a[]``)."""
 
     name: str
     space: str
@@ -475,11 +453,9 @@ class LaunchBounds(Struct, frozen=True):
 
 
 class Function(Struct):
-    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand.
-
-    Bodies are not kept. If a reader examines one function at a time, its memory use therefore
-    depends on the largest function, not on the size of the file.
-    """
+    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand. Bodies are
+    not kept. If a reader examines one function at a time, its memory use therefore depends on the
+    largest function, not on the size of the file."""
 
     name: str
     kind: str

@@ -230,11 +230,8 @@ def _failed(worker_name: str, why: str) -> RunnerError:
 def open_cluster(
     scheduler: str, *, jobs: int, resources: Mapping[str, float], force: bool
 ) -> Iterator[DaskCluster]:
-    """Connect to a scheduler, or start worker processes on this machine.
-
-    Raises UsageError: ``cluster-address``. Raises RunnerError: ``cluster-
-    unreachable``.
-    """
+    """Connect to a scheduler, or start worker processes on this machine. Raises UsageError:
+    ``cluster-address``. Raises RunnerError: ``cluster- unreachable``."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     environ = dict(os.environ)
     opening = _connected(scheduler) if scheduler else _local(jobs, resources)
@@ -272,10 +269,8 @@ def _connected(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
-    """Start worker processes, and yield a client of their scheduler.
-
-    Other users of this machine cannot connect to the scheduler or the workers.
-    """
+    """Start worker processes, and yield a client of their scheduler. Other users of this machine
+    cannot connect to the scheduler or the workers."""
     folder = tempfile.mkdtemp(prefix="gpuemu-cluster-")
     try:
         with (
@@ -338,12 +333,10 @@ class _Sent(Struct, Generic[W], frozen=True):
 
 
 class ClusterTasks(Generic[W]):
-    """Sends work to workers, and returns their answers. Used by one thread.
-
-    When a worker dies, all work that it ran or held in its queue is divided in halves, which are
-    sent again. Work that cannot be divided any more is a suspect: it may have killed the worker, or
-    only have waited in the worker's queue. A suspect is tried again while no other work runs.
-    """
+    """Sends work to workers, and returns their answers. Used by one thread. When a worker dies, all
+    work that it ran or held in its queue is divided in halves, which are sent again. Work that
+    cannot be divided any more is a suspect: it may have killed the worker, or only have waited in
+    the worker's queue. A suspect is tried again while no other work runs."""
 
     def __init__(
         self,
@@ -372,11 +365,8 @@ class ClusterTasks(Generic[W]):
 
     @property
     def capacity(self) -> int:
-        """Return the number of tasks that keep all workers busy.
-
-        The result is 0 while there is work that may have killed a worker, since such work is tried
-        alone.
-        """
+        """Return the number of tasks that keep all workers busy. The result is 0 while there is
+        work that may have killed a worker, since such work is tried alone."""
         if self._suspects or any(sent.trial for _, sent in self._sent.values()):
             return 0
         self._look()
@@ -412,11 +402,8 @@ class ClusterTasks(Generic[W]):
 
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
         """Return the answers that have arrived, each with its work; wait at most `timeout` seconds.
-
-        An answer is None if the work cannot be divided and its workers died in every trial.
-
-        Raises RunnerError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``.
-        """
+        An answer is None if the work cannot be divided and its workers died in every trial. Raises
+        RunnerError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``."""
         found: list[tuple[W, bytes | None]] = []
         for key, outcome in self._wait(timeout):
             _, sent = self._sent.pop(key)
@@ -478,10 +465,8 @@ class ClusterTasks(Generic[W]):
             raise self._no_workers(len(workers))
 
     def _replace_lost(self) -> None:
-        """Make dask replace workers on this machine that are gone for good.
-
-        dask gives up on a worker that does not restart immediately, for example on a busy machine.
-        """
+        """Make dask replace workers on this machine that are gone for good. dask gives up on a
+        worker that does not restart immediately, for example on a busy machine."""
         own = self._client.cluster
         if own is not None and self._threads < len(own.worker_spec):
             own.scale(len(own.worker_spec))

@@ -73,12 +73,10 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Return the kernels to lint, each with the name under which its findings are reported.
-
-    Without a `name`, these are all kernels, under their own names. With a `name`, it is the kernel
-    of that name. If the text has only one kernel, that kernel is reported as `name`, even if its
-    own name is different.
-    """
+    """Return the kernels to lint, each with the name under which its findings are reported. Without
+    a `name`, these are all kernels, under their own names. With a `name`, it is the kernel of that
+    name. If the text has only one kernel, that kernel is reported as `name`, even if its own name
+    is different."""
     if name is None:
         return [(view, view.name) for view in views]
     named = [view for view in views if view.name == name]
@@ -225,9 +223,7 @@ def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Js
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """Answer ``StoreArtifactBaseline``: store all metrics in the baseline that has the given tag.
-
-    Metrics that the baseline already had are replaced.
-    """
+    Metrics that the baseline already had are replaced."""
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
         baselines.store_artifacts(workspace, tag, service.artifacts.everything())

@@ -75,9 +75,7 @@ class CaseMaker:
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
         """Return a case's inputs as they are sent: bfloat16 as float32, which all clients can read.
-
-        Raises RequestError: The tensors take more than `room` bytes.
-        """
+        Raises RequestError: The tensors take more than `room` bytes."""
         try:
             if not self._plans:
                 made = tensors(case, protocol_v1=False, max_bytes=max(0, room))
@@ -154,10 +152,8 @@ def _cases(
 
 
 def _made(service: Service, name: str, case: Case, job: Job) -> Case:
-    """Return the case with the inputs that the user's generator functions make.
-
-    Raises GenerateError: A generator function failed.
-    """
+    """Return the case with the inputs that the user's generator functions make. Raises
+    GenerateError: A generator function failed."""
     if is_made(case):
         return case
     subject = service.configured().subjects.make(Query(name, case.dtype, {}), case)

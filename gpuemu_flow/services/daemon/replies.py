@@ -84,11 +84,9 @@ def validation_result(
     repro_info: Json = None,
     timestamp: int | None = None,
 ) -> dict[str, Json]:
-    """Return a verdict as ``ValidationResult``.
-
-    Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
-    ``nonfinite``) hold more than the protocol's keys can express. Other clients ignore them.
-    """
+    """Return a verdict as ``ValidationResult``. Keys that the protocol does not have (``verdict``,
+    ``notes``, ``unjudged``, ``compared``, ``nonfinite``) hold more than the protocol's keys can
+    express. Other clients ignore them."""
     stats = result.stats
     nonfinite: dict[str, str] = {}
     out: dict[str, Json] = {
@@ -124,10 +122,8 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _passes(result: CheckResult) -> bool:
-    """Tell whether a case passes for clients, which know only passed and failed.
-
-    One whose outputs are rightly empty does: shapes and dtypes agree, and there is nothing else.
-    """
+    """Tell whether a case passes for clients, which know only passed and failed. One whose outputs
+    are rightly empty does: shapes and dtypes agree, and there is nothing else."""
     empty = result.uncounted and not result.stats.count and not result.failures
     return result.verdict is Verdict.PASSED or empty
 
@@ -141,10 +137,8 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
 
 
 def finite(value: float) -> float:
-    """Return a value as JSON can hold it: infinity becomes the largest float of its sign.
-
-    NaN becomes the largest float.
-    """
+    """Return a value as JSON can hold it: infinity becomes the largest float of its sign. NaN
+    becomes the largest float."""
     if math.isfinite(value):
         return float(value)
     return -LARGEST if value < 0 else LARGEST
@@ -230,11 +224,8 @@ class ClientInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fields:
-    """Typed access to the fields of one request.
-
-    A method that reads a field raises RequestError ``InvalidRequest`` if the field violates the
-    protocol.
-    """
+    """Typed access to the fields of one request. A method that reads a field raises RequestError
+    ``InvalidRequest`` if the field violates the protocol."""
 
     def __init__(
         self, fields: dict[str, Json], exchange: Exchange | None = None, kind: str = ""
@@ -315,10 +306,8 @@ class Fields:
             raise invalid(str(error)) from None
 
     def kwargs(self) -> dict[str, Json]:
-        """Return the op's keyword arguments.
-
-        Clients of protocol v1 send strings. Our own clients send JSON values of any type.
-        """
+        """Return the op's keyword arguments. Clients of protocol v1 send strings. Our own clients
+        send JSON values of any type."""
         value = self._get("kwargs", {})
         if not isinstance(value, dict):
             raise invalid(f"kwargs must be an object, not {json_type(value)}")

@@ -59,10 +59,8 @@ def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json
 
 
 def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``Reproduce``: return the stored verdict and the exact inputs.
-
-    With ``rerun``, which the protocol does not have, the op is run again on these inputs.
-    """
+    """Answer ``Reproduce``: return the stored verdict and the exact inputs. With ``rerun``, which
+    the protocol does not have, the op is run again on these inputs."""
     record = _find(service, fields)
     inputs = stored_inputs(service.failures, record)
     reply: dict[str, Json] = {
@@ -107,22 +105,16 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def wire_seed(record: FailureRecord) -> int:
-    """Return the seed that names a failure on the wire.
-
-    The record of a shrunk case has the same seed as its original's record. On the wire, a shrunk
-    case is therefore named by a number made from its record's id, so that clients can request
-    either failure.
-    """
+    """Return the seed that names a failure on the wire. The record of a shrunk case has the same
+    seed as its original's record. On the wire, a shrunk case is therefore named by a number made
+    from its record's id, so that clients can request either failure."""
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 
 
 def _find(service: Service, fields: Fields) -> FailureRecord:
-    """Return the failure that a request names by its id or its seed.
-
-    The seed of a shrunk case is a number that is made from the failure's id; see `wire_seed`.
-
-    Raises RequestError: ``NotFound``. Raises UsageError: ``ambiguous-failure``.
-    """
+    """Return the failure that a request names by its id or its seed. The seed of a shrunk case is a
+    number that is made from the failure's id; see `wire_seed`. Raises RequestError: ``NotFound``.
+    Raises UsageError: ``ambiguous-failure``."""
     wanted = fields.optional_name("failure_id")
     if wanted is not None:
         try:
@@ -226,11 +218,8 @@ def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, J
 
 
 def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedResult]:
-    """Return the results of a baseline by op and seed.
-
-    Raises UsageError: ``unknown-baseline`` if no baseline has the tag, or if it contains only
-    kernel metrics.
-    """
+    """Return the results of a baseline by op and seed. Raises UsageError: ``unknown-baseline`` if
+    no baseline has the tag, or if it contains only kernel metrics."""
     known = BaselineStore(service.cache)
     found = known.get(tag).submitted
     if found is None:
@@ -379,11 +368,9 @@ class _Run:
 
 
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``FuzzOp``: run an op on cases, and judge its outputs.
-
-    An op that the daemon cannot run is refused. ``time_limit_s``, which the protocol does not have,
-    ends the run early; the reply then covers the cases judged so far.
-    """
+    """Answer ``FuzzOp``: run an op on cases, and judge its outputs. An op that the daemon cannot
+    run is refused. ``time_limit_s``, which the protocol does not have, ends the run early; the
+    reply then covers the cases judged so far."""
     configured, op = service.op(fields.name("op_name"))
     maker = CaseMaker.of(service, op, fields)
     iterations = fields.integer("iterations", 0, MAX_ITERATIONS)

@@ -104,10 +104,8 @@ class Server:
         self._tidier = threading.Thread(target=self._tidy_up, name="tidy", daemon=True)
 
     def listen(self, address: str) -> None:
-        """Listen on an additional address.
-
-        Raises pynng.AddressInUse: A living daemon has the address.
-        """
+        """Listen on an additional address. Raises pynng.AddressInUse: A living daemon has the
+        address."""
         self._socket.listen(address)
 
     def start(self) -> None:
@@ -137,11 +135,9 @@ class Server:
                 context.close()
 
     def _await_sends(self, seconds: float) -> None:
-        """Wait up to `seconds` until no thread is sending an answer.
-
-        A thread may still be inside the send function after the client got the answer. If the
-        socket is closed at that time, or the process ends, the transport aborts the process.
-        """
+        """Wait up to `seconds` until no thread is sending an answer. A thread may still be inside
+        the send function after the client got the answer. If the socket is closed at that time, or
+        the process ends, the transport aborts the process."""
         with self._sends_change:
             self._sends_change.wait_for(lambda: not self._sends, seconds)
 
@@ -217,10 +213,8 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Make a context available for the next request. It must hold no unanswered request.
-
-        nng drops an unanswered request when its context receives again.
-        """
+        """Make a context available for the next request. It must hold no unanswered request. nng
+        drops an unanswered request when its context receives again."""
         with self._lock:
             self._free.append(context)
 
@@ -282,13 +276,11 @@ class Server:
         return job is not None and job.pipe != pipe and not job.cancelled.is_set()
 
     def _about(self, kind: str, request_id: str, pipe: int) -> Reply:
-        """Answer a message that cancels a request, or asks for its progress.
-
-        These are messages of the types ``Cancel`` and ``Progress``, which protocol v1 lacks. They
-        may come from any connection of the user who sent the request, since a client in a forked
-        process makes a new connection for each exchange. The id of another user's request gets the
-        same answer as an id that does not exist.
-        """
+        """Answer a message that cancels a request, or asks for its progress. These are messages of
+        the types ``Cancel`` and ``Progress``, which protocol v1 lacks. They may come from any
+        connection of the user who sent the request, since a client in a forked process makes a new
+        connection for each exchange. The id of another user's request gets the same answer as an id
+        that does not exist."""
         job = self._jobs.named(request_id) if request_id else None
         if job is None or self._connections.user_of(job.pipe) != self._connections.user_of(pipe):
             return error_reply("NotFound", "no request of that id is at work")
@@ -383,11 +375,9 @@ minimum), watch time limits, poll sockets, and resolve names."""
 
 
 def limit_threads() -> None:
-    """Limit the threads of the transport; call this before the process opens its first socket.
-
-    By default, the transport starts several threads per core. Messages pass from thread to thread,
-    and waking many threads takes time.
-    """
+    """Limit the threads of the transport; call this before the process opens its first socket. By
+    default, the transport starts several threads per core. Messages pass from thread to thread, and
+    waking many threads takes time."""
     set_parameter = getattr(lib, "nng_init_set_parameter", None)  # pynng 0.8 has none
     if set_parameter is not None:
         for kind, count in _THREADS.items():
@@ -410,20 +400,14 @@ class Received:
 
 
 def receive(context: Context) -> Received:
-    """Wait for a request.
-
-    Raises pynng.NNGException.
-    """
+    """Wait for a request. Raises pynng.NNGException."""
     message = ffi.new("nng_msg **")
     check_err(lib.nng_ctx_recvmsg(context.context, message, 0))
     return Received(message[0])
 
 
 def send(context: Context, data: bytes) -> None:
-    """Send an answer.
-
-    Raises pynng.NNGException: ``Timeout`` when the client does not read.
-    """
+    """Send an answer. Raises pynng.NNGException: ``Timeout`` when the client does not read."""
     message = ffi.new("nng_msg **")
     check_err(lib.nng_msg_alloc(message, 0))
     error = lib.nng_msg_append(message[0], data, len(data))
@@ -497,13 +481,11 @@ class ConnectionTable:
             return None if found is None else found.user
 
     def overdue(self, now: float, is_busy: Callable[[int], bool]) -> list[int]:
-        """Return the numbers of the connections to close.
-
-        A connection is closed if it has been half-open for `HALF_OPEN_SECONDS`. If the table is
-        full and a client was refused lately, one more connection is closed: the one that has been
-        idle for longest, provided that it was idle for at least `IDLE_SECONDS`. A connection is
-        never idle while `is_busy` returns true for its number.
-        """
+        """Return the numbers of the connections to close. A connection is closed if it has been
+        half-open for `HALF_OPEN_SECONDS`. If the table is full and a client was refused lately, one
+        more connection is closed: the one that has been idle for longest, provided that it was idle
+        for at least `IDLE_SECONDS`. A connection is never idle while `is_busy` returns true for its
+        number."""
         with self._lock:
             late = [
                 pipe

@@ -109,11 +109,9 @@ class JobTable:
         return len(self._jobs)
 
     def add(self, job: Job) -> tuple[bool, Context | None]:
-        """Register a job, or let its client wait for an equal job in progress.
-
-        One request can arrive several times: a client's transport sends it again if no answer
-        arrives, and the client does so after a time-out. All copies wait for the same result.
-        """
+        """Register a job, or let its client wait for an equal job in progress. One request can
+        arrive several times: a client's transport sends it again if no answer arrives, and the
+        client does so after a time-out. All copies wait for the same result."""
         with self._lock:
             known = self._jobs.get(job.key)
             if known is None or known.cancelled.is_set():
@@ -140,11 +138,9 @@ class JobTable:
             return any(job.pipe == pipe for job in self._jobs.values())
 
     def connected(self, pipe: int) -> None:
-        """Record a new connection, so that `add` does not cancel its requests.
-
-        The method `add` cancels requests from connections that have ended. The new connection may
-        have the same number, `pipe`, as one of them.
-        """
+        """Record a new connection, so that `add` does not cancel its requests. The method `add`
+        cancels requests from connections that have ended. The new connection may have the same
+        number, `pipe`, as one of them."""
         with self._lock:
             self._gone.pop(pipe, None)
 
@@ -225,10 +221,8 @@ class Configured(Struct, frozen=True):
 
 
 class Reloading:
-    """Provides the current configuration; checks its files at each call. Thread-safe.
-
-    Raises FlowError: Raised only by the constructor, when there is no earlier valid configuration.
-    """
+    """Provides the current configuration; checks its files at each call. Thread-safe. Raises
+    FlowError: Raised only by the constructor, when there is no earlier valid configuration."""
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._start = start
@@ -325,11 +319,9 @@ class Service:
         return self._configured.current()
 
     def op(self, name: str) -> tuple[Configured, OpConfig]:
-        """Return an op and the configuration that it belongs to.
-
-        Raises RequestError: ``ConfigError`` if the op is unknown and the present configuration
-        files are invalid. Raises UsageError: ``unknown-op``.
-        """
+        """Return an op and the configuration that it belongs to. Raises RequestError:
+        ``ConfigError`` if the op is unknown and the present configuration files are invalid. Raises
+        UsageError: ``unknown-op``."""
         configured = self._configured.current()
         try:
             return configured, configured.subjects.op(name)
@@ -417,10 +409,8 @@ class IssuedCaseStore:
         self._lock = threading.Lock()
 
     def add(self, op: str, maker: Mapping[str, Json], issued: Sequence[tuple[int, Issued]]) -> None:
-        """Store cases in memory and their recipes on disk.
-
-        If there are then too many cases in memory, the oldest are dropped there.
-        """
+        """Store cases in memory and their recipes on disk. If there are then too many cases in
+        memory, the oldest are dropped there."""
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]
         records += [
@@ -453,11 +443,9 @@ class IssuedCaseStore:
         return known | {keys[key] for key in self._recipes.among(list(keys))}
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
-        """Return the recipe of a case that was handed out; None if none is stored.
-
-        The result has two parts: the recipe that several cases share, and the number with which
-        this recipe makes the case.
-        """
+        """Return the recipe of a case that was handed out; None if none is stored. The result has
+        two parts: the recipe that several cases share, and the number with which this recipe makes
+        the case."""
         record = self._recipes.get(_key(op, seed))
         maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
         return None if record is None or maker is None else (maker, int(record["number"]))
@@ -475,10 +463,8 @@ _SLICE = 0.1
 
 
 class _Warm(Struct):
-    """The loaded programs of one subject, kept for further requests.
-
-    They are discarded after a failed or cancelled request, and when they have been idle for long.
-    """
+    """The loaded programs of one subject, kept for further requests. They are discarded after a
+    failed or cancelled request, and when they have been idle for long."""
 
     key: str
     evaluator: CaseEvaluator
@@ -505,10 +491,8 @@ class References:
 
     @staticmethod
     def sessions_for(limit: int) -> int:
-        """Return the number of sessions that the pool must have room for.
-
-        They suffice for `limit` subjects (ops with their programs) in use, and as many idle ones.
-        """
+        """Return the number of sessions that the pool must have room for. They suffice for `limit`
+        subjects (ops with their programs) in use, and as many idle ones."""
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager

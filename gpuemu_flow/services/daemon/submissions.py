@@ -177,13 +177,9 @@ class Reader(Struct):
         return Submission(common, given, subject, form.dtype, raised, issued, source, violations)
 
     def _form(self, op: OpConfig, inputs: Arrays, *, is_issued: bool, dtype: str = "") -> _Form:
-        """Return the `_Form` for a case's inputs, and check inputs whose form is new.
-
-        Cases whose inputs have equal names, shapes and dtypes get the same object, if `is_issued`
-        and `dtype` are equal, too.
-
-        Raises UsageError: The inputs do not match the op's declaration.
-        """
+        """Return the `_Form` for a case's inputs, and check inputs whose form is new. Cases whose
+        inputs have equal names, shapes and dtypes get the same object, if `is_issued` and `dtype`
+        are equal, too. Raises UsageError: The inputs do not match the op's declaration."""
         arrays = tuple([(name, array.shape, array.dtype) for name, array in inputs.items()])
         key = is_issued, dtype, arrays
         form = self._forms.get(key)
@@ -296,11 +292,9 @@ def _case(issued: Issued | None, specs: tuple[InputSpec, ...], dtype: str, seed:
 
 
 def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
-    """Count, for each input, the elements that differ from the handed-out elements.
-
-    A client may convert the inputs before it runs its op. Therefore, a handed-out input is
-    converted to the dtype of the submitted input before the two are compared.
-    """
+    """Count, for each input, the elements that differ from the handed-out elements. A client may
+    convert the inputs before it runs its op. Therefore, a handed-out input is converted to the
+    dtype of the submitted input before the two are compared."""
     if {name: array.shape for name, array in sent.items()} != {
         name: array.shape for name, array in submitted.items()
     }:
@@ -327,10 +321,8 @@ _ANY_RANK = {BUILTIN_SCHEMAS[name].inputs[0].dims for name in SAME_SHAPE_BUILTIN
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if a declared input is missing or a submitted input is not declared.
-
-    An op without declared inputs takes any inputs.
-    """
+    """Raise UsageError if a declared input is missing or a submitted input is not declared. An op
+    without declared inputs takes any inputs."""
     if op.input_names == UNSAID:
         return
     known = ", ".join(op.input_names)
@@ -357,13 +349,11 @@ def demand_names(op: OpConfig, inputs: Arrays) -> None:
 
 
 def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
-    """Raise UsageError if inputs that a client made do not match the op's declaration.
-
-    A schema lists the sizes to test with. Other sizes are accepted, too, under three conditions: a
-    named dim has the same size in all inputs, a fixed dim has its fixed size, and each size is a
-    multiple of the dim's ``multiple_of``. Do not call this for cases that the daemon handed out:
-    protocol v1 gives all inputs the same shape and restricts the dtypes, so they need not match.
-    """
+    """Raise UsageError if inputs that a client made do not match the op's declaration. A schema
+    lists the sizes to test with. Other sizes are accepted, too, under three conditions: a named dim
+    has the same size in all inputs, a fixed dim has its fixed size, and each size is a multiple of
+    the dim's ``multiple_of``. Do not call this for cases that the daemon handed out: protocol v1
+    gives all inputs the same shape and restricts the dtypes, so they need not match."""
     problems = []
     free = not op.has_schema or any(tensor.dtype is None for tensor in op.schema.inputs)
     if op.says_dtypes and free and dtype not in op.dtypes:
@@ -451,10 +441,8 @@ _REPLY = {VALIDATE: "ValidationResult", SUBMIT: "SubmitResult"}
 
 
 def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output.
-
-    The inputs are the client's own, or those of a case that the daemon handed out before.
-    """
+    """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output. The inputs are the client's
+    own, or those of a case that the daemon handed out before."""
     replies = JudgedReplies(service)
     name = fields.name("op_name")
     common = CommonFields.of(service, fields, name)
@@ -469,9 +457,7 @@ def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``SubmitOutputs``: judge the outputs for several cases, and store all results at once.
-
-    If a case cannot be read or its reference fails, no result is stored.
-    """
+    If a case cannot be read or its reference fails, no result is stored."""
     replies = JudgedReplies(service)
     name = fields.name("op_name")
     common = CommonFields.of(service, fields, name)
@@ -525,10 +511,8 @@ Numbered = tuple[int, Submission]
 def judged(
     service: Service, submissions: Iterable[Submission], job: Job
 ) -> Iterator[tuple[int, Submission, CheckResult]]:
-    """Yield submissions with their numbers and results, grouped by subject.
-
-    Their numbers are their positions in the iterable, from 0.
-    """
+    """Yield submissions with their numbers and results, grouped by subject. Their numbers are their
+    positions in the iterable, from 0."""
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
         others: list[Numbered] = []
@@ -551,10 +535,8 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job,
 ) -> Iterator[tuple[int, Submission, CheckResult]]:
-    """Judge `first` and those of the `following` submissions that have the same subject.
-
-    Yield them as `judged` does. All other submissions are appended to `others`.
-    """
+    """Judge `first` and those of the `following` submissions that have the same subject. Yield them
+    as `judged` does. All other submissions are appended to `others`."""
     subject = first[1].subject
 
     def of_subject() -> Iterator[Numbered]:
@@ -641,10 +623,8 @@ class JudgedReplies:
         self._judged.append((number, one.subject, new))
 
     def store(self) -> dict[int, Mapping[str, Json]]:
-        """Store all results in one transaction, and return replies by submission number.
-
-        Raises StoreError: The results cannot be stored. None of them is.
-        """
+        """Store all results in one transaction, and return replies by submission number. Raises
+        StoreError: The results cannot be stored. None of them is."""
         judged_by: dict[int, str] = {}
         for _, subject, new in self._judged:
             if id(subject) not in judged_by:

@@ -97,10 +97,8 @@ class Outline(Struct):
         return here[0] if here else ()
 
     def table_at(self, line: int) -> tuple[str, ...]:
-        """Return the dotted name, as its parts, of the table that contains a line.
-
-        The result is empty for a line above all tables.
-        """
+        """Return the dotted name, as its parts, of the table that contains a line. The result is
+        empty for a line above all tables."""
         for above in range(min(line, len(self.lines)) - 1, -1, -1):
             # Recognise a header by its text alone, since an unfinished line above may leave a
             # bracket open.
@@ -137,9 +135,7 @@ def outline(text: str) -> Outline:
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
     """Find the named ``[[ops]]`` tables from line `start` on, by matching each line separately.
-
-    This works even after a bracket or quote that is not closed.
-    """
+    This works even after a bracket or quote that is not closed."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
@@ -233,11 +229,9 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that replaces a wrong name in a line of the text by the right name.
-
-    The wrong name may be the last part of a dotted key. The result is None if the line does not
-    contain the wrong name.
-    """
+    """Return the fix that replaces a wrong name in a line of the text by the right name. The wrong
+    name may be the last part of a dotted key. The result is None if the line does not contain the
+    wrong name."""
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -247,10 +241,8 @@ def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
 
 
 def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that adds a required key below the header of its table.
-
-    The result is None if `line` is not the line of a header.
-    """
+    """Return the fix that adds a required key below the header of its table. The result is None if
+    `line` is not the line of a header."""
     header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None
@@ -300,11 +292,8 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Return the finding for the result of one op and dtype.
-
-    It is placed at the op's name in `table`. For an outdated result, its severity is only
-    information, whatever the verdict.
-    """
+    """Return the finding for the result of one op and dtype. It is placed at the op's name in
+    `table`. For an outdated result, its severity is only information, whatever the verdict."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive

@@ -52,10 +52,8 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`; None if there is none.
-
-        The job does not end before all runs that were requested so far have ended.
-        """
+        """Return the running job of `key`; None if there is none. The job does not end before all
+        runs that were requested so far have ended."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:
@@ -81,10 +79,8 @@ WATCHED = (
 
 
 class ConfigServer(LanguageServer):
-    """A server for open texts of gpuemu.toml.
-
-    Slow work runs in threads or in separate processes; the event loop only passes messages.
-    """
+    """A server for open texts of gpuemu.toml. Slow work runs in threads or in separate processes;
+    the event loop only passes messages."""
 
     def __init__(self) -> None:
         # Request whole texts: for partial edits, both sides would have to agree on line ends.
@@ -165,9 +161,7 @@ class ConfigServer(LanguageServer):
 
     async def settled(self, uri: str) -> Document | None:
         """Wait until the newest text of a document has been checked, and return the document.
-
-        Returns None if the document is not open.
-        """
+        Returns None if the document is not open."""
         task = self._checks.running(uri)
         if task is not None:
             await asyncio.shield(task)
