@@ -176,11 +176,8 @@ def _sizes_of(case: Case) -> dict[str, int]:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A condition under which cases fail.
-
-    Of numbers, `value` is the border up to which cases are known to fail, and `other` the one up to
-    which they pass; nothing is predicted between them.
-    """
+    """A condition under which cases fail. Of numbers, `value` is the border up to which cases are
+    known to fail, and `other` the one up to which they pass; nothing is predicted between them."""
 
     kind: str
     subject: str
@@ -244,10 +241,8 @@ class Rule(msgspec.Struct, frozen=True):
         return (kind, self.subject, value) in facts.marks if known else None
 
     def condition(self, *, whole: bool) -> Condition:
-        """Return the condition as it is reported; `whole` says that the border is a whole number.
-
-        A border that is not known exactly is given with the one up to which cases pass.
-        """
+        """Return the condition as it is reported; `whole` says that the border is a whole number. A
+        border that is not known exactly is given with the one up to which cases pass."""
         kind, value = self.kind, self.value
         if kind not in _BORDERS:
             sentence = SENTENCES[kind].format(s=self.subject, v=value)
@@ -293,10 +288,8 @@ def necessary(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
 
 
 def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
-    """Return the rules that no known case contradicts, in the order of `SENTENCES`.
-
-    `known` are cases, each with whether it failed.
-    """
+    """Return the rules that no known case contradicts, in the order of `SENTENCES`. `known` are
+    cases, each with whether it failed."""
     failing = [facts for facts, failed in known if failed]
     passing = [facts for facts, failed in known if not failed]
     if not failing or not passing:

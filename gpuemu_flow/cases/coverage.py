@@ -71,11 +71,9 @@ class Coverage:
         self._unjudged: Counter[Cell] = Counter(dict(unjudged or {}))
 
     def add(self, op: str, case: Case, verdict: Verdict) -> None:
-        """Count a case as exercised if it was judged, else as a case without a verdict.
-
-        An inconclusive case with a dim of size 0 counts as exercised, too: it has no values to
-        judge, only the shapes of its outputs.
-        """
+        """Count a case as exercised if it was judged, else as a case without a verdict. An
+        inconclusive case with a dim of size 0 counts as exercised, too: it has no values to judge,
+        only the shapes of its outputs."""
         cell = Cell(op, case.dtype, case.shape_class, case.layout, case.strategy)
         empty = case.shape_class == "empty" and verdict is Verdict.INCONCLUSIVE
         if verdict in JUDGED or empty:
@@ -113,11 +111,8 @@ class Coverage:
         return counts
 
     def to_json(self) -> list[Json]:
-        """Return one row for each `Cell`, sorted.
-
-        A row has the fields of the cell, the number of cases that count as exercised, and the
-        number of cases without a verdict.
-        """
+        """Return one row for each `Cell`, sorted. A row has the fields of the cell, the number of
+        cases that count as exercised, and the number of cases without a verdict."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 
@@ -183,10 +178,8 @@ class Coverage:
 
 
 def _nonfinite_gaps(op: str, schema: OpSchema, dtype: str) -> Iterator[Gap]:
-    """Yield a gap that names the float inputs that can never hold NaN or Inf, if there are any.
-
-    An input's rule, range or kind can exclude NaN and Inf.
-    """
+    """Yield a gap that names the float inputs that can never hold NaN or Inf, if there are any. An
+    input's rule, range or kind can exclude NaN and Inf."""
     floats = [t for t in schema.inputs if DTYPES[t.dtype or dtype].kind == "float"]
     missing = tuple(t.name for t in floats if _never_nonfinite(t))
     if missing:
@@ -230,10 +223,8 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """Return the table as text cells, headings first.
-
-    The last column of a line is the sum over all pairs of aspects.
-    """
+    """Return the table as text cells, headings first. The last column of a line is the sum over all
+    pairs of aspects."""
     lines = [list(HEADINGS)]
     for row in rows:
         if not row.seen:  # a client's op: only its cases are known

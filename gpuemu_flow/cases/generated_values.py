@@ -36,10 +36,8 @@ def encode_values(values: Array) -> GeneratedValues:
 
 
 def decode_values(spec: InputSpec) -> Array:
-    """Return the values that a function returned for an input.
-
-    Raises GenerateError: There are no values, or they do not fit the input's shape and dtype.
-    """
+    """Return the values that a function returned for an input. Raises GenerateError: There are no
+    values, or they do not fit the input's shape and dtype."""
     given = spec.given
     if given is None:
         label = spec.rule.generate if spec.rule else ""

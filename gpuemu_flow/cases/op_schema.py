@@ -77,10 +77,8 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
     constants: tuple[float, ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of the dims and of all derived dims.
-
-        Raises ExpressionError: A derived dim has no size, or a size below 0.
-        """
+        """Return the sizes of the dims and of all derived dims. Raises ExpressionError: A derived
+        dim has no size, or a size below 0."""
         found = dict(sizes)
         for dim in self.derived:
             size = compute(dim.expression, found, {})
@@ -182,11 +180,9 @@ def plain_shapes_schema(
     hidden_dims: Sequence[int],
     edge_cases: Sequence[Sequence[int]],
 ) -> OpSchema:
-    """Return the schema of plain shape lists (``[validation.shapes]``): one shape for all inputs.
-
-    A shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
-    out. The edge cases are whole shapes of any rank.
-    """
+    """Return the schema of plain shape lists (``[validation.shapes]``): one shape for all inputs. A
+    shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
+    out. The edge cases are whole shapes of any rank."""
     lists = dict(zip(PLAIN_DIMS, (batch_sizes, sequence_lengths, hidden_dims), strict=True))
     dims = tuple(Dim(name, tuple(dict.fromkeys(sizes))) for name, sizes in lists.items() if sizes)
     axes = tuple(dim.name for dim in dims)
@@ -195,11 +191,9 @@ def plain_shapes_schema(
 
 
 def takes_any_rank(schema: OpSchema) -> bool:
-    """Tell whether the op's inputs share one shape of any rank.
-
-    A user's schema fixes the rank. Plain lists of sizes do not, nor do the built-in schemas of ops
-    whose inputs all have the same shape.
-    """
+    """Tell whether the op's inputs share one shape of any rank. A user's schema fixes the rank.
+    Plain lists of sizes do not, nor do the built-in schemas of ops whose inputs all have the same
+    shape."""
     if len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) != 1:
         return False
     if schema.derived or any(tensor.rule for tensor in schema.inputs):
@@ -209,15 +203,11 @@ def takes_any_rank(schema: OpSchema) -> bool:
 
 
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
-    """Restrict the schema to exactly the given shapes; return one schema for each.
-
-    If a shape has as many sizes as the schema has dims, these are the sizes of the dims in schema
-    order (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
-    possible only for an op whose inputs may have any rank; see `takes_any_rank`.
-
-    Raises ValueError: A shape cannot be used in either way; the message says which shapes are
-    possible.
-    """
+    """Restrict the schema to exactly the given shapes; return one schema for each. If a shape has
+    as many sizes as the schema has dims, these are the sizes of the dims in schema order (``7x3x5``
+    for a matmul of M, K, N). Any other shape is given to every input, which is possible only for an
+    op whose inputs may have any rank; see `takes_any_rank`. Raises ValueError: A shape cannot be
+    used in either way; the message says which shapes are possible."""
     names = [dim.name for dim in schema.dims]
     any_rank = takes_any_rank(schema)
     out = []
@@ -277,10 +267,8 @@ def allowed_sizes(
 
 def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
     """Yield allowed sizes of all dims, chosen so that a derived dim takes extreme sizes, too.
-
     `derived` is the name of this dim. A dim on which it depends takes all sizes of its list, or the
-    sizes near the ends of its range. Every other dim takes its smallest and its largest size.
-    """
+    sizes near the ends of its range. Every other dim takes its smallest and its largest size."""
     needed = {derived}
     for each in reversed(schema.derived):
         if each.name in needed:
@@ -307,11 +295,9 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range.
-
-    `sizes` has the wanted sizes of all dims. From a range, sizes equal or next to these are tried
-    first, because limits compare dims with each other.
-    """
+    """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range. `sizes`
+    has the wanted sizes of all dims. From a range, sizes equal or next to these are tried first,
+    because limits compare dims with each other."""
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of
@@ -325,10 +311,8 @@ MOST_NAMED = 8
 
 
 def untried_sizes(schema: OpSchema, tried: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
-    """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had.
-
-    Sizes that the schema's limits exclude are left out.
-    """
+    """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had. Sizes
+    that the schema's limits exclude are left out."""
     listed = [dim for dim in schema.dims if len(dim.candidates) > 1]
     if not listed:
         return ()

@@ -68,9 +68,7 @@ PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 def is_prime(n: int) -> bool:
     """Tell whether `n` (below 3.3e24) is prime, by the Miller-Rabin test with the first 13 primes.
-
-    Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015.
-    """
+    Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015."""
     bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
     if n < 2 or any(n % p == 0 for p in bases):
         return n in bases
@@ -143,10 +141,8 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return `sizes` with a far larger one in second place, if the dim and the class allow it.
-
-    The first size may fit into one large tile. The larger one fills many tiles and part of another.
-    """
+    """Return `sizes` with a far larger one in second place, if the dim and the class allow it. The
+    first size may fit into one large tile. The larger one fills many tiles and part of another."""
     if not sizes or shape_class not in FAR_CLASSES:
         return tuple(sizes)
     step, end = dim.multiple_of, min(dim.largest, FAR)
@@ -239,11 +235,9 @@ class ShapePlanner:
         return list(dict.fromkeys(out))
 
     def _by_interest(self) -> list[int]:
-        """Return the indices of the dims, in the order in which cases focus on them.
-
-        Reduced dims (in an input but in no output) come first. Among these, and among the others,
-        the dims of the inputs' last axes come first, because kernels tile and mask the last axes.
-        """
+        """Return the indices of the dims, in the order in which cases focus on them. Reduced dims
+        (in an input but in no output) come first. Among these, and among the others, the dims of
+        the inputs' last axes come first, because kernels tile and mask the last axes."""
         outputs = {
             name for t in self._schema.outputs for axis in t.dims for name in self._behind(axis)
         }
@@ -416,9 +410,7 @@ class ShapePlanner:
         in_focus: int = 1,
     ) -> list[int]:
         """Choose each dim's size, in `order`: a wanted one, or a small one if `limit` requires it.
-
-        The limit does not apply to the first `in_focus` dims. For `salt`, see `next_sizes`.
-        """
+        The limit does not apply to the first `in_focus` dims. For `salt`, see `next_sizes`."""
         sizes = list(self._least)
         settled: list[int] = []
         for i in dict.fromkeys(order):
@@ -437,11 +429,9 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Return the sizes in `options` in the order in which to try them for dim `i`.
-
-        Without `salt`, the least used come first; if equally used, those not in `taken` come first.
-        With `salt`, the order is that of `options`, but begins at a place that the salt decides.
-        """
+        """Return the sizes in `options` in the order in which to try them for dim `i`. Without
+        `salt`, the least used come first; if equally used, those not in `taken` come first. With
+        `salt`, the order is that of `options`, but begins at a place that the salt decides."""
         if len(options) < 2:
             return list(options)
         if salt is not None:
@@ -460,10 +450,8 @@ def _smallest_positive(dim: Dim) -> int:
 
 
 def _random_size(dim: Dim, salt: int) -> int:
-    """Draw a size of a dim: first its number of bits, then a size with that many bits.
-
-    Only integers are used, so that the size is the same on every machine.
-    """
+    """Draw a size of a dim: first its number of bits, then a size with that many bits. Only
+    integers are used, so that the size is the same on every machine."""
     mixed = (salt * 0x9E3779B97F4A7C15 ^ salt >> 29) & (2**64 - 1)
     listed = listed_sizes(dim)
     if listed:

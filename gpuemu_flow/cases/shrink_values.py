@@ -61,11 +61,9 @@ class Domain(Struct, frozen=True):
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest element in the range; None if none is found.
-
-        The numbers 0, 1 and -1 are tried first. The ends of the range and the integers beside them
-        are tried next, in the order of their magnitudes.
-        """
+        """Return the simplest element in the range; None if none is found. The numbers 0, 1 and -1
+        are tried first. The ends of the range and the integers beside them are tried next, in the
+        order of their magnitudes."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
@@ -134,10 +132,8 @@ def _simpler_numbers(number: float) -> Iterator[float]:
 
 
 def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[str, Domain]:
-    """Return the domain of each input: its dtype, and the range that the schema gives it.
-
-    An input that the schema does not name has no limits.
-    """
+    """Return the domain of each input: its dtype, and the range that the schema gives it. An input
+    that the schema does not name has no limits."""
     ranges = {t.name: (t.low, t.high) for t in schema.inputs} if schema is not None else {}
     return {
         name: Domain(array.dtype, *ranges.get(name, (None, None))) for name, array in inputs.items()
@@ -145,11 +141,8 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
 
 
 class ElementSet(Struct, frozen=True):
-    """A set of elements of several inputs.
-
-    `owners` has the index of each element's input, and `positions` its flat position among the
-    values that `Candidate.stored` returns.
-    """
+    """A set of elements of several inputs. `owners` has the index of each element's input, and
+    `positions` its flat position among the values that `Candidate.stored` returns."""
 
     owners: NDArray[np.intp]
     positions: NDArray[np.intp]
@@ -228,10 +221,8 @@ class ValueShrinker:
 
     def _zero_elements(self) -> None:
         """Try the simplest value on runs of elements; halve the runs until they have one element.
-
         This is delta debugging by complements (Zeller and Hildebrandt, "Simplifying and isolating
-        failure-inducing input", 2002). The search ends when no single element can be zeroed.
-        """
+        failure-inducing input", 2002). The search ends when no single element can be zeroed."""
         active = self._active()
         length = (len(active) + 1) // 2
         while len(active):
@@ -281,13 +272,10 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round to significant digits; return NaN for magnitudes outside about 1e-20 to 1e20.
-
-    The caller leaves values unchanged where the result is NaN.
-
-    Powers of ten up to 1e22 are exact in float64. So the results are the float64 numbers nearest to
-    the decimal numbers, and rounding them again does not change them.
-    """
+    """Round to significant digits; return NaN for magnitudes outside about 1e-20 to 1e20. The
+    caller leaves values unchanged where the result is NaN. Powers of ten up to 1e22 are exact in
+    float64. So the results are the float64 numbers nearest to the decimal numbers, and rounding
+    them again does not change them."""
     places = digits - 1 - np.floor(np.log10(np.abs(values)))
     places[~(np.abs(places) <= 20)] = np.nan
     up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)

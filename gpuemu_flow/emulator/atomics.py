@@ -182,9 +182,7 @@ class Atomics(Accesses):
 
 def _take_turns(cells: Array, places: Array, operands: list[Array], combine: Combine) -> Array:
     """Apply an atomic: lanes with the same address take turns, different addresses run together.
-
-    Lanes are stably sorted by address. Round n handles the n-th lane of every address.
-    """
+    Lanes are stably sorted by address. Round n handles the n-th lane of every address."""
     count = len(places)
     old = np.zeros(count, cells.dtype)
     if not count:

@@ -44,10 +44,8 @@ def is_cluster_barrier(step: Step) -> bool:
 
 
 def is_unaligned(step: Step) -> bool:
-    """Tell whether a step is a ``barrier`` without ``.aligned``.
-
-    The threads that meet at such a barrier may wait at different instructions.
-    """
+    """Tell whether a step is a ``barrier`` without ``.aligned``. The threads that meet at such a
+    barrier may wait at different instructions."""
     return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
 
 

@@ -156,9 +156,7 @@ class Bulk(Mbarriers):
 
     def _named_rows(self, copy: BulkCopy, blocks: Array) -> list[int]:
         """Return the blocks of the cluster that a thread's bit mask names, by number in the batch.
-
-        Bits that stand for no block are reported as an error.
-        """
+        Bits that stand for no block are reported as an error."""
         bits = int(self.spread(blocks).reshape(-1)[copy.lane]) & 0xFFFF
         if bits >> self.cluster_size:
             self.blame(copy, "no-such-block", f"copies to the blocks of mask 0x{bits:x} of a "
@@ -215,9 +213,7 @@ class Bulk(Mbarriers):
 
     def _may_reach(self, copy: BulkCopy) -> bool:
         """Tell whether a copy may access its bytes of global memory; report an error if not.
-
-        Reading bytes that were never written is reported too, but permitted.
-        """
+        Reading bytes that were never written is reported too, but permitted."""
         if copy.inner:
             return True
         arena, far = self.launch.arena, copy.far[copy.far >= 0]
@@ -290,11 +286,9 @@ class Bulk(Mbarriers):
         data[far] = given
 
     def _finish_tensor(self, copy: BulkCopy, tensor: TensorMap, there: Array) -> None:
-        """Complete the elements that a copy of a box of a tensor put into shared memory.
-
-        Elements outside of the tensor get the fill value of the tensor map. Subnormals are flushed
-        if the map asks for it.
-        """
+        """Complete the elements that a copy of a box of a tensor put into shared memory. Elements
+        outside of the tensor get the fill value of the tensor map. Subnormals are flushed if the
+        map asks for it."""
         outside = copy.near[~there].reshape(-1, tensor.item)
         self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)
         rows = copy.near[there].reshape(-1, tensor.item)
@@ -328,10 +322,8 @@ class Bulk(Mbarriers):
         )  # fmt: skip
 
     def leave_copies(self, row: int) -> None:
-        """Drop the pending copies by other blocks into the memory of a block that has ended.
-
-        Each of these copies is reported as an error.
-        """
+        """Drop the pending copies by other blocks into the memory of a block that has ended. Each
+        of these copies is reported as an error."""
         left = []
         for copy in self._bulk:
             if not copy.into_shared or copy.row != row or copy.lane // self.width == row:
@@ -361,10 +353,8 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Return the atomic operation with which a bulk copy combines new bytes with old ones.
-
-    The result is None if bulk copies do not support this operation for this type.
-    """
+    """Return the atomic operation with which a bulk copy combines new bytes with old ones. The
+    result is None if bulk copies do not support this operation for this type."""
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None
@@ -384,10 +374,8 @@ class TensorCopies(Bulk):
         self, address: Array, corner: Sequence[Array], shared: Array, barrier: Array | None,
         into_shared: bool, operation: str, blocks: Array | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Execute ``cp.async.bulk.tensor``: start one copy of a box for each active lane.
-
-        Raises UnsupportedError: The map has a property that the emulator does not support.
-        """
+        """Execute ``cp.async.bulk.tensor``: start one copy of a box for each active lane. Raises
+        UnsupportedError: The map has a property that the emulator does not support."""
         rows = [self.spread(x).reshape(-1) for x in (address, *corner)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
             where, *place = (int(row[copy.lane]) for row in rows)
@@ -403,11 +391,9 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return the tensor copy `copy`, with the byte offsets of its box filled in.
-
-        `near` is the offset of the box in shared memory, and `corner` holds its coordinates in the
-        tensor. If `operation` names a reduction, the reduction is filled in, too.
-        """
+        """Return the tensor copy `copy`, with the byte offsets of its box filled in. `near` is the
+        offset of the box in shared memory, and `corner` holds its coordinates in the tensor. If
+        `operation` names a reduction, the reduction is filled in, too."""
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)

@@ -59,10 +59,8 @@ class Bytes(State):
                 self.shared_valid[start : start + launch.dynamic_shared] = True
 
     def describe_shared(self, offset: int, width: int = 1) -> str:
-        """Describe an offset in a block's shared memory as an element of a variable.
-
-        `width` is the size of an element in bytes.
-        """
+        """Describe an offset in a block's shared memory as an element of a variable. `width` is the
+        size of an element in bytes."""
         program = self.launch.program
         regions = [(r.name, r.offset, r.size) for r in program.shared]
         if self.launch.dynamic_shared:
@@ -139,19 +137,15 @@ class Bytes(State):
         return self._moved(places, self.launch.parameter_address, offset)
 
     def generic_parameter(self, address: Array) -> Array:
-        """Convert addresses in the parameter space to generic addresses.
-
-        Addresses below 2^32 are offsets in the parameter block; all others are generic already.
-        """
+        """Convert addresses in the parameter space to generic addresses. Addresses below 2^32 are
+        offsets in the parameter block; all others are generic already."""
         offsets = address >> np.uint64(32) == 0
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Return, for each block of the batch, an address plus a displacement in bytes.
-
-        The address is the item of `places` for the block's case. In a launch without cases,
-        `places` is empty, and the result is a single address: `only` plus the displacement.
-        """
+        """Return, for each block of the batch, an address plus a displacement in bytes. The address
+        is the item of `places` for the block's case. In a launch without cases, `places` is empty,
+        and the result is a single address: `only` plus the displacement."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
@@ -192,11 +186,8 @@ class Bytes(State):
     def _take(
         self, data: Array, lanes: ActiveLanes, width: int, vector: int, good: Array | None
     ) -> list[Array]:
-        """Load `vector` elements of `width` bytes for each lane.
-
-        `good` marks the active lanes that may access `data`; None stands for all of them. All other
-        lanes get zeros.
-        """
+        """Load `vector` elements of `width` bytes for each lane. `good` marks the active lanes that
+        may access `data`; None stands for all of them. All other lanes get zeros."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         size = width * vector
         misaligned = size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1)
@@ -313,10 +304,8 @@ class GlobalMemory(Bytes):
     """Loads, stores and fences of one batch of blocks in global memory."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence, which orders the accesses of the threads that execute it.
-
-        If `within_block` is True, only threads of the same block are sure to see this order.
-        """
+        """Execute a fence, which orders the accesses of the threads that execute it. If
+        `within_block` is True, only threads of the same block are sure to see this order."""
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)

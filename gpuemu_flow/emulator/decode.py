@@ -60,11 +60,8 @@ STACK_BYTES = 8192
 
 
 def decode_program(function: Function) -> KernelProgram:
-    """Decode a kernel.
-
-    Raises UnsupportedError for text that is not PTX, and for a kernel that cannot be decoded.
-    Instructions that the emulator lacks are found later, by `check_program`.
-    """
+    """Decode a kernel. Raises UnsupportedError for text that is not PTX, and for a kernel that
+    cannot be decoded. Instructions that the emulator lacks are found later, by `check_program`."""
     return _Decoder(function).decode()
 
 

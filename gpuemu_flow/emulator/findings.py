@@ -67,9 +67,7 @@ class CheckFinding(Struct, frozen=True):
 
 def _short(text: str) -> str:
     """Shorten an instruction to its name and its state space or, without one, its first modifier.
-
-    For example, ``ld.volatile.shared.f32 ...`` becomes ``ld.shared``.
-    """
+    For example, ``ld.volatile.shared.f32 ...`` becomes ``ld.shared``."""
     words = text.split()
     opcode = next((word for word in words if not word.startswith("@")), "").rstrip(";")
     first, *rest = opcode.split(".")
@@ -96,18 +94,14 @@ _LAST = re.compile(r"(\d{1,4})([A-Za-z_]\w*)\Z", re.ASCII)
 
 def plain_function(symbol: str) -> str:
     """Return a function's name from its C++ symbol, without namespaces and template arguments.
-
-    Other text is returned unchanged.
-    """
+    Other text is returned unchanged."""
     return readable_function(symbol).partition("<")[0].rpartition("::")[2] or symbol
 
 
 def readable_function(symbol: str) -> str:
-    """Return a function's name as C++ writes it, such as ``ns::scale<float, 4>``.
-
-    Other text, and symbols whose template arguments are no types and numbers, are returned
-    unchanged or without these arguments.
-    """
+    """Return a function's name as C++ writes it, such as ``ns::scale<float, 4>``. Other text, and
+    symbols whose template arguments are no types and numbers, are returned unchanged or without
+    these arguments."""
     return _Symbol(symbol).function() if symbol.startswith("_Z") else symbol
 
 

@@ -28,11 +28,9 @@ class Special(Struct, frozen=True):
 
 
 class Symbol(Struct, frozen=True):
-    """The address of a variable: an offset into the layout of its state space.
-
-    In the space ``global``, the offset is instead the number of the variable in
-    `KernelProgram.globals`. `displacement` bytes are added to the address.
-    """
+    """The address of a variable: an offset into the layout of its state space. In the space
+    ``global``, the offset is instead the number of the variable in `KernelProgram.globals`.
+    `displacement` bytes are added to the address."""
 
     space: str
     offset: int

@@ -65,10 +65,8 @@ class BlockMachine(Printing):
         self, name: Array, wanted: Array | None, arrive_only: bool,
         predicate: Array | None, operation: str, result: int,
     ) -> None:  # fmt: skip
-        """Store the operands of the barrier instruction that ends a basic block.
-
-        The parameters are the fields of `BarrierRequest`.
-        """
+        """Store the operands of the barrier instruction that ends a basic block. The parameters are
+        the fields of `BarrierRequest`."""
         self.barrier_request = BarrierRequest(
             name, wanted, arrive_only, predicate, operation, result
         )
@@ -89,10 +87,8 @@ class BlockMachine(Printing):
             self.thread_races.warp_barrier(None if mask is None else self.spread(mask))
 
     def cluster_arrived(self, group: Array, releases: bool) -> None:
-        """Record that threads arrived at the barrier of their cluster.
-
-        `releases` is False for a relaxed arrival, which does not publish the threads' writes.
-        """
+        """Record that threads arrived at the barrier of their cluster. `releases` is False for a
+        relaxed arrival, which does not publish the threads' writes."""
         if self.cluster_races is not None:
             self.cluster_races.cluster_arrive(group, releases)
         if self.global_races is not None and releases and self.cluster_size > 1:
@@ -113,11 +109,9 @@ class BlockMachine(Printing):
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Report accesses by other blocks to the shared memory of blocks that have ended.
-
-        An access is not reported if it is ordered before the end of the block whose memory it
-        reaches. `gone` is a mask of the threads that have just ended.
-        """
+        """Report accesses by other blocks to the shared memory of blocks that have ended. An access
+        is not reported if it is ordered before the end of the block whose memory it reaches. `gone`
+        is a mask of the threads that have just ended."""
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)
@@ -128,9 +122,7 @@ class BlockMachine(Printing):
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
     ) -> Array | None:
         """Execute one basic block for a group of threads; return the condition of its branch.
-
-        `alone` is True if no other thread is running or waiting.
-        """
+        `alone` is True if no other thread is running or waiting."""
         return self._code(block, not alone)(self, registers, mask, group)
 
 
@@ -182,9 +174,7 @@ class _Schedule:
 
     def _another(self, block: int) -> int:
         """Choose the basic block to run in place of `block`, whose threads seem to wait for others.
-
-        The other blocks take turns; the result is `block` if no other can run.
-        """
+        The other blocks take turns; the result is `block` if no other can run."""
         others = sorted(
             b
             for b, group in self._groups.items()
@@ -345,10 +335,8 @@ class _Schedule:
 
     def _check_alike(self, released: Array) -> None:
         """Report threads of a block that wait for the same barrier at different instructions.
-
         `released` is a mask of the threads that a barrier has just released. A ``barrier`` without
-        ``.aligned`` is exempt.
-        """
+        ``.aligned`` is exempt."""
         waiting = self._waiting
         assert waiting is not None
         steps = waiting.step
@@ -398,10 +386,8 @@ class _Schedule:
 
 
 def _waiting_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Tell for each basic block whether a thread may wait in it for another thread.
-
-    Such a block has an ``atom``, a strong load, a ``nanosleep`` or an ``mbarrier`` instruction.
-    """
+    """Tell for each basic block whether a thread may wait in it for another thread. Such a block
+    has an ``atom``, a strong load, a ``nanosleep`` or an ``mbarrier`` instruction."""
     words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):
@@ -501,10 +487,8 @@ class BarrierWaits:
 
     def learn(self, name: int, known: Array | None) -> None:
         """Store the vector clocks of threads that arrived at barrier `name` without waiting.
-
         `known` holds these clocks, or is None if races are not checked. The clocks are merged with
-        those already stored for the barrier.
-        """
+        those already stored for the barrier."""
         if known is not None:
             before = self._known.get(name)
             self._known[name] = known if before is None else np.maximum(before, known)

@@ -101,11 +101,9 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
-    """Return the rows and columns of the accumulator elements that the lanes of a warp hold.
-
-    Every lane holds the same number of elements. Item i of the list is a pair of arrays with one
-    entry per lane: the row and the column of the lane's element number i.
-    """
+    """Return the rows and columns of the accumulator elements that the lanes of a warp hold. Every
+    lane holds the same number of elements. Item i of the list is a pair of arrays with one entry
+    per lane: the row and the column of the lane's element number i."""
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 
 
@@ -148,10 +146,8 @@ def canonical_bits32(x: Array) -> Array:
 
 
 def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
-    """Compute the matrix D = ``a @ b + c`` in float64 or int64, without rounding it to D's type.
-
-    If the form's bit operation is ``xor``, the product of two bits is their exclusive or.
-    """
+    """Compute the matrix D = ``a @ b + c`` in float64 or int64, without rounding it to D's type. If
+    the form's bit operation is ``xor``, the product of two bits is their exclusive or."""
     if form.bit_operation == "xor":
         ones = a.sum(axis=-1)[..., :, None] + b.sum(axis=-2)[..., None, :]
         return ones - 2 * np.matmul(a, b) + c
@@ -285,11 +281,9 @@ class SparseForm(Struct, frozen=True):
 
 
 def _row_words(metadata: Array, form: SparseForm) -> Array:
-    """Collect, for each row of the sparse matrix A, the words with the row's metadata.
-
-    In `metadata`, the words are ordered by the lanes that hold them. The result has the shape
-    (…, 16, chunks), for 16 rows; see `SparseForm.chunks`.
-    """
+    """Collect, for each row of the sparse matrix A, the words with the row's metadata. In
+    `metadata`, the words are ordered by the lanes that hold them. The result has the shape (…, 16,
+    chunks), for 16 rows; see `SparseForm.chunks`."""
     row = np.arange(_ROWS)[:, None]
     chunk = np.arange(form.chunks)[None, :]
     place = form.selector * form.chunks + chunk
@@ -301,10 +295,8 @@ def _row_words(metadata: Array, form: SparseForm) -> Array:
 
 
 def _indices(metadata: Array, form: SparseForm) -> Array:
-    """Return the position of each stored element, or pair of elements, within its group.
-
-    The shape of the result is (…, 16, stored elements or pairs).
-    """
+    """Return the position of each stored element, or pair of elements, within its group. The shape
+    of the result is (…, 16, stored elements or pairs)."""
     bits = 4 if form.whole.a == "tf32" else 2
     words = _row_words(metadata, form)
     shifts = np.arange(0, 32 if form.wide else 16, bits, dtype=np.uint32)

@@ -29,10 +29,8 @@ class StuckError(Exception):
 
 
 class _CopyArrival(Struct):
-    """Arrivals that are counted once the arriving threads' copies are complete.
-
-    They come from ``cp.async.mbarrier.arrive``.
-    """
+    """Arrivals that are counted once the arriving threads' copies are complete. They come from
+    ``cp.async.mbarrier.arrive``."""
 
     lanes: Array
     space: str
@@ -57,10 +55,8 @@ class Mbarriers(Asynchronous):
         self.any_idle = bool(self.idle.any())
 
     def _begin_anew(self) -> None:
-        """Restart the count of failed waits, and count no thread as idle.
-
-        Called before a barrier object changes, since the change may end the wait of a thread.
-        """
+        """Restart the count of failed waits, and count no thread as idle. Called before a barrier
+        object changes, since the change may end the wait of a thread."""
         self._fruitless = 0
         if self.any_idle:
             self.worked(self.full)
@@ -107,11 +103,9 @@ class Mbarriers(Asynchronous):
         return self.spread(self.shared_places(offsets))[active].astype(np.int64)
 
     def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
-        """Store the vector clocks of the arriving threads' warps at the barrier objects.
-
-        A thread that later waits at the object takes over these clocks. What it does afterwards
-        is then ordered after everything that the arriving threads did before.
-        """
+        """Store the vector clocks of the arriving threads' warps at the barrier objects. A thread
+        that later waits at the object takes over these clocks. What it does afterwards is then
+        ordered after everything that the arriving threads did before."""
         if self.thread_races is not None:
             places = self._places(space, address, active)
             self.thread_races.signal(places, np.flatnonzero(active))
@@ -127,10 +121,8 @@ class Mbarriers(Asynchronous):
         self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
 
     def _deliver_arrivals(self, waited: Array) -> None:
-        """Count the pending arrivals at the barrier objects `waited`, for which threads wait.
-
-        The copies on which these arrivals depend are completed first.
-        """
+        """Count the pending arrivals at the barrier objects `waited`, for which threads wait. The
+        copies on which these arrivals depend are completed first."""
         left = []
         for arrival in self._arrivals:
             places = np.full(self.full.shape, -1, np.int64)

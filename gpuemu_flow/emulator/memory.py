@@ -118,10 +118,8 @@ class LaunchArena:
 
 
 class SideBySide:
-    """An arena shared by several cases: their n-th allocations lie side by side.
-
-    An access by one instruction then touches neighbouring buffers, for all cases at once.
-    """
+    """An arena shared by several cases: their n-th allocations lie side by side. An access by one
+    instruction then touches neighbouring buffers, for all cases at once."""
 
     def __init__(self, arena: LaunchArena, count: int) -> None:
         self._arena = arena

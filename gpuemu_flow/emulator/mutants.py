@@ -143,10 +143,8 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
 
 
 def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
-    """Plant each kind of bug at some locations of a kernel; each mutant has a single bug.
-
-    Raises UnsupportedError, LaunchError: The file is not PTX, or it has no kernel with this name.
-    """
+    """Plant each kind of bug at some locations of a kernel; each mutant has a single bug. Raises
+    UnsupportedError, LaunchError: The file is not PTX, or it has no kernel with this name."""
     function = choose_entry(read_entries(data, file), entry, file)
     text = function.module.source.text
     body = read_body(function)

@@ -71,8 +71,7 @@ def run_file(
     cluster: str | None = None, symbols: Sequence[str] = (),
 ) -> Run:  # fmt: skip
     """Launch one kernel of some PTX files, and launch it again for the checks that need more
-    launches.
-    """
+    launches."""
     if entry == "":  # such as a variable of a script that is not set
         raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
     data = b"\n".join(map(read_ptx_file, paths))
@@ -114,10 +113,8 @@ def exit_code(result: LaunchResult) -> int:
 
 
 def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
-    """Parse the size of a grid, block or cluster, such as ``8`` or ``8,4,1``.
-
-    `what` is the name of the option, without its dashes, for the error message.
-    """
+    """Parse the size of a grid, block or cluster, such as ``8`` or ``8,4,1``. `what` is the name of
+    the option, without its dashes, for the error message."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
         raise bad_launch(f"--{what} {text!r} is no shape", "write 8 or 8,4,1")
@@ -162,8 +159,7 @@ def find_order_dependence(
     result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
 ) -> list[CheckFinding]:  # fmt: skip
     """Launch with blocks in reverse order, then with warps in reverse order; compare the
-    buffers.
-    """
+    buffers."""
     found: list[CheckFinding] = []
     count = int(np.prod(grid))
     if count > 1:
@@ -185,11 +181,8 @@ def _differences(
     turned: str, kernel: Kernel, arguments: Sequence[Argument], result: LaunchResult,
     again: LaunchResult,
 ) -> Iterator[CheckFinding]:  # fmt: skip
-    """Yield one finding for each buffer whose bits differ.
-
-    `again` is the result of a second launch, in which `turned` (``blocks`` or ``warps``) ran in
-    reverse order.
-    """
+    """Yield one finding for each buffer whose bits differ. `again` is the result of a second
+    launch, in which `turned` (``blocks`` or ``warps``) ran in reverse order."""
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
         if first is None or second is None or first.tobytes() == second.tobytes():
@@ -248,10 +241,8 @@ class NamedArgument(Struct, frozen=True):
 def parse_arguments(
     texts: Sequence[str], parameters: Sequence[KernelParameter], seed: int
 ) -> list[NamedArgument]:
-    """Read ``--arg`` texts in the order of the kernel's parameters.
-
-    Raises LaunchError for a text in none of these forms.
-    """
+    """Read ``--arg`` texts in the order of the kernel's parameters. Raises LaunchError for a text
+    in none of these forms."""
     if len(texts) != len(parameters):
         names = ", ".join(f"{p.name} (.{p.type})" for p in parameters)
         raise bad_argument(
@@ -427,10 +418,8 @@ class KernelCoverage(Struct, frozen=True):
 
 
 def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
-    """Examine every kernel of a PTX file.
-
-    Raises UnsupportedError when the file is not PTX or holds no kernel.
-    """
+    """Examine every kernel of a PTX file. Raises UnsupportedError when the file is not PTX or holds
+    no kernel."""
     found = []
     for entry in read_entries(data, file):
         try:

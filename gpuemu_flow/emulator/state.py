@@ -74,13 +74,9 @@ class KernelLaunch(Struct):
         return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:
-        """Count executed instructions, and charge them to the budget.
-
-        Each of `threads` threads executed `steps` instructions. Fewer threads than `least` cost as
-        much as `least` threads.
-
-        Raises BudgetError: The budget is spent.
-        """
+        """Count executed instructions, and charge them to the budget. Each of `threads` threads
+        executed `steps` instructions. Fewer threads than `least` cost as much as `least` threads.
+        Raises BudgetError: The budget is spent."""
         self.executed += steps * threads
         self.spent += steps * max(threads, least)
         if self.spent > self.budget:
@@ -98,11 +94,9 @@ class KernelLaunch(Struct):
         count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
-
         The text that `message` returns may refer to a second step by the placeholder `THERE`, which
         stands for the step's location in the source. `there` is the number of this second step; -1
-        if there is none.
-        """
+        if there is none."""
         key = (check, rule, step)
         known = self._tallies.get(key)
         if known is None:
@@ -209,20 +203,15 @@ class State:
     def report_mask(
         self, check: str, rule: str, mask: Array, step: int, message: str, there: int = -1
     ) -> None:
-        """Count a finding for the lanes of a mask.
-
-        `message` describes the finding. It may refer to a second step by the placeholder `THERE`,
-        which stands for the step's location in the source. `there` is the number of this second
-        step; -1 if there is none.
-        """
+        """Count a finding for the lanes of a mask. `message` describes the finding. It may refer to
+        a second step by the placeholder `THERE`, which stands for the step's location in the
+        source. `there` is the number of this second step; -1 if there is none."""
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
-        """Report wrong member masks of warp operations.
-
-        A lane that executes the operation must be in its own mask. Every other lane of the mask
-        must execute the operation too, unless that lane has left the kernel.
-        """
+        """Report wrong member masks of warp operations. A lane that executes the operation must be
+        in its own mask. Every other lane of the mask must execute the operation too, unless that
+        lane has left the kernel."""
         if "sync" not in self.launch.checks or (mask is None and _all_members(members)):
             return
         active = self.full if mask is None else self.spread(mask)

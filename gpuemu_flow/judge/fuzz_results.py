@@ -63,10 +63,8 @@ class FuzzReport(Struct, frozen=True):
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Return the estimated share of seeds with which the op fails.
-
-        Only cases that passed, failed or ended in an error are counted.
-        """
+        """Return the estimated share of seeds with which the op fails. Only cases that passed,
+        failed or ended in an error are counted."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 

@@ -109,11 +109,9 @@ class CaseVerdict(Struct, frozen=True):
     @property
     def source(self) -> CodePlace | None:
         """Return the source line of the first finding of a kernel check; None if there is none.
-
         Findings outside of the workspace, such as in a header of the toolkit, are skipped, since
         the line that calls such code usually has a finding, too. Findings are considered only up to
-        the first failure that is no finding.
-        """
+        the first failure that is no finding."""
         for failure in self.result.failures:
             if failure.finding is None:
                 break
@@ -188,10 +186,8 @@ class OpResult(Struct, frozen=True):
         return self.verdict is Verdict.FAILED and not self.failed and not self.failures
 
     def weaknesses(self) -> Iterator[Problem]:
-        """Yield warnings about comparisons that prove little.
-
-        For example, a tolerance may be so large that an output of zeros would pass.
-        """
+        """Yield warnings about comparisons that prove little. For example, a tolerance may be so
+        large that an output of zeros would pass."""
         for name in self.loose:
             message = f"the tolerance exceeds every expected value: zeros for {name!r} would pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'
@@ -245,12 +241,10 @@ class TaskCounts(Struct, frozen=True):
 
 
 class RunReport(Struct, frozen=True):
-    """The results of a run, as data.
-
-    `drawn_seed` is the random master seed if the run drew one, else None. `build_only` is true if
-    only builds were requested, so that there is nothing to check. `nothing_due` is true if a set
-    such as ``@changed``, a commit or a shard was requested, and no task belongs to it.
-    """
+    """The results of a run, as data. `drawn_seed` is the random master seed if the run drew one,
+    else None. `build_only` is true if only builds were requested, so that there is nothing to
+    check. `nothing_due` is true if a set such as ``@changed``, a commit or a shard was requested,
+    and no task belongs to it."""
 
     tasks: TaskCounts
     executed: tuple[str, ...]
@@ -271,10 +265,8 @@ class RunReport(Struct, frozen=True):
         return [failure for result in self.results for failure in result.failures]
 
     def minimal_of(self, failure: CaseVerdict) -> Minimal | None:
-        """Return what is shown of a failing case first.
-
-        It may be a smaller case of the same op that fails in the same way.
-        """
+        """Return what is shown of a failing case first. It may be a smaller case of the same op
+        that fails in the same way."""
         case = failure.case
         own = self.minima.get((failure.op, case.seed, case.dtype))
         kinds = {one.kind.value for one in failure.result.failures}
@@ -293,11 +285,9 @@ class RunReport(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the run.
-
-        It is 130 if the run was interrupted, 1 if an item failed, 3 after an error, 0 if an item
-        passed or there was nothing to do, and else 4, since nothing was validated.
-        """
+        """Return the exit code of the run. It is 130 if the run was interrupted, 1 if an item
+        failed, 3 after an error, 0 if an item passed or there was nothing to do, and else 4, since
+        nothing was validated."""
         verdicts = self.verdicts
         if self.interrupted:
             return 130

@@ -34,20 +34,15 @@ many random draws."""
 
 
 class _BesideConstants(Single):
-    """A float32 or integer input of a run that perturbs only arithmetic on constants.
-
-    It is a run of the shadow, which is the reference computed in float32. Constants are arrays that
-    the shadow makes without inputs. They are of the class `_Constant`. Arithmetic on an input is
-    not perturbed.
-    """
+    """A float32 or integer input of a run that perturbs only arithmetic on constants. It is a run
+    of the shadow, which is the reference computed in float32. Constants are arrays that the shadow
+    makes without inputs. They are of the class `_Constant`. Arithmetic on an input is not
+    perturbed."""
 
 
 class _Constant(Single):
-    """An array that depends on no input.
-
-    Where a numpy function computes float32 values from it and may round them, these values are
-    changed by up to `unit`.
-    """
+    """An array that depends on no input. Where a numpy function computes float32 values from it and
+    may round them, these values are changed by up to `unit`."""
 
     holds_integers = True
     rng: SeededRng
@@ -90,15 +85,11 @@ class _Constant(Single):
 def moving_constants(
     inputs: Arrays, rng: SeededRng, unit: float, direction: float = 0.0
 ) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs so that the shadow's arithmetic on constants is perturbed.
-
-    The shadow is the reference computed in float32. Constants are arrays that the shadow makes
-    without inputs, such as ``np.arange(n)``.
-
-    Quotients count as rounded even where they are exact, unless the divisor is a power of two: an
-    op may multiply by a rounded reciprocal or ratio instead. Arithmetic on inputs or on single
-    numbers, and arithmetic of other libraries, is not perturbed.
-    """
+    """Wrap the inputs so that the shadow's arithmetic on constants is perturbed. The shadow is the
+    reference computed in float32. Constants are arrays that the shadow makes without inputs, such
+    as ``np.arange(n)``. Quotients count as rounded even where they are exact, unless the divisor is
+    a power of two: an op may multiply by a rounded reciprocal or ratio instead. Arithmetic on
+    inputs or on single numbers, and arithmetic of other libraries, is not perturbed."""
     attributes = {"rng": rng, "unit": unit, "direction": direction}
     made = type("_Constant", (_Constant,), attributes)
     return wrapped(inputs, _BesideConstants, made=made)
@@ -113,16 +104,13 @@ def add_constant_draws(
     *,
     thorough: bool,
 ) -> None:
-    """Run the shadow with perturbed arithmetic on constants, and record how outputs change.
-
-    The shadow is the reference computed in float32. Its results are added to the outputs' spreads.
-
-    A large change has one of two reasons, which further evaluations with larger perturbations
+    """Run the shadow with perturbed arithmetic on constants, and record how outputs change. The
+    shadow is the reference computed in float32. Its results are added to the outputs' spreads. A
+    large change has one of two reasons, which further evaluations with larger perturbations
     distinguish. The first is a rounding error, for example in the angle of a rotary embedding far
     from the first position. This change grows with the perturbation. The second is that the
     perturbation selects another index, for example that of another nearest neighbour. The result
-    then jumps to the value at this index, however large the perturbation is.
-    """
+    then jumps to the value at this index, however large the perturbation is."""
     draws = [evaluate(moved) for moved in constant_draws(inputs, rng, unit, thorough=thorough)]
     for values in draws:
         for name, flat in (values or {}).items():
@@ -143,12 +131,10 @@ def constant_draws(
     inputs: Arrays, rng: SeededRng, unit: float, *, thorough: bool
 ) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield, for each draw, inputs of a class that perturbs the shadow's arithmetic on constants.
-
     The shadow is the reference computed in float32. Constants are arrays that the shadow makes
     without inputs, such as ``np.arange(n)``. One draw increases all rounded results of arithmetic
     on constants, one decreases all of them, and the others change each at random. See
-    `moving_constants`.
-    """
+    `moving_constants`."""
     count = 3 * RANDOM if thorough else RANDOM
     for draw, direction in enumerate((UP, DOWN, *[0.0] * count)):
         yield moving_constants(inputs, rng.derive(f"auto/constants/{draw}"), unit, direction)
@@ -169,10 +155,8 @@ def _is_input(value: Any) -> bool:
 
 
 def _as_input(result: Any) -> Any:
-    """Convert each `_Constant` in a result to a `Single`, which is not perturbed.
-
-    Call this for a result that depends on an input.
-    """
+    """Convert each `_Constant` in a result to a `Single`, which is not perturbed. Call this for a
+    result that depends on an input."""
     if isinstance(result, (tuple, list)):
         make = getattr(type(result), "_make", type(result))
         return make(map(_as_input, result))

@@ -100,10 +100,8 @@ def shifted(site: Site) -> Array | None:
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """Multiply all values by the fraction of the longest dim that its last tile of 32 covers.
-
-    This imitates a sum over the longest dim that adds only the terms of the last tile.
-    """
+    """Multiply all values by the fraction of the longest dim that its last tile of 32 covers. This
+    imitates a sum over the longest dim that adds only the terms of the last tile."""
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -200,13 +198,11 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Add random errors, as if the longest dim had been summed in a narrow dtype.
-
-    The narrow dtype is the tensor's dtype, or float16 if the tensor's dtype has 32 bits or more.
-    The relative errors are normally distributed. Their standard deviation is ``eps * √n / 4``,
-    where ``eps`` is that of the narrow dtype, and n is the longest dim of all inputs. A real sum of
-    terms that all have the same sign has a larger error.
-    """
+    """Add random errors, as if the longest dim had been summed in a narrow dtype. The narrow dtype
+    is the tensor's dtype, or float16 if the tensor's dtype has 32 bits or more. The relative errors
+    are normally distributed. Their standard deviation is ``eps * √n / 4``, where ``eps`` is that of
+    the narrow dtype, and n is the longest dim of all inputs. A real sum of terms that all have the
+    same sign has a larger error."""
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None
     eps = max(FLOAT_LIMITS[site.dtype].eps, FLOAT_LIMITS["float16"].eps)
@@ -370,10 +366,8 @@ def plant(
 def _evaluated(
     evaluate: Evaluate | None, inputs: Arrays, dtypes: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """Return the reference's outputs on changed inputs, converted to `dtypes`.
-
-    The result is empty if `evaluate` is None, or if the reference fails.
-    """
+    """Return the reference's outputs on changed inputs, converted to `dtypes`. The result is empty
+    if `evaluate` is None, or if the reference fails."""
     if evaluate is None:
         return {}
     try:

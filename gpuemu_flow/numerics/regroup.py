@@ -73,11 +73,9 @@ class _Regrouped(Single):
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that sums and differences of three terms are regrouped.
-
     Where a reference computes ``(a - b) - c``, the wrapped arrays compute ``a - (b + c)``. Any
     other use of ``a - b`` gets the usual value of that difference. Arithmetic on single elements,
-    and that of other libraries, is unchanged.
-    """
+    and that of other libraries, is unchanged."""
     return wrapped(inputs, _Regrouped)
 
 
@@ -91,10 +89,8 @@ _DIGITS = 2.0**-50
 
 class _Overflowing(Single):
     """A float32 array whose sums and matrix products overflow as in the worst order of additions.
-
     An element of such a result is infinite or NaN if at least one order of its terms may make it
-    so, even if numpy's own order does not.
-    """
+    so, even if numpy's own order does not."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -130,15 +126,12 @@ class _Overflowing(Single):
 
 
 def overflowing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that a sum overflows if any order of its terms would.
-
-    A sum of n terms may become infinite where n times the sum of the terms of one sign exceeds the
+    """Wrap the inputs' float32 arrays so that a sum overflows if any order of its terms would. A
+    sum of n terms may become infinite where n times the sum of the terms of one sign exceeds the
     range of float32, and NaN where this holds for both signs. The factor n covers weights that are
-    divided by their sum only at the end, as in an online softmax.
-
-    Three kinds of sums are computed as usual: the elementwise sum of two arrays (``a + b``), sums
-    by other libraries, and sums by methods written in C (``a.dot(b)``).
-    """
+    divided by their sum only at the end, as in an online softmax. Three kinds of sums are computed
+    as usual: the elementwise sum of two arrays (``a + b``), sums by other libraries, and sums by
+    methods written in C (``a.dot(b)``)."""
     return wrapped(inputs, _Overflowing)
 
 
@@ -169,11 +162,9 @@ def _wide(value: Any) -> NDArray[np.float64]:
 
 
 def _taken(value: Any, terms: list[Any]) -> Any:
-    """Move the arrays of numbers in a call's arguments to the end of the list `terms`.
-
-    The arguments may be nested in lists, tuples and dicts. They are returned with `_PLACE` instead
-    of each array. `_put` is the inverse.
-    """
+    """Move the arrays of numbers in a call's arguments to the end of the list `terms`. The
+    arguments may be nested in lists, tuples and dicts. They are returned with `_PLACE` instead of
+    each array. `_put` is the inverse."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "iufb":
             terms.append(value)
@@ -191,10 +182,8 @@ _PLACE = object()
 
 
 def _put(value: Any, terms: list[Any]) -> Any:
-    """Return a call's arguments with the arrays of `terms` in place of each `_PLACE`.
-
-    The arrays are used in order, and are removed from the list.
-    """
+    """Return a call's arguments with the arrays of `terms` in place of each `_PLACE`. The arrays
+    are used in order, and are removed from the list."""
     if value is _PLACE:
         return terms.pop(0)
     if type(value) in (list, tuple):

@@ -148,9 +148,7 @@ class Report(Struct, frozen=True, dict=True):
 
     def place_of(self, failure: CaseVerdict) -> FileLine | None:
         """Return the location of a failure: the line that raised or that a kernel check found.
-
-        Without one, it is the op's line; None if that is unknown, too.
-        """
+        Without one, it is the op's line; None if that is unknown, too."""
         found = failure.source or raising_line(failure)
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -158,12 +156,10 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the command that made the report.
-
-        This is the run's exit code, with three exceptions. It is 1 if there is a regression and
-        regressions make the report fail. It is 124 if a time limit cut something off, unless
-        something had failed before. It is 4 if a required verdict is missing.
-        """
+        """Return the exit code of the command that made the report. This is the run's exit code,
+        with three exceptions. It is 1 if there is a regression and regressions make the report
+        fail. It is 124 if a time limit cut something off, unless something had failed before. It is
+        4 if a required verdict is missing."""
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
             return 1
@@ -201,10 +197,8 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def totals(self) -> dict[str, int]:
-        """Count cases and kernels by verdict.
-
-        If an op has no cases in a dtype, the verdict on the op in this dtype is counted once.
-        """
+        """Count cases and kernels by verdict. If an op has no cases in a dtype, the verdict on the
+        op in this dtype is counted once."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:
@@ -227,11 +221,9 @@ class Report(Struct, frozen=True, dict=True):
         return failure.op, failure.case.seed, failure.case.dtype
 
     def worst_first(self) -> list[CaseVerdict]:
-        """Return the cases that did not pass, with the worst first.
-
-        The first are wrong results, ordered by the share of the tolerance that they used. Then come
-        cases that ended in an error, and then the rest.
-        """
+        """Return the cases that did not pass, with the worst first. The first are wrong results,
+        ordered by the share of the tolerance that they used. Then come cases that ended in an
+        error, and then the rest."""
         order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
 
         def rank(failure: CaseVerdict) -> tuple[int, float, int]:
@@ -315,11 +307,8 @@ class BaselineDiff(Struct):
         )
 
     def drop_missing(self) -> None:
-        """Drop the items that only the baseline has.
-
-        Call this if only a part of the workspace was requested, since all other items then look
-        missing.
-        """
+        """Drop the items that only the baseline has. Call this if only a part of the workspace was
+        requested, since all other items then look missing."""
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
@@ -354,10 +343,8 @@ class BaselineDiff(Struct):
 
 
 class Explained(Struct, frozen=True):
-    """Failing cases with the same confirmed cause or, without one, of the same kind.
-
-    The smallest case is the first of `members`.
-    """
+    """Failing cases with the same confirmed cause or, without one, of the same kind. The smallest
+    case is the first of `members`."""
 
     members: list[CaseVerdict]
     cause: Cause | None = None

@@ -43,10 +43,8 @@ def failure_lines(failure: FailureRecord, minimal: Minimal) -> list[str]:
 
 
 def failure_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error.
-
-    The line has at most 120 characters; with names of usual length, at most 80.
-    """
+    """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error. The line
+    has at most 120 characters; with names of usual length, at most 80."""
     return "  ".join(_cells(failure)).rstrip()
 
 
@@ -79,14 +77,11 @@ def _listed(failures: Sequence[FailureRecord]) -> list[str]:
 
 
 def published_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures`` for the published VS Code extension, which parses it.
-
-    ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
-
-    The extension reads the first word in brackets as the kind, so the kind precedes the message,
-    which may contain an index in brackets. For names such as ``shape:``, it reads the value after
-    the first occurrence, so the names are removed from the message.
-    """
+    """Format one line of ``failures`` for the published VS Code extension, which parses it. ``SEED
+    OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID`` The extension reads the
+    first word in brackets as the kind, so the kind precedes the message, which may contain an index
+    in brackets. For names such as ``shape:``, it reads the value after the first occurrence, so the
+    names are removed from the message."""
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
         f"{failure.seed} {failure.op} [{failure.kind}] {message} "

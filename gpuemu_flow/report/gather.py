@@ -73,10 +73,8 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """Return the verdict on every case of a report, in the order of the report.
-
-    Of the cases that clients submitted, only the failing ones are returned.
-    """
+    """Return the verdict on every case of a report, in the order of the report. Of the cases that
+    clients submitted, only the failing ones are returned."""
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:
@@ -113,10 +111,8 @@ def known_failures(
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the repository's root, since code review tools need paths relative to it.
-
-    This is the folder that the CI service names, else the closest one with ``.git``, else `root`.
-    """
+    """Return the repository's root, since code review tools need paths relative to it. This is the
+    folder that the CI service names, else the closest one with ``.git``, else `root`."""
     checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
     if checkout and root.is_relative_to(Path(checkout).resolve()):
         return Path(checkout).resolve()
@@ -143,11 +139,8 @@ def _commit(repository: Path) -> str:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Map each op that did not pass, or whose results changed, to its location.
-
-    This is the location of the op's source or, if that is unknown, of the op's table in the
-    configuration.
-    """
+    """Map each op that did not pass, or whose results changed, to its location. This is the
+    location of the op's source or, if that is unknown, of the op's table in the configuration."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}
@@ -230,11 +223,9 @@ def shard_part(
 
 
 def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
-    """Return those options of a run that affect the selection of tasks or the exit code.
-
-    `--since` is returned as a commit, because a branch can differ between machines. Options that
-    say where tasks run, or how many at a time, are left out.
-    """
+    """Return those options of a run that affect the selection of tasks or the exit code. `--since`
+    is returned as a commit, because a branch can differ between machines. Options that say where
+    tasks run, or how many at a time, are left out."""
     since = ""
     if options.since:
         since = parting_commit(workspace.root, options.since)

@@ -15,12 +15,9 @@ VERSION = 1
 
 
 def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) -> None:
-    """Add a row with a run's results, except those of skipped ops; drop what is too old.
-
-    Nothing is added if there are no results, or if the run was interrupted.
-
-    Raises StoreError: The row cannot be written.
-    """
+    """Add a row with a run's results, except those of skipped ops; drop what is too old. Nothing is
+    added if there are no results, or if the run was interrupted. Raises StoreError: The row cannot
+    be written."""
     results = _shorts(report)
     if not results or report.interrupted:
         return

@@ -97,10 +97,8 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
-    """Return a record for each entry of a linted kernel.
-
-    A kernel that could not be linted gives one record without figures.
-    """
+    """Return a record for each entry of a linted kernel. A kernel that could not be linted gives
+    one record without figures."""
     common = {
         "kernel": result.kernel,
         "cached": result.cached,

@@ -94,10 +94,8 @@ def report_to_junit(report: Report) -> str:
 
 
 def _add_properties(suite: Element, report: Report) -> None:
-    """Add properties: warnings, and each op's sandbox and share of elements without a verdict.
-
-    The format has no element for warnings, and a test for each would falsify the number of tests.
-    """
+    """Add properties: warnings, and each op's sandbox and share of elements without a verdict. The
+    format has no element for warnings, and a test for each would falsify the number of tests."""
     facts = [
         (f"unjudged {result.op}[{result.dtype}]", f"{result.unjudged:.6g}")
         for result in report.run.results
@@ -185,10 +183,8 @@ def _exception(checked: CaseVerdict) -> tuple[str, ...]:
 
 
 def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
-    """Yield the lines of a failure's body: message and details.
-
-    The message stands here, too, because some services show only the body.
-    """
+    """Yield the lines of a failure's body: message and details. The message stands here, too,
+    because some services show only the body."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked
     minimal = report.run.minimal_of(failure)
@@ -216,11 +212,9 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield tests for results of ops that the report's list of cases does not show.
-
-    There is a test for each op that was skipped, is broken, or has no verdict or an outdated one.
-    Passing cases that clients submitted are only counted in the report, and get one test per op.
-    """
+    """Yield tests for results of ops that the report's list of cases does not show. There is a test
+    for each op that was skipped, is broken, or has no verdict or an outdated one. Passing cases
+    that clients submitted are only counted in the report, and get one test per op."""
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:

@@ -57,14 +57,11 @@ def lint_files(
     *,
     listing: bool = False,
 ) -> RunReport:
-    """Lint PTX and cubin files; files that differ only in the suffix belong to the same kernel.
-
-    A PTX file without a cubin is assembled with ptxas, if available, to get exact figures.
+    """Lint PTX and cubin files; files that differ only in the suffix belong to the same kernel. A
+    PTX file without a cubin is assembled with ptxas, if available, to get exact figures.
     Measurements are cached in the workspace's cache or, without a workspace, in the user's cache.
-
     Raises UsageError: ``unknown-kernel`` if no file has an entry with one of `names`; ``lint-bad-
-    file`` if a file cannot be read or has another suffix.
-    """
+    file`` if a file cannot be read or has another suffix."""
     pairs = _pairs(paths)
     policy = KernelPolicy() if workspace is None else kernel_policy(workspace.config.policies, None)
     results: list[KernelResult] = []
@@ -162,10 +159,8 @@ def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
 
 
 class _Measurer:
-    """Measures kernels, each given as a PTX file, a cubin or both.
-
-    If the same tools have already measured files of the same bytes, the stored result is returned.
-    """
+    """Measures kernels, each given as a PTX file, a cubin or both. If the same tools have already
+    measured files of the same bytes, the stored result is returned."""
 
     def __init__(
         self,
@@ -183,10 +178,8 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """Return the installed tools.
-
-        The search for the tools runs each of them, so it is not made before the first use.
-        """
+        """Return the installed tools. The search for the tools runs each of them, so it is not made
+        before the first use."""
         return find_tools(self._configured, names=self._names, root=self._root)
 
     def measure(self, pair: _Pair) -> Measurement:
@@ -206,10 +199,8 @@ class _Measurer:
         return found
 
     def _tool_sandbox(self, folder: Path) -> ToolSandbox | None:
-        """Return a sandbox in which tools can write only to `folder`; None for no sandbox.
-
-        It is needed since the tools read untrusted files.
-        """
+        """Return a sandbox in which tools can write only to `folder`; None for no sandbox. It is
+        needed since the tools read untrusted files."""
         tool_sandbox = self._fence.around(NOTHING, "", emulated=False)
         return None if tool_sandbox is None else ToolSandbox(folder, to_builtins(tool_sandbox))
 

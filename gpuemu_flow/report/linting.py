@@ -20,10 +20,8 @@ from gpuemu_flow.tasks import stages
 
 
 def explain_rule(name: str) -> str:
-    """Return the description of a lint rule as Markdown.
-
-    Raises UsageError: ``unknown-rule``, with the most similar known name.
-    """
+    """Return the description of a lint rule as Markdown. Raises UsageError: ``unknown-rule``, with
+    the most similar known name."""
     rule = RULES_BY_ID.get(name)
     if rule is None:
         hint = did_you_mean(name, tuple(RULES_BY_ID))
@@ -32,10 +30,8 @@ def explain_rule(name: str) -> str:
 
 
 def open_workspace() -> Workspace | None:
-    """Return the workspace that contains the current folder; None if there is none.
-
-    Raises ConfigError: There is a workspace, and its configuration is invalid.
-    """
+    """Return the workspace that contains the current folder; None if there is none. Raises
+    ConfigError: There is a workspace, and its configuration is invalid."""
     try:
         return Workspace()
     except UsageError as error:
@@ -47,10 +43,8 @@ def open_workspace() -> Workspace | None:
 def lint_workspace(
     workspace: Workspace, names: Sequence[str], listener: Listener | None = None
 ) -> RunReport:
-    """Bring the lints of kernels up to date, and report on them.
-
-    Raises UsageError: ``unknown-kernel``, with the most similar known name.
-    """
+    """Bring the lints of kernels up to date, and report on them. Raises UsageError:
+    ``unknown-kernel``, with the most similar known name."""
     graph = workspace.graph
     lints = [spec for spec in graph.tasks.values() if spec.stage == stages.LINT]
     configured = {spec.subject for spec in lints}
@@ -101,9 +95,7 @@ def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
 
 def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
     """Return the names of the configured kernels whose source or artifact is one of the files.
-
-    Raises UsageError: ``lint-bad-file`` for a file that belongs to no kernel.
-    """
+    Raises UsageError: ``lint-bad-file`` for a file that belongs to no kernel."""
     names: list[str] = []
     bad = []
     for path in files:

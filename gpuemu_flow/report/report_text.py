@@ -75,10 +75,8 @@ def headline(report: Report) -> str:
 
 def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
     """Format one line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
-
     Editors search these lines for an op's name and ``FAIL``, so no line of a passed op contains
-    both.
-    """
+    both."""
     checks = len(report.run.results) + len(report.run.kernels)
     lines = [f"{plural(checks, 'check')}, mode {printable(report.mode)}"]
     for result in report.run.results:
@@ -213,10 +211,8 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
 
 
 def describe_failure(report: Report, failure: CaseVerdict, counts: Counter[str]) -> str:
-    """Describe a failing case in one line: its cause, then its diagnosis or first message.
-
-    The cause is left out if it is unknown, or if fewer than half of the cases in `counts` have it.
-    """
+    """Describe a failing case in one line: its cause, then its diagnosis or first message. The
+    cause is left out if it is unknown, or if fewer than half of the cases in `counts` have it."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""

@@ -30,10 +30,8 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_to_sarif(report: RunReport) -> dict[str, Json]:
-    """Return a report's lint findings as a SARIF log with one run.
-
-    Accepted findings are included, with their justification.
-    """
+    """Return a report's lint findings as a SARIF log with one run. Accepted findings are included,
+    with their justification."""
     index = {rule.id: number for number, rule in enumerate(RULES)}
     results: dict[str, dict[str, Json]] = {}
     for kernel in report.kernels:
@@ -318,10 +316,8 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: FileLine | None, name: str) -> dict[str, Json]:
-    """Make the location of a result; without a place, use the first line of ``gpuemu.toml``.
-
-    Code review services require a file in each location.
-    """
+    """Make the location of a result; without a place, use the first line of ``gpuemu.toml``. Code
+    review services require a file in each location."""
     at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
@@ -329,11 +325,8 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Set each result's fingerprint, a digest of rule, subject, file and a counter.
-
-    The digest does not cover the line number, so that the fingerprint stays the same when the line
-    moves.
-    """
+    """Set each result's fingerprint, a digest of rule, subject, file and a counter. The digest does
+    not cover the line number, so that the fingerprint stays the same when the line moves."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

@@ -58,19 +58,15 @@ class TorchGradients:
         return leaf.clone() if changes else leaf
 
     def add_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Compute the requested gradients of a module's parameters, too.
-
-        Parameters that the module froze during the call are left out.
-        """
+        """Compute the requested gradients of a module's parameters, too. Parameters that the module
+        froze during the call are left out."""
         wanted = self._wanted.inputs
         named = {parameter_name(n): w for n, w in parameters.items() if w.requires_grad}
         self._leaves |= {n: w for n, w in named.items() if PARAMETERS in wanted or n in wanted}
 
     def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the backward pass, and return the gradients by name.
-
-        A gradient that the backward pass does not compute is a tensor of zeros.
-        """
+        """Run the backward pass, and return the gradients by name. A gradient that the backward
+        pass does not compute is a tensor of zeros."""
         torch = self._torch
         sent = {
             name: value

@@ -64,10 +64,8 @@ def framework(package: str, extra: str) -> ModuleType:
 
 
 class PlainTorch:
-    """PyTorch on the CPU that pretends to have a GPU; see `CpuDevice`.
-
-    Raises RunnerError: ``framework-missing`` without torch.
-    """
+    """PyTorch on the CPU that pretends to have a GPU; see `CpuDevice`. Raises RunnerError:
+    ``framework-missing`` without torch."""
 
     def __init__(self) -> None:
         self.torch: Any = framework("torch", "torch")
@@ -75,10 +73,8 @@ class PlainTorch:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code see a GPU inside the context.
-
-        `run` selects the values that fill memory when it is allocated without initial values.
-        """
+        """Make host code see a GPU inside the context. `run` selects the values that fill memory
+        when it is allocated without initial values."""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         with self.device.on():
@@ -91,10 +87,8 @@ class PlainTorch:
 
 def as_torch(torch: Any, array: np.ndarray) -> Any:
     """Return a torch tensor on an array's memory, or on a copy if torch cannot use the memory.
-
     Memory that is read-only or has negative strides is copied. Axes of stride 0 are kept: the
-    tensor is then an expanded one.
-    """
+    tensor is then an expanded one."""
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         strides = zip(array.shape, array.strides, strict=True)
         once = tuple(slice(0, 1 if size and not stride else None) for size, stride in strides)
@@ -139,11 +133,8 @@ def seed_of_call() -> int:
 
 
 class TorchRunner(GradientRunner):
-    """Calls a function with torch tensors that share the memory of the inputs.
-
-    Raises OpError: ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op-
-    signature``.
-    """
+    """Calls a function with torch tensors that share the memory of the inputs. Raises OpError:
+    ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op- signature``."""
 
     def __init__(self, program: Program) -> None:
         try:
@@ -173,10 +164,8 @@ class TorchRunner(GradientRunner):
         return load_function(program)
 
     def _learning(self, host: Callable[..., Any], given: Any, named: Any) -> tuple[Any, Any]:
-        """Call the program; return the result, and the parameters that required gradients.
-
-        These are parameters of the program's module. There are none if the program is a function.
-        """
+        """Call the program; return the result, and the parameters that required gradients. These
+        are parameters of the program's module. There are none if the program is a function."""
         if self._module is None:
             return self._called(host, given, named), {}
         self._module.learning = True
@@ -233,13 +222,11 @@ class TorchRunner(GradientRunner):
     def _call_between(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
     ) -> None:
-        """Call the program with other values between the judged forward and backward passes.
-
-        A model may use a layer twice before its backward pass. A faulty layer stores values for its
+        """Call the program with other values between the judged forward and backward passes. A
+        model may use a layer twice before its backward pass. A faulty layer stores values for its
         backward pass in a place that all calls share. The second call then overwrites the values of
         the first, and the gradients are wrong. The call made here reveals such a layer, since it
-        has the same effect. If the program fails on the other values, this is ignored.
-        """
+        has the same effect. If the program fails on the other values, this is ignored."""
         torch = self._host.torch
 
         def halved(tensor: Any) -> Any:
@@ -291,11 +278,9 @@ class TorchRunner(GradientRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Repeat the call on `copies` of its inputs; return None if it fails.
-
-        Memory that is allocated without initial values is filled with other values than in the
-        first call. Output elements that the program leaves unwritten therefore change.
-        """
+        """Repeat the call on `copies` of its inputs; return None if it fails. Memory that is
+        allocated without initial values is filled with other values than in the first call. Output
+        elements that the program leaves unwritten therefore change."""
         self._run = 1
         try:
             return super().call(copies, watch)
@@ -344,10 +329,8 @@ class ModuleCall(Protocol):
 def module_caller(
     torch: Any, made_by: Callable[..., Any], described: str, device: str = "cpu"
 ) -> ModuleCall:
-    """Return the function that calls a module with the inputs of its ``forward``.
-
-    Raises OpError: ``op-signature``: the class does not make a module.
-    """
+    """Return the function that calls a module with the inputs of its ``forward``. Raises OpError:
+    ``op-signature``: the class does not make a module."""
     told = json.loads(described)
     seed, shared = int(told["seed"] or 0), bool(told["shared"])
     caller = _Caller(torch, made_by, told["init"], seed, shared=shared, device=device)
@@ -408,9 +391,7 @@ class _Caller:
 
     def require_gradients(self, dtype: Any) -> dict[str, Any]:
         """Make the parameters of the module for a dtype require gradients; return them by name.
-
-        Parameters that the module itself froze stay frozen.
-        """
+        Parameters that the module itself froze stay frozen."""
         module, _ = self._known[dtype]
         found = {
             name: weight
@@ -434,10 +415,8 @@ class _Caller:
 
     def _draw(self, module: Any, other: Any) -> None:
         """Replace the random and the constant weights of a module by weights drawn from the seed.
-
         `other` is the same module made with another seed. Weights that differ between the two
-        modules are the random ones.
-        """
+        modules are the random ones."""
         again = dict(_weights(other))
         with self._torch.no_grad():
             for name, weight in _weights(module):
@@ -454,10 +433,8 @@ class _Caller:
                 weight.copy_(self._torch.from_numpy(drawn).bfloat16())
 
     def _units(self, name: str, weight: Any) -> np.ndarray:
-        """Draw an array in the shape of a weight: multiples of 1/256 between -1 and 1.
-
-        The values 0, -1 and 1 do not occur.
-        """
+        """Draw an array in the shape of a weight: multiples of 1/256 between -1 and 1. The values
+        0, -1 and 1 do not occur."""
         shape = tuple(weight.shape)
         digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
         rng = SeededRng(int.from_bytes(digest[:8], "little"))
@@ -467,10 +444,8 @@ class _Caller:
 
 
 def _weights(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each parameter and each running statistic of a norm, with its name.
-
-    A parameter that is shared under several names is yielded once.
-    """
+    """Yield each parameter and each running statistic of a norm, with its name. A parameter that is
+    shared under several names is yielded once."""
     yield from module.named_parameters()
     for name, buffer in module.named_buffers():
         if name.rpartition(".")[2] in _RUNNING:
@@ -490,11 +465,9 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype that a module's weights need for a call with the arguments `given`.
-
-    This is the dtype of the first float tensor or, without a float tensor, the dtype of the case.
-    If that dtype is unsuitable for weights, for example float8, the result is float32.
-    """
+    """Return the dtype that a module's weights need for a call with the arguments `given`. This is
+    the dtype of the first float tensor or, without a float tensor, the dtype of the case. If that
+    dtype is unsuitable for weights, for example float8, the result is float32."""
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))

@@ -58,10 +58,8 @@ class Setting(Struct, frozen=True):
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
-        """Return the bounds as integers, limited to the range of the dtype.
-
-        `low` and `high` are the defaults for missing bounds.
-        """
+        """Return the bounds as integers, limited to the range of the dtype. `low` and `high` are
+        the defaults for missing bounds."""
         first = low if self.low is None else int(np.ceil(self.low))
         last = max(high, first) if self.high is None else int(np.floor(self.high))
         if self.low is None and last < first:
@@ -72,10 +70,8 @@ class Setting(Struct, frozen=True):
         return first, max(last, first)
 
     def draw(self, low: int, last: int) -> Ints:
-        """Draw integers from `low` to `last`, both included.
-
-        The result has the shape (number of rows, `width`).
-        """
+        """Draw integers from `low` to `last`, both included. The result has the shape (number of
+        rows, `width`)."""
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:

@@ -135,12 +135,9 @@ PERTURB = "!perturb"
 
 
 class Perturber:
-    """Perturbs values within an error bound.
-
-    One draw adds the whole bound to each value, another subtracts it, and all further draws add or
-    subtract a random part of it. The random parts differ between the calls within a launch. They
-    are the same again when the launch is repeated.
-    """
+    """Perturbs values within an error bound. One draw adds the whole bound to each value, another
+    subtracts it, and all further draws add or subtract a random part of it. The random parts differ
+    between the calls within a launch. They are the same again when the launch is repeated."""
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:
         self._bound, self._least, self._draw = bound, absolute_below, draw

@@ -384,10 +384,8 @@ def prefetch_problem(step: Step) -> str:
 
 
 def emit_prefetch(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a prefetch.
-
-    For a tensor, the code checks the tensor map. A prefetch of bytes needs no code.
-    """
+    """Write the code of a prefetch. For a tensor, the code checks the tensor map. A prefetch of
+    bytes needs no code."""
     place = step.operands[0]
     if isinstance(place, TensorPlace):
         where = emitter.address(place.map)

@@ -37,10 +37,8 @@ _SUMS: dict[str, frozenset[str]] = {
 
 
 def fragment_form(role: str, shape: tuple[int, int, int], kind: str) -> FragmentForm:
-    """Return the rows and columns of a fragment, and the number of its registers.
-
-    `role` is ``a``, ``b``, ``c`` or ``d``. Source: PTX ISA, "Matrix Fragments for WMMA".
-    """
+    """Return the rows and columns of a fragment, and the number of its registers. `role` is ``a``,
+    ``b``, ``c`` or ``d``. Source: PTX ISA, "Matrix Fragments for WMMA"."""
     m, n, k = shape
     rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
     if role in "ab" and kind == "f16":
@@ -74,9 +72,7 @@ def _has_sums(shape: tuple[int, int, int], kind: str) -> bool:
 
 def _access(step: Step) -> tuple[FragmentForm, bool] | None:
     """Return the form of the fragment that a step loads or stores, and True for row-major order.
-
-    The result is None if the emulator does not know the form.
-    """
+    The result is None if the emulator does not know the form."""
     words = step.opcode.segments[1:]
     if len(words) < 6 or words[2:4] != ("sync", "aligned"):
         return None

@@ -31,11 +31,9 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _results(step: Step, *types: str) -> str:
-    """Return the reason why the first operand cannot hold the step's results; empty if it can.
-
-    The arguments after `step` are the types of all results. The operand names one register, which
-    gets the first result, or several, such as ``d|p``, which get the first few results in order.
-    """
+    """Return the reason why the first operand cannot hold the step's results; empty if it can. The
+    arguments after `step` are the types of all results. The operand names one register, which gets
+    the first result, or several, such as ``d|p``, which get the first few results in order."""
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):
         return UNKNOWN_FORM
@@ -182,10 +180,8 @@ def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
 
 
 def _vector_problem(step: Step) -> str:
-    """Return the reason why an atomic on a vector cannot be run, or an empty string.
-
-    An example of such an atomic is ``atom.global.add.v4.f32``.
-    """
+    """Return the reason why an atomic on a vector cannot be run, or an empty string. An example of
+    such an atomic is ``atom.global.add.v4.f32``."""
     operation, type_name, operands = _parts(step)
     count, words = step.opcode.vector, set(step.opcode.segments[1:])
     most = 16 // SIZES.get(type_name, 16)

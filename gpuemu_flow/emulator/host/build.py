@@ -338,10 +338,8 @@ class Kept:
         return [h for h in headers if not h.startswith(given) and "/site-packages/torch/" not in h]
 
     def keep(self, made: Path, inputs: Iterable[str], folders: Iterable[str] = ()) -> None:
-        """Move a file that was built here, with the digests of what went into it.
-
-        Headers that would be found first in one of the include `folders` must stay absent.
-        """
+        """Move a file that was built here, with the digests of what went into it. Headers that
+        would be found first in one of the include `folders` must stay absent."""
         used = [os.path.normpath(path) for path in self.own(inputs)]
         around = [os.path.normpath(folder) for folder in folders]
         names = {os.path.relpath(p, f) for p in used for f in around if p.startswith(f"{f}/")}

@@ -480,11 +480,9 @@ class Session:
 
 
 def _is_of_cuda(finding: KernelFinding) -> bool:
-    """Tell whether a race lies in CUDA's headers alone.
-
-    CUB orders blocks by relaxed accesses: its tiles are read before their state says so. That holds
-    on every GPU, but not by the memory model that the check knows.
-    """
+    """Tell whether a race lies in CUDA's headers alone. CUB orders blocks by relaxed accesses: its
+    tiles are read before their state says so. That holds on every GPU, but not by the memory model
+    that the check knows."""
     there = finding.there
     return (
         finding.rule.startswith("between-blocks")

@@ -33,10 +33,8 @@ _NOT_IN_KEY = ("build_directory", "verbose", "with_sycl", "extra_sycl_cflags")
 
 
 def load(torch_folder: str) -> None:
-    """Load the device for the PyTorch in a folder, before its import.
-
-    Raises FlowError or OSError: why that is impossible.
-    """
+    """Load the device for the PyTorch in a folder, before its import. Raises FlowError or OSError:
+    why that is impossible."""
     home = make_home(Path(torch_folder))
     runtime, core = runtime_library(home.runtime)
     ctypes.CDLL(f"{torch_folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
@@ -51,10 +49,8 @@ def load(torch_folder: str) -> None:
 
 
 def import_torch() -> None:
-    """Import torch with the device, unless this process has done so.
-
-    Raises FlowError or OSError: the device cannot be loaded. Raises ImportError.
-    """
+    """Import torch with the device, unless this process has done so. Raises FlowError or OSError:
+    the device cannot be loaded. Raises ImportError."""
     if _loaded:
         return
     spec = importlib.util.find_spec("torch")
@@ -214,10 +210,8 @@ def _caller() -> str:
 
 
 def _with_lines(source: str, file: str, texts: dict[str, str]) -> str:
-    """Return a source with a name, and tell where in the Python file it is held as a text.
-
-    The name depends on the text alone: an edit elsewhere in the file leaves what was built.
-    """
+    """Return a source with a name, and tell where in the Python file it is held as a text. The name
+    depends on the text alone: an edit elsewhere in the file leaves what was built."""
     try:
         whole = Path(file).read_text(errors="replace")
     except OSError:

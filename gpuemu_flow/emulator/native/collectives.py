@@ -68,10 +68,8 @@ class WarpBody:
 
     def check_members(self, given: str = "") -> None:
         """Write the check that all living threads of each lane's member mask execute the step.
-
         `given` is the name of the C array with the lanes' masks. If it is empty, every mask
-        contains all threads of the warp.
-        """
+        contains all threads of the warp."""
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
         self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")
@@ -426,10 +424,8 @@ class Collective(Struct, frozen=True):
 
 
 def write_collective(program: KernelProgram, step: Step) -> Collective:
-    """Write the C of one step that a warp executes together.
-
-    Raises LackingError if the back end lacks the step.
-    """
+    """Write the C of one step that a warp executes together. Raises LackingError if the back end
+    lacks the step."""
     body = WarpBody(program)
     guard = body.reader.guard(step)
     if guard:

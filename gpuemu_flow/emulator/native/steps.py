@@ -30,10 +30,8 @@ StepWriter = Callable[[SegmentWriter, Step], None]
 
 
 def write_step(writer: SegmentWriter, step: Step) -> None:
-    """Write one step, other than a branch, that each thread executes by itself.
-
-    Raises LackingError if the back end lacks the step.
-    """
+    """Write one step, other than a branch, that each thread executes by itself. Raises LackingError
+    if the back end lacks the step."""
     form = find_form(step.opcode)
     if form is not None:
         operands = list(step.operands[1:])

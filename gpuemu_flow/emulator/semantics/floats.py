@@ -47,10 +47,8 @@ def saturate(x: Array) -> Array:
 
 
 def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lanes:
-    """Wrap a function so that it applies ``.ftz`` to operands and result, then ``.sat``.
-
-    The wrapped function returns NaN as the canonical NaN; ``.sat`` replaces NaN by 0.
-    """
+    """Wrap a function so that it applies ``.ftz`` to operands and result, then ``.sat``. The
+    wrapped function returns NaN as the canonical NaN; ``.sat`` replaces NaN by 0."""
     if not ftz and not sat:
         return lambda *xs: canonical(function(*xs))
     if not ftz:
@@ -108,10 +106,8 @@ def _overflow(value: Array, mode: str) -> Array:
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
     """Turn values that were rounded to nearest into the results of the directed rounding `mode`.
-
     `error` is the exact result minus the rounded value. A value that `mode` rounds to the other
-    side of the exact result is replaced by its neighbour on that side.
-    """
+    side of the exact result is replaced by its neighbour on that side."""
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":
@@ -142,13 +138,10 @@ def multiply(mode: str, dtype: str) -> Lanes:
 
 
 def fma32(mode: str) -> Lanes:
-    """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma").
-
-    The exact sum is rounded only once. The product is exact in float64. In mode ``rn``, rounding
-    the float64 sum to float32 goes wrong only if that sum was itself rounded, to the middle between
-    two float32 numbers. Such sums are first rounded to odd in float64, as are all sums in the other
-    modes.
-    """
+    """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma"). The exact sum
+    is rounded only once. The product is exact in float64. In mode ``rn``, rounding the float64 sum
+    to float32 goes wrong only if that sum was itself rounded, to the middle between two float32
+    numbers. Such sums are first rounded to odd in float64, as are all sums in the other modes."""
     if mode == "rn":
         return _fma32_nearest
     return lambda a, b, c: _fma_directed(a, b, c, mode)
@@ -187,12 +180,10 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma64(mode: str) -> Lanes:
-    """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
-
-    The product and the sums are computed together with their rounding errors. The result is rounded
-    to odd, then in the given mode. If a lane's exponents are so extreme that the computation of
-    rounding errors under- or overflows, the lane is computed separately, in rational arithmetic.
-    """
+    """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma"). The product
+    and the sums are computed together with their rounding errors. The result is rounded to odd,
+    then in the given mode. If a lane's exponents are so extreme that the computation of rounding
+    errors under- or overflows, the lane is computed separately, in rational arithmetic."""
     return lambda a, b, c: _fma64(a, b, c, mode)
 
 
@@ -406,11 +397,9 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Return `result` with the lanes in the mask `hard` computed again, one at a time.
-
-    Array arithmetic is not exact in these lanes. `compute` gets a lane's number from each of
-    `operands`, and returns the lane's result.
-    """
+    """Return `result` with the lanes in the mask `hard` computed again, one at a time. Array
+    arithmetic is not exact in these lanes. `compute` gets a lane's number from each of `operands`,
+    and returns the lane's result."""
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result

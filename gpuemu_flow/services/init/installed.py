@@ -43,14 +43,12 @@ class PipRequirement(Struct, frozen=True):
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
-    """Return the requirement with which pip installs the same gpuemu-flow as the running one.
-
-    An installation from a package index is identified by its version, one from a repository by the
+    """Return the requirement with which pip installs the same gpuemu-flow as the running one. An
+    installation from a package index is identified by its version, one from a repository by the
     repository's address and commit, and one from an archive by the archive's address. For an
     installation from a folder, the repository from which the folder was cloned is used, if its
     commit has been pushed. If none of this is possible, the requirement names the version, and
-    `doubt` is set.
-    """
+    `doubt` is set."""
     pinned = f"{NAME}=={version}"
     try:
         source = _direct_url(distribution(NAME))
@@ -74,10 +72,8 @@ def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Return the content of ``direct_url.json``, PEP 610's record of an installation's source.
-
-    It is empty if the package came from an index.
-    """
+    """Return the content of ``direct_url.json``, PEP 610's record of an installation's source. It
+    is empty if the package came from an index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -111,10 +107,8 @@ def _from_git(address: str, commit: str) -> PipRequirement | None:
 
 
 def _without_user(address: str) -> str:
-    """Return a repository's https address without user and password.
-
-    Addresses for ssh are converted. Return an empty text if there is no https address.
-    """
+    """Return a repository's https address without user and password. Addresses for ssh are
+    converted. Return an empty text if there is no https address."""
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")

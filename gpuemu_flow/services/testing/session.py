@@ -42,10 +42,7 @@ class MarkArguments(Struct, frozen=True):
 
 
 def read_mark(mark: pytest.Mark) -> MarkArguments:
-    """Return a mark's arguments.
-
-    Raises UsageError: ``pytest-bad-mark``, ``unknown-dtype``.
-    """
+    """Return a mark's arguments. Raises UsageError: ``pytest-bad-mark``, ``unknown-dtype``."""
     given = dict(mark.kwargs)
     if len(mark.args) > 1:
         raise bad_mark("it takes the op's name and keyword arguments")
@@ -78,10 +75,8 @@ def bad_mark(message: str, hint: str = "") -> UsageError:
 
 
 def read_number(name: str, value: Any, *, low: int = 0, high: int = MAX_SEED) -> int:
-    """Return `value`, from a mark or the command line, as an integer from `low` to `high`.
-
-    Raises UsageError ``pytest-bad-number`` for any other value.
-    """
+    """Return `value`, from a mark or the command line, as an integer from `low` to `high`. Raises
+    UsageError ``pytest-bad-number`` for any other value."""
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
         text = f"{name} must be an integer from {low} to {high}, not {value!r}"
@@ -158,10 +153,8 @@ class PytestSession:
             opened.close()
 
     def seed(self, marked: MarkArguments) -> int:
-        """Return the command line's master seed, else the mark's, else the workspace's.
-
-        If the workspace asks for new seeds, the result is one new seed for the whole run.
-        """
+        """Return the command line's master seed, else the mark's, else the workspace's. If the
+        workspace asks for new seeds, the result is one new seed for the whole run."""
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given
@@ -171,11 +164,9 @@ class PytestSession:
         return self.given_seed
 
     def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
-        """Return the test items for a mark, each with its id, always in the same order.
-
-        The dtypes are in the order of the mark or else of the configuration. The cases of each
-        dtype follow each other.
-        """
+        """Return the test items for a mark, each with its id, always in the same order. The dtypes
+        are in the order of the mark or else of the configuration. The cases of each dtype follow
+        each other."""
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
         found = []
