@@ -30,7 +30,6 @@ class ClusterMemory(GlobalMemory):
     """Translates addresses of shared memory within the clusters of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch, and record the place of each cluster's blocks within the batch."""
         super().begin(block_ids)
         size = self.cluster_size
         order = np.argsort(self.ranks.reshape(-1, size), axis=1)
@@ -333,7 +332,6 @@ class Accesses(SharedMemory):
     def load_local(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from the local memory of each thread."""
         lanes, good = self._local_lanes(address, mask, width * vector, step, "reads")
         if not lanes.offsets.size:
             return [np.zeros((1, 1), f"u{width}")] * vector
@@ -345,7 +343,6 @@ class Accesses(SharedMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to the local memory of each thread."""
         size = width * len(values)
         lanes, good = self._local_lanes(address, mask, size, step, "writes")
         if not lanes.offsets.size:
@@ -375,7 +372,6 @@ class Accesses(SharedMemory):
     def load_generic(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load through a generic address."""
         out: list[Array] | None = None
         for space, base, chosen in self.windows(address, mask):
             load = getattr(self, f"load_{space}")
@@ -390,13 +386,11 @@ class Accesses(SharedMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store through a generic address."""
         for space, base, chosen in self.windows(address, mask):
             store = getattr(self, f"store_{space}")
             store(address - np.uint64(base), values, width, chosen, step, strong)
 
     def report_trap(self, mask: Array, step: int) -> None:
-        """Report that threads executed ``trap``."""
         numbers = np.flatnonzero(mask)
         row, lane = divmod(int(numbers[0]), self.width)
         where = f"thread {show_index(self.thread_index(lane))} (block " + (

@@ -102,7 +102,6 @@ class Atomics(Accesses):
         mask: Array | None,
         step: int,
     ) -> Array:
-        """Execute ``atom`` or ``red``."""
         out = np.zeros(self.full.shape, DTYPES[form.type_name])
         spaces: list[tuple[str, int, Array | None]] = [(space, 0, mask)]
         if space == "generic":
@@ -114,7 +113,6 @@ class Atomics(Accesses):
         return out
 
     def check_vector(self, address: Array, size: int, mask: Array | None, step: int) -> None:
-        """Report lanes whose address is misaligned for an atomic on a vector of elements."""
         bad = self.spread(self.live if mask is None else mask) & (
             (address & np.uint64(size - 1)) != 0
         )

@@ -63,7 +63,6 @@ class Bulk(Mbarriers):
     """Executes the ``cp.async.bulk`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch with no copies under way."""
         super().begin(block_ids)
         self._bulk: list[BulkCopy] = []
         self._bulk_group: Array = np.zeros(self.full.shape, np.int64)
@@ -73,7 +72,6 @@ class Bulk(Mbarriers):
         into_shared: bool, combine: AtomicForm | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies between shared and global memory."""
         rows = [self.spread(x).reshape(-1) for x in (other, size)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
             far, count = (int(row[copy.lane]) for row in rows)
@@ -106,7 +104,6 @@ class Bulk(Mbarriers):
         self, target: Array, values: Sequence[Array], barrier: Array,
         combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start stores into a cluster's shared memory (``st.async``, ``red.async``)."""
         whole = [np.ascontiguousarray(self.spread(v)).reshape(-1) for v in values]
         size = sum(v.itemsize for v in whole)
         for copy, near in self.new_copies(target, True, barrier, None, mask, step):
@@ -149,7 +146,6 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses of shared memory, one for each lane."""
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
@@ -295,7 +291,6 @@ class Bulk(Mbarriers):
         self.shared[rows] = tensor.as_loaded(self.shared[rows])
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver the copies that signal the `waited` barrier objects."""
         super().deliver_for(waited)
         if not self._bulk:
             return
@@ -335,7 +330,6 @@ class Bulk(Mbarriers):
         self._bulk = left
 
     def commit_bulk(self, mask: Array | None) -> None:
-        """Close each thread's current group of copies; later copies belong to a new group."""
         self._bulk_group = self._bulk_group + self.spread(self.full if mask is None else mask)
 
     def wait_bulk(self, most: int, mask: Array | None) -> None:
@@ -450,7 +444,6 @@ class TensorCopies(Bulk):
     def check_tensor_map(
         self, address: Array, dimensions: int, mask: Array | None, step: int
     ) -> None:
-        """Execute ``cp.async.bulk.prefetch.tensor``, which only checks the maps."""
         where = self.spread(address).reshape(-1)
         nowhere = np.zeros((1, 1), np.uint64)
         for copy, _ in self.new_copies(nowhere, True, None, None, mask, step):
@@ -460,7 +453,6 @@ class TensorCopies(Bulk):
         self, space: str, field: str, number: int, address: Array, value: Array,
         mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Execute ``tensormap.replace``."""
         first, width, _ = FIELDS[field]
         place = address + np.uint64(first + width * number)
         bits = np.asarray(value).astype(f"u{width}")

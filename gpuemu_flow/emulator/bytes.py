@@ -84,7 +84,6 @@ class Bytes(State):
         return self.describe_shared(offset % max(1, self.shared_stride), width)
 
     def begin(self, block_ids: Array) -> None:
-        """Set up the memory of some blocks."""
         super().begin(block_ids)
         if self.launch.cases:
             self._parameters = {}  # other rows belong to other cases
@@ -241,7 +240,6 @@ class Bytes(State):
                 cells[places + k if k else places] = active
 
     def active(self, value: Array, mask: Array | None) -> Array:
-        """Return the values of the active lanes as a one-dimensional array."""
         spread = self.spread(value)
         return spread.reshape(-1) if mask is None else spread[mask]
 
@@ -375,7 +373,6 @@ class GlobalMemory(Bytes):
     def load_global(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from global (or constant) memory."""
         races = self.global_races
         lanes = self._lanes(address - _G, mask, whole=races is not None)
         if not lanes.offsets.size:
@@ -389,7 +386,6 @@ class GlobalMemory(Bytes):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to global memory."""
         lanes = self._lanes(address - _G, mask, whole=True)
         if not lanes.offsets.size:
             return

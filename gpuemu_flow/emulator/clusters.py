@@ -42,13 +42,11 @@ def required_cluster(function: Function) -> Dimensions | None:
 
 
 def largest_cluster(function: Function) -> int:
-    """Return the largest number of blocks per cluster that a kernel permits."""
     match = _MOST.search(function.header)
     return MAX_CLUSTER if match is None else min(MAX_CLUSTER, int(match.group(1)))
 
 
 def size_of(cluster: Dimensions) -> int:
-    """Return the number of blocks of a cluster."""
     return cluster[0] * cluster[1] * cluster[2]
 
 

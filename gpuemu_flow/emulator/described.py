@@ -79,7 +79,6 @@ def canonical_text(table: Mapping[str, Json]) -> str:
 
 
 def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
-    """Read and check a description of launches."""
     reader = _Reader(fault)
     given = table.get("launches")
     tables: list[tuple[tuple[str, ...], Json]] = [((), table)]

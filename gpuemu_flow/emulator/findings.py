@@ -53,7 +53,6 @@ class CheckFinding(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return the name that compute-sanitizer gives the check."""
         return TITLES[self.check]
 
     def __str__(self) -> str:
@@ -82,7 +81,6 @@ _WHOLE = ("order", "trap", *DOUBTS)
 
 
 def show_index(index: tuple[int, int, int]) -> str:
-    """Format a block or thread index: ``3``, or ``(3, 1, 0)`` if y or z is used."""
     return str(index[0]) if index[1:] == (0, 0) else f"({index[0]}, {index[1]}, {index[2]})"
 
 
@@ -216,7 +214,6 @@ class _Symbol:
 
 
 def plain_variable(symbol: str) -> str:
-    """Return a static variable's plain name from its symbol; return other text unchanged."""
     if not symbol.startswith("_ZZ"):
         return symbol
     symbol = symbol.partition("_$_")[0]  # nvcc's number of a variable of that name

@@ -309,7 +309,6 @@ def find_form(opcode: Opcode) -> OpcodeForm | None:
 
 
 def lane_wise_bases() -> tuple[str, ...]:
-    """List the base names of the lane-wise opcodes."""
     return tuple(sorted(BUILDERS))
 
 

@@ -113,12 +113,10 @@ class Kernel(Struct, dict=True):
 
     @property
     def name(self) -> str:
-        """Return the entry's name as written in the PTX."""
         return self.program.name
 
     @property
     def parameters(self) -> list[KernelParameter]:
-        """Return the parameters in order."""
         return self.program.parameters
 
     def launch(
@@ -394,7 +392,6 @@ def _take_out(arena: LaunchArena, buffer: int, argument: BufferArgument) -> Arra
 
 
 def read_entries(data: bytes, file: str) -> list[Function]:
-    """Return the kernels of a PTX file; raise UnsupportedError if there are none."""
     found = read_ptx(link_modules(data), file)
     entries = list(found.entries())
     if found.problems:

@@ -48,7 +48,6 @@ class BlockMachine(Printing):
         self.barrier_request = BarrierRequest(np.zeros((1, 1), np.int32))
 
     def run(self, block_ids: Array) -> None:
-        """Run some blocks to their end."""
         self.begin(block_ids)
         registers: list[Array] = [
             np.zeros((1, 1), BITS.get(t, "u4")) for t in self.launch.program.register_types
@@ -72,16 +71,13 @@ class BlockMachine(Printing):
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier."""
         if self.thread_races is not None:
             self.thread_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
-        """Record that threads arrived at a barrier without waiting."""
         return None if self.thread_races is None else self.thread_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
-        """Execute ``bar.warp.sync``."""
         self.check_members(members, mask, step)
         if self.thread_races is not None:
             self.thread_races.warp_barrier(None if mask is None else self.spread(mask))
@@ -102,7 +98,6 @@ class BlockMachine(Printing):
             self.global_races.cluster_complete(self, clusters)
 
     def cluster_passed(self, group: Array) -> None:
-        """Record that threads passed the barrier of their cluster."""
         if self.cluster_races is not None:
             self.cluster_races.cluster_pass(group)
         if self.global_races is not None and self.cluster_size > 1:
@@ -144,7 +139,6 @@ class _Schedule:
         self._live_count = int(np.count_nonzero(self._live))
 
     def run(self) -> None:
-        """Run until no thread is left."""
         machine = self._m
         total = self._live.size
         self._groups = {0: self._live}
@@ -442,7 +436,6 @@ class BarrierRequest(Struct):
 
     @property
     def plain(self) -> bool:
-        """Tell whether all threads name the same barrier, which waits for the whole block."""
         return self.wanted is None and self.name.size == 1
 
     def by_name(self, group: Array) -> Iterator[tuple[int, Array]]:
@@ -467,7 +460,6 @@ class BarrierWaits:
         self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Record that a group of threads has reached a barrier."""
         if request.arrive_only:
             for name, arrived in request.by_name(group):
                 here = arrived.sum(axis=1)

@@ -77,7 +77,6 @@ def unpack_elements(word: Array, kind: str) -> Array:
 
 
 def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build the matrix A, in the shape (…, m, k), from fragments in registers (…, lanes)."""
     first = unpack_elements(registers[0], form.a)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.m, form.k), first.dtype)
@@ -90,7 +89,6 @@ def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build the matrix B, in the shape (…, k, n), from fragments in registers (…, lanes)."""
     first = unpack_elements(registers[0], form.b)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.k, form.n), first.dtype)
@@ -108,7 +106,6 @@ def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
 
 
 def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build the matrix C, in the shape (…, m, n), from fragments in registers (…, lanes)."""
     dtype = np.int64 if form.c == "s32" else np.float64
     out = np.zeros((*registers[0].shape[:-1], form.m, form.n), dtype)
     values: list[Array] = []
@@ -124,7 +121,6 @@ def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
-    """Round the matrix D to its type, and split it into registers."""
     values = [matrix[..., rows, columns] for rows, columns in _accumulator_places(form)]
     if form.d == "s32":
         if form.saturate:
@@ -166,7 +162,6 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> list[Array]:
-        """Execute ``mma.sync``; return the bits of the registers of D."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         left = gather_a([self.by_warp(x) for x in a], form)
         right = gather_b([self.by_warp(x) for x in b], form)
@@ -216,7 +211,6 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> None:
-        """Execute ``stmatrix`` for 8x8 matrices of 16-bit elements."""
         store = getattr(self, f"store_{space}")
         shape = self.full.shape
         for k, value in enumerate(values):
@@ -334,7 +328,6 @@ class SparseMatrices(Matrices):
         self, form: SparseForm, a: Sequence[Array], b: Sequence[Array], c: Sequence[Array],
         metadata: Array, mask: Array | None, step: int,
     ) -> list[Array]:  # fmt: skip
-        """Compute ``mma.sp``; return the registers of D as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         columns, wrong = columns_of(self.by_warp(metadata), form)
         if wrong.any():

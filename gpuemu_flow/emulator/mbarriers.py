@@ -42,7 +42,6 @@ class Mbarriers(Asynchronous):
     """Executes the ``mbarrier`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
-        """Set up the state for a new batch of blocks; no thread waits yet."""
         super().begin(block_ids)
         self._arrivals: list[_CopyArrival] = []
         self._fruitless = 0
@@ -64,7 +63,6 @@ class Mbarriers(Asynchronous):
     def start_mbarrier(
         self, space: str, address: Array, count: Array, mask: Array | None, step: int
     ) -> None:
-        """Execute ``mbarrier.init``."""
         self._begin_anew()
         store = getattr(self, f"store_{space}")
         store(address, (mbarrier.fresh(self.spread(count)),), 8, mask, step, False)
@@ -73,7 +71,6 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.arrive`` or a variant of it."""
         self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)
@@ -113,7 +110,6 @@ class Mbarriers(Asynchronous):
     def arrive_with_copies(
         self, space: str, address: Array, increment: bool, mask: Array | None, step: int
     ) -> None:
-        """Execute ``cp.async.mbarrier.arrive``: arrive when the thread's copies are complete."""
         active = self.spread(self.live if mask is None else mask)
         if increment:
             one = np.ones((1, 1), np.uint64)
@@ -140,7 +136,6 @@ class Mbarriers(Asynchronous):
         self._arrivals = left
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver the copies that signal the `waited` barrier objects."""
         self._deliver_arrivals(waited)
 
     def _ended(
@@ -158,7 +153,6 @@ class Mbarriers(Asynchronous):
         self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
         step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.test_wait`` or ``mbarrier.try_wait``."""
         active = self.spread(self.live if mask is None else mask)
         done = self._ended(space, address, awaited, parity, mask, step)
         late = active & ~done

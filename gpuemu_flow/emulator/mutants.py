@@ -107,7 +107,6 @@ def _cluster_barrier_removed(instruction: Instruction, _body: Body) -> str | Non
 
 
 def _is_zero(operand: str, body: Body) -> bool:
-    """Tell whether an operand is 0, or a register that is only ever set to 0."""
     made = [i for i in body.instructions if i.operands and i.operands[0].strip() == operand]
     return operand == "0" or (
         bool(made) and all(i.opcode.base == "mov" and i.operands[-1].strip() == "0" for i in made)

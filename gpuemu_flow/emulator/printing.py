@@ -26,7 +26,6 @@ class Printing(WarpGroups):
     """Executes ``vprintf`` and reports failed assertions, for one batch of blocks."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
-        """Execute ``vprintf`` for the active lanes, in ascending order of the lanes."""
         active = self.spread(self.live if mask is None else mask)
         words, arguments = self.spread(words), self.spread(arguments)
         counts = np.zeros(self.full.shape, np.uint32)

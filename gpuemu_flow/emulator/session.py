@@ -49,7 +49,6 @@ class Run(Struct, frozen=True):
 
 
 def read_ptx_file(path: Path) -> bytes:
-    """Read a PTX file; raise UsageError if that fails."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise bad_launch(f"{path} has more than {MAX_FILE:,} bytes")
@@ -61,7 +60,6 @@ def read_ptx_file(path: Path) -> bytes:
 
 
 def cover(paths: Sequence[Path]) -> list[KernelCoverage]:
-    """Return the coverage of each kernel of some PTX files."""
     return cover_file(b"\n".join(map(read_ptx_file, paths)), str(paths[0]))
 
 
@@ -106,7 +104,6 @@ def run_file(
 
 
 def exit_code(result: LaunchResult) -> int:
-    """Return 0 without findings, 4 if all findings are doubts (checks in `DOUBTS`), and else 1."""
     if not result.findings:
         return 0
     return 4 if all(f.check in DOUBTS for f in result.findings) else 1
@@ -122,7 +119,6 @@ def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
 
 
 def parse_checks(words: Sequence[str]) -> tuple[str, ...]:
-    """Parse the names of checks; without names, return the default checks."""
     if not words:
         return DEFAULT_CHECKS
     if "all" in words:
@@ -413,7 +409,6 @@ class KernelCoverage(Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """Tell whether the emulator can run the kernel."""
         return not self.missing and not self.problem
 
 

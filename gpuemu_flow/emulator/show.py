@@ -15,7 +15,6 @@ Json = object
 
 
 def finding_json(finding: CheckFinding) -> dict[str, Json]:
-    """Return a finding as a JSON object."""
     return {
         "check": finding.check,
         "rule": finding.rule,
@@ -45,7 +44,6 @@ def _summary(data: Array) -> dict[str, Json]:
 
 
 def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) -> dict[str, Array]:
-    """Return the buffers that the kernel changed, and those that were uninitialised before."""
     found = {}
     for named, after in zip(arguments, result.buffers, strict=True):
         before = getattr(named.argument, "data", None)
@@ -60,7 +58,6 @@ def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) ->
 def result_json(
     kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
 ) -> dict[str, Json]:
-    """Return a launch as a JSON object."""
     return {
         "schema_version": 1,
         "kernel": kernel.name,
@@ -78,7 +75,6 @@ def result_json(
 def result_text(
     kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
 ) -> str:
-    """Return a launch as text."""
     lines = [
         f"{readable_function(kernel.name)}: {result.instructions:,} thread instructions in "
         f"{seconds:.3f} s by {result.backend}",
@@ -107,7 +103,6 @@ def result_text(
 
 
 def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]:
-    """Return the coverage of a file as a JSON object."""
     return {
         "schema_version": 1,
         "file": file,
@@ -129,7 +124,6 @@ def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]
 
 
 def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
-    """Return the coverage of a file as text."""
     lines = []
     for kernel in found:
         state = "can be run" if kernel.runs else "cannot be run"

@@ -60,12 +60,10 @@ class KernelLaunch(Struct):
 
     @property
     def threads(self) -> int:
-        """Return the number of threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
@@ -105,7 +103,6 @@ class KernelLaunch(Struct):
             known.count += count
 
     def take_findings(self, other: KernelLaunch) -> None:
-        """Take over the findings of another run of the same launch."""
         self._tallies = other._tallies
 
     def findings(self) -> list[CheckFinding]:
@@ -172,17 +169,14 @@ class State:
         return np.ascontiguousarray(threads.reshape(-1, together)[::-1]).reshape(-1)
 
     def spread(self, x: Array) -> Array:
-        """Broadcast a value to all lanes."""
         return np.broadcast_to(x, self.full.shape)
 
     def block_index(self, row: int) -> Dimensions:
-        """Return the index of a block of the batch."""
         number = int(self.block_ids[row]) % self.launch.blocks
         x, y, _ = self.launch.grid
         return number % x, number // x % y, number // (x * y)
 
     def thread_index(self, lane: int) -> Dimensions:
-        """Return the index of the thread in a lane of a block."""
         lane = int(self._threads[lane])
         x, y, _ = self.launch.block
         return lane % x, lane // x % y, lane // (x * y)

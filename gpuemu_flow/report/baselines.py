@@ -152,7 +152,6 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Compare the entry functions of all kernels with a baseline."""
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
@@ -178,7 +177,6 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
 
 
 def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
-    """Tell whether only clients can run an op that had a program when the baseline was stored."""
     return op.op is None and old is not None and old.get(IDENTITY) not in (None, identity_of(op))
 
 
@@ -222,7 +220,6 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Return a report's kernel figures and op summaries in the form that a baseline stores."""
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}
     judged = {(r.op, r.dtype) for r in report.results if r.cases}
@@ -320,7 +317,6 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
 
 
 def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
-    """Store in a baseline the kernel figures that clients submitted; change nothing else in it."""
     _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
 
 
@@ -344,7 +340,6 @@ def of_clients(
 
 
 def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
-    """Return results in the form that a baseline stores."""
     return tuple(
         SubmittedResult(
             stored.op, stored.seed, stored.judged.verdict is Verdict.PASSED, stored.judged.max_abs

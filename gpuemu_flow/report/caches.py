@@ -66,7 +66,6 @@ class CacheCheck(Struct):
 
 
 def cache_facts(workspace: Workspace) -> CacheFacts:
-    """Measure the caches of a workspace, with one request to a shared cache on a server."""
     cache = workspace.cache
     names = list(cache.files.list_files(cache.blobs.folder, "", depth=1))
     has_actions = (cache.folder / "actions").exists()
@@ -155,7 +154,6 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
 
 
 def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
-    """Check all objects in the workspace's cache, and set damaged ones aside."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):

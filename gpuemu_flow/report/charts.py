@@ -155,7 +155,6 @@ def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
 
 
 def _ticks(axis: _Axis, gap: float) -> tuple[tuple[float, str], ...]:
-    """Return positions and labels of whole decades, spaced so that labels do not overlap."""
     shown: list[tuple[float, str]] = []
     for value, at in axis.places.items():
         special = value in (_ZERO, _SPECIAL)

@@ -122,7 +122,6 @@ def _settle(workspace: Workspace, seen: Iterable[Sequence[int]]) -> None:
 
 
 def _package_files() -> list[str]:
-    """Return the files that change when a package that affects all results is reinstalled."""
     found = []
     for name in NUMERIC_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -132,7 +131,6 @@ def _package_files() -> list[str]:
 
 
 def _record_file(package: str) -> str:
-    """Return the path of a package's ``RECORD``, which every installation rewrites, or ``""``."""
     import importlib.metadata  # noqa: PLC0415
 
     try:

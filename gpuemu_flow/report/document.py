@@ -170,7 +170,6 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
-        """Return all requested items without a verdict, those cut off by a time limit first."""
         every = [
             *(
                 MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)
@@ -186,7 +185,6 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def verdict(self) -> str:
-        """Return the verdict on the report in a few words, for a heading."""
         if self.exit_code in (0, 4) and self.run.had_nothing_to_do:
             return NOTHING_TO_DO
         if self.exit_code == 4:
@@ -235,7 +233,6 @@ class Report(Struct, frozen=True, dict=True):
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """Map each failing case with a confirmed cause to a text about the cause."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:
@@ -249,7 +246,6 @@ class Report(Struct, frozen=True, dict=True):
         }
 
     def representatives(self) -> list[CaseVerdict]:
-        """Return the worst case of each op, dtype and kind of failure, worst first."""
         found: dict[tuple[str, str, str], CaseVerdict] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
@@ -301,19 +297,15 @@ class BaselineDiff(Struct):
 
     @property
     def has_regressions(self) -> bool:
-        """Tell whether anything got worse."""
         return any(diff.is_regression for _, diff in self.kernels) or any(
             result.status == REGRESSION for result in self.results
         )
 
     def drop_missing(self) -> None:
-        """Drop the items that only the baseline has. Call this if only a part of the workspace was
-        requested, since all other items then look missing."""
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
     def regressions(self) -> list[Regression]:
-        """Return the regressions, first of ops, then of kernels."""
         tag = self.baseline.tag
         worse = [
             Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
@@ -351,7 +343,6 @@ class Explained(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Return the confirmed cause as text; empty if there is none."""
         return self.cause.text if self.cause is not None else ""
 
 
@@ -372,7 +363,6 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _is_special(failure: CaseVerdict) -> bool:
-    """Tell whether each of a case's failures has an expected value that is not finite."""
     expected = [one.expected for one in failure.result.failures]
     return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 

@@ -92,7 +92,6 @@ def published_row(failure: FailureRecord) -> str:
 
 
 def render_failure(record: FailureRecord, minimal: Minimal, style: Style) -> str:
-    """Return one recorded failure in full."""
     verdict = style.verdict(Verdict(record.verdict))
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
@@ -114,7 +113,6 @@ def render_failure(record: FailureRecord, minimal: Minimal, style: Style) -> str
 
 
 def outcome_of(found: Reproduction) -> tuple[Verdict, str]:
-    """Return the verdict on a failure that was run again, and the outcome as a phrase."""
     verdict = found.result.verdict
     if found.still_fails:
         return verdict, "still fails"
@@ -154,7 +152,6 @@ def render_reproduction(
 
 
 def render_minimization(found: Minimization, minimal: Minimal | None, style: Style) -> str:
-    """Return the smallest case found, then the failure and the steps that led to it."""
     original = found.original
     case = printable(described(Case.from_json(original.case)))
     whence = f"original: {original.id}  {original.dtype}  {case}  layout {original.layout}"

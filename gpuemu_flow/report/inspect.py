@@ -88,7 +88,6 @@ def _origins(
 def list_workspace(
     workspace: Workspace, words: Iterable[str], *, with_status: bool
 ) -> WorkspaceListing:
-    """List tasks, groups and skipped ops; `with_status` adds the state of each task."""
     graph = workspace.graph
     chosen = select(workspace, words)
     stale = workspace.stale(chosen) if with_status else set()
@@ -136,7 +135,6 @@ def op_durations(workspace: Workspace, words: Iterable[str]) -> dict[str, float]
 
 
 def workspace_status(workspace: Workspace) -> WorkspaceStatus:
-    """Count tasks by state, and results by last verdict, and measure the cache."""
     graph, cache = workspace.graph, workspace.cache
     report, stale, outdated = known_report(workspace)
     every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]

@@ -59,12 +59,10 @@ def clip(text: str, limit: int) -> str:
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
-    """Return the report as JUnit XML."""
     return report_to_junit(report)
 
 
 def report_to_junit(report: Report) -> str:
-    """Return the report as one file of JUnit XML."""
     suites = [
         ("validation", [*_cases(report), *_ops_without_cases(report)]),
         ("lint", list(_lints(report))),
@@ -150,7 +148,6 @@ def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, st
 
 
 def _cases(report: Report) -> Iterator[_Test]:
-    """Yield a test for each case; cases that end with one exception are one test."""
     alike = Counter(map(_exception, report.cases))
     told: set[tuple[str, ...]] = set()
     seconds = {(r.op, r.dtype): r.duration_s / max(1, r.cases) for r in report.run.results}
@@ -175,7 +172,6 @@ def _cases(report: Report) -> Iterator[_Test]:
 
 
 def _exception(checked: CaseVerdict) -> tuple[str, ...]:
-    """Return what a program raised, and where; empty for a case that did not end so."""
     first = checked.result.failures[0] if checked.result.failures else None
     if checked.result.verdict is not Verdict.ERROR or first is None or not first.place:
         return ()
@@ -275,7 +271,6 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 
 
 def _regressions(report: Report) -> Iterator[_Test]:
-    """Yield a test for each regression, or none if regressions do not make the run fail."""
     if report.fail_on_regression:
         for worse in report.regressions:
             said = worse.sentence

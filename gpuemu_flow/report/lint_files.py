@@ -46,7 +46,6 @@ class _Pair(Struct):
 
     @property
     def name(self) -> str:
-        """Return the path that stands for both files: the PTX file's, if there is one."""
         return str(self.ptx or self.cubin)
 
 
@@ -104,7 +103,6 @@ def _lint(found: Measurement, names: Sequence[str], policy: KernelPolicy) -> Lin
 
 
 def _sources(views: Iterable[KernelView]) -> list[str]:
-    """Return the source files that the findings of kernels name, sorted."""
     files = set()
     for view in views:
         places = [view.place]

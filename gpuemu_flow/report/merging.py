@@ -100,7 +100,6 @@ def _damaged(path: Path, wrong: str) -> UsageError:
 
 
 def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
-    """Raise UsageError if these are not all shards of one workspace, each exactly once."""
     first_path, first = found[0]
     seen: dict[int, Path] = {}
     for path, report in found:
@@ -133,7 +132,6 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
 
 
 def _check_whole(reports: Sequence[Report]) -> None:
-    """Raise UsageError if an op or kernel that the shards select is in none of their reports."""
     if any(report.run.interrupted for report in reports):
         return  # the exit code says that results are missing
     told = {result.op for report in reports for result in report.run.results}
@@ -172,7 +170,6 @@ def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -
 
 
 def _joined(reports: Sequence[Report]) -> Report:
-    """Return one report with the contents of all reports, in the order of the shards."""
     runs = [report.run for report in reports]
     states = _joined_states(task for report in reports for task in report.tasks)
     counts = Counter(task.status for task in states)

@@ -56,7 +56,6 @@ MAX_REASON = 120
 
 
 def headline(report: Report) -> str:
-    """Return the verdict in one line, with the names of all items without a verdict."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
@@ -131,7 +130,6 @@ def totals_line(report: Report) -> str:
 
 
 def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the label and the number of each total that is not zero."""
     return [
         ("in error" if name == "errors" else name, count)
         for name, count in totals.items()

@@ -92,7 +92,6 @@ def _result(found: Violation, entry: KernelRecord, index: Mapping[str, int]) -> 
 
 
 def physical_location(file: str, line: int) -> dict[str, Json]:
-    """Return a SARIF location: a file as URI, and a line if it is known."""
     path = PurePath(file)
     uri = uri_path(path.as_posix())
     if path.is_absolute():
@@ -104,7 +103,6 @@ def physical_location(file: str, line: int) -> dict[str, Json]:
 
 
 def uri_path(path: str) -> str:
-    """Convert a path to the path of a URI, even if it is not valid UTF-8."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
@@ -158,7 +156,6 @@ _RULES = {
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
-    """Return the report as SARIF text."""
     return dumps(report_to_sarif(report)) + "\n"
 
 

@@ -49,7 +49,6 @@ _FROM_CASES = ("failures", "passing")
 
 
 def document_of(report: Report) -> dict[str, Json]:
-    """Return a report as JSON, without drawings, history and baseline; `rebuilt` is the inverse."""
     run = report.run
     results = [asdict(result) for result in run.results]
     document: dict[str, Json] = plain(

@@ -130,18 +130,15 @@ def _bad_key(path: Path, reason: str) -> Problem:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256, in hex, of a public key's 32 raw bytes."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
 def sign_html(text: str, key: Ed25519PrivateKey) -> str:
-    """Return the page with its signature as a comment at the end."""
     signed = text.encode("utf-8") + MARKER
     return signed.decode() + f"<!--\n{sign_detached(signed, key)}-->\n"
 
 
 def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
-    """Return the content of the ``.sig`` file that signs the content of another file."""
     digest = hashlib.sha256(data)
     signature = base64.b64encode(key.sign(digest.digest())).decode()
     mark = fingerprint(key.public_key())

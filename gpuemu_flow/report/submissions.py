@@ -176,7 +176,6 @@ def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredRes
 
 
 def _case(one: StoredResult) -> tuple[object, ...]:
-    """Return the key of a result; of the results with equal keys, only the newest counts."""
     failed = one.source == "validate" and one.judged.verdict in BAD
     return one.op, one.dtype, one.seed, one.batch, one.origin, failed
 
@@ -184,8 +183,6 @@ def _case(one: StoredResult) -> tuple[object, ...]:
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """Find submissions in dtypes that their op does not declare; return a `Skip` per op and dtype.
-    `latest` holds the submissions. Only ops with all declared dtypes in `skips` are considered."""
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
     part = {op for op, dtype in declared if (op, dtype) not in given}
@@ -248,7 +245,6 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete the submissions for `ops`, by default for all ops; return how many were deleted."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0
@@ -281,7 +277,6 @@ def _figure(judged: CountedResult, name: str) -> float:
 
 
 def _failure(workspace: Workspace, stored: StoredResult) -> CaseVerdict | None:
-    """Return the recorded failure of a submission; None if it was deleted."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:

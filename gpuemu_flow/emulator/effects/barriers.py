@@ -89,8 +89,6 @@ def _clockless(step: Step) -> str:
 
 
 def _registers_problem(step: Step) -> str:
-    """Return the reason why a ``setmaxnreg`` cannot be run, or an empty string. Its operand must be
-    a multiple of 8 from 24 to 256."""
     words, count = step.opcode.segments[1:], [constant_of(o) for o in step.operands]
     known = words in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32"))
     if not known or len(count) != 1:

@@ -31,7 +31,6 @@ UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 
 def operand_problem(operand: Operand, type_name: str) -> str:
-    """Return the reason why an operand cannot be read as the given type; empty if it can."""
     if isinstance(operand, (OperandGroup, MemoryOperand, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
@@ -46,7 +45,6 @@ def operand_problem(operand: Operand, type_name: str) -> str:
 
 
 def register_problem(register: Register, type_name: str) -> str:
-    """Return the reason why a register cannot hold the given type; empty if it can."""
     if register.type not in BITS:
         return f"registers of type .{register.type} are not supported"
     if (register.type == "pred") != (type_name == "pred"):
@@ -57,7 +55,6 @@ def register_problem(register: Register, type_name: str) -> str:
 
 
 def result_problem(operand: Operand, type_name: str) -> str:
-    """Return the reason why an operand cannot take a result of the given type; empty if it can."""
     if isinstance(operand, Sink):
         return ""
     if not isinstance(operand, Register):
@@ -66,7 +63,6 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Return the reason why a step's operands do not fit the given types; empty if they do."""
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"
@@ -84,7 +80,6 @@ def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> st
 
 
 def address_problem(operand: Operand) -> str:
-    """Return the reason why an operand is not a supported address, or an empty string."""
     if not isinstance(operand, MemoryOperand):
         return "its address has an unknown form"
     base = operand.base

@@ -232,12 +232,10 @@ _SPARSE = frozenset({"sp", "sp::ordered_metadata"})
 
 
 def read_form(step: Step) -> MatrixForm | None:
-    """Return shape and types of a dense ``mma``, or None if the emulator does not know it."""
     return _read_words(step.opcode.segments[1:], SHAPES)
 
 
 def is_sparse(step: Step) -> bool:
-    """Tell whether the matrix A of an ``mma`` is sparse."""
     return bool(_SPARSE & set(step.opcode.segments[1:2]))
 
 
@@ -390,7 +388,6 @@ def _plain(step: Step) -> bool:
 
 
 def read_product(step: Step) -> GroupForm | None:
-    """Return the form of a ``wgmma.mma_async``, or None if the emulator does not know it."""
     words = [w for w in step.opcode.segments[1:] if w != "satfinite"]
     if words[:3] != ["mma_async", "sync", "aligned"] or len(words) != 7:
         return None

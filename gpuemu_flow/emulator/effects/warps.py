@@ -79,7 +79,6 @@ def _vote_problem(step: Step) -> str:
 
 
 def vote_mode(step: Step) -> str:
-    """Return what a vote asks; ptxas accepts ``vote.sync.ballot`` and ``vote.ballot.sync``."""
     return next((w for w in _words(step) if w in ("all", "any", "uni", "ballot")), "")
 
 

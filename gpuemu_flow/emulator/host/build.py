@@ -67,7 +67,6 @@ class Toolkit(msgspec.Struct, frozen=True):
 
 
 def problem(slug: str, text: str, hint: str = "") -> FlowError:
-    """Make an error of `exec`."""
     return FlowError(Problem(slug, text, hint))
 
 
@@ -324,7 +323,6 @@ class Kept:
             yield
 
     def is_current(self) -> bool:
-        """Tell whether it is there, and was built from the files as they are now."""
         try:
             built = msgspec.json.decode(self._note.read_bytes(), type=known(_Built))
         except (OSError, msgspec.DecodeError):
@@ -356,7 +354,6 @@ class Kept:
 
 
 def nvcc_flags(arch: int) -> list[str]:
-    """Return the flags with which nvcc makes what `exec` can run: PTX with line numbers."""
     return [
         "-cudart",
         "shared",

@@ -187,7 +187,6 @@ def _depth_zero(text: bytes) -> list[re.Match[bytes]]:
 
 
 def _definitions(text: bytes) -> list[tuple[bytes, bool]]:
-    """List what a file defines: each name, and whether other files see it."""
     return [
         (_name(m[2], m[3]), bool(m[1]) or m[2] == b"entry")
         for m in _depth_zero(text)

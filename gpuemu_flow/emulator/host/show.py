@@ -11,7 +11,6 @@ from gpuemu_flow.emulator.host.run import Executed
 
 
 def summary(executed: Executed) -> str:
-    """Return the last lines of a run."""
     report = executed.report
     launches = sum(use.launches for use in report.kernels.values())
     repeated = sum(use.repeated for use in report.kernels.values())
@@ -37,7 +36,6 @@ def _count(number: int, what: str, plural: str = "s") -> str:
 
 
 def as_json(executed: Executed) -> str:
-    """Return the report: findings, problems, and how often each kernel was launched."""
     report = executed.report
     return json.dumps(
         {

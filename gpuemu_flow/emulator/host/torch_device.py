@@ -61,8 +61,6 @@ def import_torch() -> None:
 
 
 def patch(torch: Any) -> None:
-    """Make ``torch.cuda`` answer as with a GPU, and extensions build with our CUDA_HOME."""
-
     home, runtime, _ = _loaded[0]
     major, _, minor = home.arch.partition(".")
     for owner, name, value in cuda_patches(torch, (int(major), int(minor))):
@@ -226,8 +224,6 @@ def _with_lines(source: str, file: str, texts: dict[str, str]) -> str:
 
 
 def _with_places(said: str, texts: dict[str, str]) -> str:
-    """Return the messages of compilers with the lines of the file that holds the text."""
-
     def place(found: re.Match[str]) -> str:
         file, _, line = texts.get(found[1], "").rpartition(":")
         return f"{file}:{int(line) + int(found[2]) - 1}" if file else found[0]

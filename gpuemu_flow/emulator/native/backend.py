@@ -77,7 +77,6 @@ class NativeKernel(Struct):
         return BackendChoice(races in self._libraries, self._problem)
 
     def run(self, launch: KernelLaunch, ids: Array, *, lenient: bool = False) -> bool:
-        """Run all blocks of a launch; return False if numpy must repeat the launch."""
         library = self._libraries["race" in launch.checks]
         try:
             return run_blocks(library, launch, ids, lenient=lenient)

@@ -159,7 +159,6 @@ def _under(guard: str, text: str) -> str:
 
 
 def write_object(writer: SegmentWriter, step: Step) -> None:
-    """Write one ``mbarrier`` instruction."""
     words, guard = step.opcode.segments, writer.guard(step)
     member = words[1]
     result, address, rest = split(step)

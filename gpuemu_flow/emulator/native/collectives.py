@@ -56,7 +56,6 @@ class WarpBody:
         return name
 
     def give(self, step: Step, values: Sequence[str], types: Sequence[str]) -> None:
-        """Write code that assigns a step's results to the step's first operand."""
         items = items_of(step.operands[0])
         names = [
             self.writer.temporary("uint8_t" if t == "pred" else bits_type(SIZES[t]), v)
@@ -187,7 +186,6 @@ def _product(body: WarpBody, step: Step) -> None:
 
 
 def write_fragments(body: WarpBody, step: Step) -> None:
-    """Write a ``wmma.load``, ``wmma.mma`` or ``wmma.store``."""
     body.check_members()
     (_product if step.opcode.segments[1] == "mma" else _access)(body, step)
 
@@ -198,7 +196,6 @@ BASES = frozenset(
 
 
 def is_collective(step: Step) -> bool:
-    """Tell whether the threads of a warp execute a step together."""
     base = step.opcode.base
     return base in BASES or (base in ("bar", "barrier") and "warp" in step.opcode.segments)
 

@@ -39,7 +39,6 @@ _WORDS: dict[str, frozenset[str]] = {
 
 
 def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:
-    """Write a lane-wise opcode as a C expression."""
     words, kind = frozenset(opcode.segments[1:]), opcode.type
     if not words - set(opcode.types) <= _WORDS.get(opcode.base, frozenset()):
         return None

@@ -271,7 +271,6 @@ def _store(writer: SegmentWriter, step: Step) -> None:
 
 
 def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
-    """Write the expression for an atomic's new value, given the old value."""
     first = values[0]
     if kind in ("f32", "f64"):
         if operation == "exch":

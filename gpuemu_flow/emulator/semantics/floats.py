@@ -59,7 +59,6 @@ def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lane
 
 
 def wide(x: Array) -> Array:
-    """Convert to float64, exactly."""
     return x.astype(np.float64)
 
 
@@ -119,7 +118,6 @@ def _adjust(value: Array, error: Array, mode: str) -> Array:
 
 
 def subtract(mode: str, dtype: str) -> Lanes:
-    """Return ``sub`` in a rounding mode as a function of arrays (PTX ISA, "sub")."""
     if mode == "rn":
         return np.subtract
     plus = add(mode, dtype)
@@ -127,7 +125,6 @@ def subtract(mode: str, dtype: str) -> Lanes:
 
 
 def multiply(mode: str, dtype: str) -> Lanes:
-    """Return ``mul`` in a rounding mode as a function of arrays (PTX ISA, "mul")."""
     if mode == "rn":
         return np.multiply
     if dtype == "f8":
@@ -219,7 +216,6 @@ def _moderate(x: Array) -> Array:
 
 
 def divide(mode: str, dtype: str) -> Lanes:
-    """Return ``div`` in a rounding mode as a function of arrays (PTX ISA, "div")."""
     if mode == "rn":
         return np.divide
     return lambda a, b: _directed_quotient(a, b, mode)
@@ -246,7 +242,6 @@ def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
 
 
 def square_root(mode: str, dtype: str) -> Lanes:
-    """Return ``sqrt`` in a rounding mode as a function of arrays (PTX ISA, "sqrt")."""
     if mode == "rn":
         return np.sqrt
 

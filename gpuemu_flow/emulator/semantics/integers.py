@@ -20,7 +20,6 @@ def double_width(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
 
 
 def multiply_wide(a: Array, b: Array) -> Array:
-    """Compute ``mul.wide`` (PTX ISA, "mul")."""
     wide = double_width(a.dtype)
     return a.astype(wide) * b.astype(wide)
 
@@ -92,7 +91,6 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 
 
 def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., Array]:
-    """Return ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions")."""
     bits = 32 // lanes
 
     def compute(a: Array, b: Array, c: Array) -> Array:
@@ -150,7 +148,6 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def negate(a: Array) -> Array:
-    """Compute ``neg`` (PTX ISA, "neg")."""
     return a.dtype.type(0) - a
 
 
@@ -206,7 +203,6 @@ def _funnel_count(n: Array, wrap: bool) -> Array:
 
 
 def population(a: Array) -> Array:
-    """Compute ``popc`` (PTX ISA, "popc")."""
     if hasattr(np, "bitwise_count"):
         counted: Array = np.bitwise_count(a).astype(np.uint32)
         return counted
@@ -216,7 +212,6 @@ def population(a: Array) -> Array:
 
 
 def leading_zeros(a: Array) -> Array:
-    """Compute ``clz`` (PTX ISA, "clz")."""
     bits = 8 * a.dtype.itemsize
     smeared = a
     step = 1
@@ -241,7 +236,6 @@ def find_bit(signed: bool, shift_amount: bool) -> Lanes:
 
 
 def reverse_bits(a: Array) -> Array:
-    """Compute ``brev`` (PTX ISA, "brev")."""
     kind = a.dtype.type
     bits = 8 * a.dtype.itemsize
     out, step = a, bits // 2
