@@ -33,7 +33,6 @@ class Candidate(Struct, frozen=True):
     dims: Mapping[str, int]  # Sizes of the schema's dims; empty where there are none
 
     def laid_out(self) -> dict[str, Array]:
-        """Return the inputs in their memory layouts."""
         return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
 
     def digest(self) -> bytes:
@@ -119,7 +118,6 @@ class Search(Struct):
 
     @property
     def steps(self) -> int:
-        """Return the number of times that a smaller case was found."""
         return len(self.log)
 
     def fails(self, candidate: Candidate) -> bool:

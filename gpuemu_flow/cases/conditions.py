@@ -89,7 +89,6 @@ class Facts:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether an input has no elements, so that nothing can be wrong."""
         return any(0 in spec.shape for spec in self.case.inputs)
 
     @property
@@ -99,7 +98,6 @@ class Facts:
 
     @cached_property
     def tags(self) -> frozenset[tuple[str, str, str]]:
-        """Return what is known of each input without its values, as (kind, input, value)."""
         found: set[tuple[str, str, str]] = set()
         for spec in self.case.inputs:
             found.add(("strategy", spec.name, spec.strategy))
@@ -186,7 +184,6 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, int | float | str]:
-        """Return what stays the same when a border moves."""
         return self.kind, self.subject, "" if self.kind in _BORDERS else self.value
 
     @property
@@ -310,7 +307,6 @@ def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
 
 
 def _rules(facts: Facts) -> Iterator[Rule]:
-    """Yield the rules on sizes, layouts and strategies that hold for a failing case."""
     sizes = {name: size for name, size in facts.sizes.items() if name != ELEMENTS}
     for name, size in sizes.items():
         for step in STEPS:
@@ -347,5 +343,4 @@ def _with_borders(failing: Iterable[Facts], passing: Sequence[Facts]) -> Iterato
 
 
 def _numbers(kind: str, name: str, cases: Iterable[Facts]) -> list[float]:
-    """Return the numbers of the cases that have one."""
     return [number for facts in cases if (number := facts.number(kind, name)) is not None]

@@ -82,11 +82,9 @@ class Coverage:
             self._unjudged[cell] += 1
 
     def count(self, cell: Cell, number: int = 1) -> None:
-        """Count `number` cases of a cell."""
         self._counts[cell] += number
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return a coverage with the sums of the counts of this coverage and another."""
         return Coverage(self._counts + other._counts, self._unjudged + other._unjudged)
 
     def __eq__(self, other: object) -> bool:
@@ -100,11 +98,9 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """Return the number of cases that count as exercised; see `add`."""
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
-        """Count cases by one field of `Cell`; the counts are sorted by the field's values."""
         counts: Counter[str] = Counter()
         for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
             counts[getattr(cell, name)] += number
@@ -167,7 +163,6 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> Row:
-        """Return the table's line for an op and dtype; the parameters are those of `gaps`."""
         cells = {c: n for c, n in self._counts.items() if c.op == op and c.dtype == dtype}
         seen = {}
         for aspect, wanted in _wanted(_possible(schema, layouts, strategies)):
@@ -213,7 +208,6 @@ def _possible(
 
 
 def _wanted(possible: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Aspect, list[Names]]]:
-    """Yield every aspect and every pair of aspects, with their possible values."""
     aspects: Iterable[Aspect] = (*((name,) for name in ASPECTS), *PAIRS)
     for aspect in aspects:
         yield aspect, list(itertools.product(*(possible[name] for name in aspect)))

@@ -80,11 +80,9 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def record(self, combination: Combination) -> None:
-        """Mark a combination that was chosen elsewhere as used."""
         self._take(*combination)
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield combinations likely to reveal bugs, then others until every pair has occurred."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA
@@ -102,7 +100,6 @@ class Designer:
     def _take(
         self, shape_class: str, strategy: str, layout: str, target: int | None = -1
     ) -> Combination:
-        """Return a combination and mark it as used; for the target -1, choose the next target."""
         if target == -1:
             target = self._next_target(strategy)
         for kind, name in _singles(shape_class, strategy, layout):

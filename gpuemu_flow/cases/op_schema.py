@@ -27,14 +27,12 @@ class Dim(Struct, frozen=True):
 
     @property
     def smallest(self) -> int:
-        """Return the smallest allowed size."""
         if self.candidates:
             return min(self.candidates)
         return -(-self.min // self.multiple_of) * self.multiple_of
 
     @property
     def largest(self) -> int:
-        """Return the largest allowed size."""
         if self.candidates:
             return max(self.candidates)
         return self.max // self.multiple_of * self.multiple_of
@@ -88,7 +86,6 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
         return found
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Tell whether, with these sizes, every derived dim has a size and all limits hold."""
         if not (self.derived or self.limits):
             return True
         try:
@@ -101,7 +98,6 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
             return False
 
     def shapes(self, sizes: Mapping[str, int]) -> tuple[Shape, ...]:
-        """Return the shape of each input; `sizes` is the result of `all_sizes`."""
         return tuple(
             tuple(sizes[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
             for tensor in self.inputs
@@ -163,12 +159,10 @@ PLAIN_DIMS = ("batch", "sequence", "hidden")
 
 
 def default_schema(input_names: Sequence[str]) -> OpSchema:
-    """Return the default schema of an op: all inputs share the built-in elementwise shape."""
     return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
 
 
 def fixed_shapes_schema(input_names: Sequence[str], shapes: Sequence[Sequence[int]]) -> OpSchema:
-    """Return a schema without dims: every input takes the same whole shape, one of `shapes`."""
     inputs = tuple(TensorDef(name, ()) for name in input_names or ("input",))
     return OpSchema((), inputs, (), tuple(dict.fromkeys(tuple(s) for s in shapes)))
 
@@ -180,9 +174,6 @@ def plain_shapes_schema(
     hidden_dims: Sequence[int],
     edge_cases: Sequence[Sequence[int]],
 ) -> OpSchema:
-    """Return the schema of plain shape lists (``[validation.shapes]``): one shape for all inputs. A
-    shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
-    out. The edge cases are whole shapes of any rank."""
     lists = dict(zip(PLAIN_DIMS, (batch_sizes, sequence_lengths, hidden_dims), strict=True))
     dims = tuple(Dim(name, tuple(dict.fromkeys(sizes))) for name, sizes in lists.items() if sizes)
     axes = tuple(dim.name for dim in dims)
@@ -227,7 +218,6 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
 
 
 def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
-    """Return `schema` with its inputs replaced by copies of its first input, one for each name."""
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))
@@ -238,7 +228,6 @@ _NEAR = (0, 1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 128, 129, 256, 1024)
 
 
 def allows_size(dim: Dim, size: int) -> bool:
-    """Tell whether a dim may have a size."""
     if dim.candidates:
         return size in dim.candidates
     return dim.min <= size <= dim.max and size % dim.multiple_of == 0

@@ -90,7 +90,6 @@ def _tensor_shape(tensor: SchemaTensor, sizes: Mapping[str, int]) -> Shape:
 
 
 def _schema_shape(schema: WireSchema, sizes: Mapping[str, int]) -> Shape:
-    """Return the shape that represents the whole case: the output's, or else the first input's."""
     if schema.output is not None:
         return _tensor_shape(schema.output, sizes)
     return _tensor_shape(schema.inputs[0], sizes) if schema.inputs else (1,)

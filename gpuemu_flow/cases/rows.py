@@ -32,12 +32,10 @@ class ManyRows(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Return the number of elements of a row."""
         return self.count // self.number
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the numbers of tensors, of rows, and of elements in a row."""
         return len(self.rngs), self.number, self.width
 
     def _turns_from(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
@@ -65,11 +63,9 @@ class ManyRows(Struct, frozen=True):
         return marked
 
     def some_row(self) -> NDArray[np.int64]:
-        """Return the number of a random row of each tensor."""
         return self.rngs.derive("row").gen_range(0, self.number)
 
     def random_columns(self) -> NDArray[np.int64]:
-        """Return a random position in each row."""
         return self.rngs.derive("columns").ranges(self.number, 0, self.width)
 
     def coin_flips(self) -> NDArray[np.bool_]:
@@ -141,7 +137,6 @@ def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
 
 
 def _only(many: NDArray[Element]) -> NDArray[Element]:
-    """Return the array of a single tensor, given an array whose first axis has length 1."""
     one: NDArray[Element] = many[0]
     return one
 
@@ -155,12 +150,10 @@ class Rows(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Return the number of elements of a row."""
         return self.count // self.number
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the number of rows, and the number of elements in a row."""
         return self.number, self.width
 
     @property
@@ -168,19 +161,15 @@ class Rows(Struct, frozen=True):
         return ManyRows(SeededStreams([self.rng.seed]), self.number, self.count)
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Return a mask of every `kinds`-th row; see `ManyRows.every`."""
         return _only(self._alone.every(kinds))
 
     def random_columns(self) -> NDArray[np.int64]:
-        """Return a random position in each row; see `ManyRows.random_columns`."""
         return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Return a mask of about half of the elements, at random; see `ManyRows.coin_flips`."""
         return _only(self._alone.coin_flips())
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows of one, two or four values; see `ManyRows.few_values`."""
         return _only(self._alone.few_values(palette))
 
 

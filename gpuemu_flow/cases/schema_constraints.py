@@ -40,7 +40,6 @@ class Constraints(Struct):
     limits: list[tuple[str, str, str]] = field(default_factory=list)
 
     def read(self, value: object) -> None:
-        """Parse the whole list, and report each invalid entry."""
         if value is None:
             return
         if not isinstance(value, (list, tuple)) or len(value) > MOST:
@@ -206,7 +205,6 @@ class Constraints(Struct):
         )
 
     def bound(self, path: KeyPath, text: str, name: str) -> None:
-        """Report a constraint that compares an input with dims; it belongs in ``range``."""
         hint = f"write it as range = [lowest, highest] of {name}"
         self.refuse(path, f"{text!r} is a bound of one input", hint)
 

@@ -124,7 +124,6 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes of a dim that belong to a class of `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -195,7 +194,6 @@ class ShapePlanner:
 
     @staticmethod
     def label(shape_class: str) -> str:
-        """Return a shape class's public name: the class itself, but ``fixed`` for ``fixed:<n>``."""
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
@@ -213,7 +211,6 @@ class ShapePlanner:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _named(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return the sizes by dim name, or other sizes if the schema forbids this combination."""
         named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
         if self._schema.allows(named):
             return named
@@ -255,7 +252,6 @@ class ShapePlanner:
         return sorted(range(len(self._dims)), key=rank)
 
     def _behind(self, axis: str | int) -> tuple[str, ...]:
-        """Return the names of the dims that determine the size of an axis."""
         derived = {dim.name: dim.expression for dim in self._schema.derived}
         if isinstance(axis, int):
             return ()
@@ -298,7 +294,6 @@ class ShapePlanner:
         return tuple(n for n in sizes if self._largest([*least[:i], n, *least[i + 1 :]]) <= limit)
 
     def _equal_pairs(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Return pairs of dims (by index) that can have equal sizes above 1, with such sizes."""
         order = [i for i in self._focus_order if self._dims[i].largest > 1]
         pairs: list[tuple[int, int, tuple[int, ...]]] = []
         for place, i in enumerate(order):
@@ -315,7 +310,6 @@ class ShapePlanner:
         return pairs
 
     def _pair_elements(self, i: int, j: int, size: int) -> int:
-        """Count the largest tensor's elements if two dims have `size` and the rest are minimal."""
         sizes = list(self._least)
         sizes[i] = sizes[j] = size
         return self._largest(sizes)
@@ -343,7 +337,6 @@ class ShapePlanner:
         return tuple(names)
 
     def _largest(self, sizes: Sequence[int]) -> int:
-        """Return the number of elements of the largest tensor, given the size of every dim."""
         if self._schema.derived:
             return self._largest_derived(sizes)
         largest = 0

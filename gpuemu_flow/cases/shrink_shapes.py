@@ -33,7 +33,6 @@ class Axis(Struct, frozen=True):
     dim: Dim | None = None  # Sizes that the schema allows; None allows all sizes from 1
 
     def size(self, candidate: Candidate) -> int:
-        """Return the axis's size in a candidate."""
         if not self.members:
             return candidate.dims[self.name]
         name, axis = self.members[0]
@@ -141,7 +140,6 @@ class ShapeShrinker:
         self._shrink_equal_pairs()
 
     def shrink_fully(self) -> None:
-        """Shrink each dim to the smallest size that fails; repeat until nothing shrinks."""
         steps = -1
         while steps != self._search.steps:
             steps = self._search.steps

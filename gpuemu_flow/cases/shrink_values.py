@@ -35,15 +35,12 @@ class Domain(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return ``float``, ``int``, ``uint`` or ``bool``."""
         return DTYPES[dtype_name(self.dtype) or ""].kind
 
     def number(self, value: Any) -> int | float:
-        """Return an element as a Python number, exactly."""
         return float(value) if self.kind == "float" else int(value)
 
     def element(self, number: float) -> Any | None:
-        """Round a number to the dtype; return None if it is outside of the dtype or the range."""
         if self.kind != "float":
             bits = 1 if self.kind == "bool" else 8 * self.dtype.itemsize
             low, high = (-(1 << bits - 1), 1 << bits - 1) if self.kind == "int" else (0, 1 << bits)
@@ -154,7 +151,6 @@ class ElementSet(Struct, frozen=True):
         return ElementSet(self.owners[where], self.positions[where])
 
     def without(self, where: slice) -> ElementSet:
-        """Return the set without the elements in the slice `where`."""
         return ElementSet(np.delete(self.owners, where), np.delete(self.positions, where))
 
 
@@ -169,7 +165,6 @@ class ValueShrinker:
         self._names = list(self._rests)
 
     def shrink(self) -> None:
-        """Try zeros, then simpler elements, until no change makes the case simpler."""
         self._zero_inputs()
         self._zero_elements()
         steps = -1
@@ -181,7 +176,6 @@ class ValueShrinker:
                 self._zero_elements()
 
     def _active(self) -> ElementSet:
-        """Return the elements whose bits are not those of the simplest value; -0 differs from 0."""
         owners, positions = [], []
         for number, name in enumerate(self._names):
             stored = self._search.best.stored(name)

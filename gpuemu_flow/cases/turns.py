@@ -85,7 +85,6 @@ def holds_specials(spec: InputSpec) -> bool:
 
 
 def specials_lender(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputSpec | None:
-    """Return the input from which an input copies NaN and infinities; None if it copies none."""
     if spec.strategy != "special" or spec.turn not in SHARED_SPECIALS:
         return None
     for other in inputs:

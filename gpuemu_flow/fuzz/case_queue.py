@@ -121,7 +121,6 @@ class CaseQueue:
 
     @cached_property
     def _evaluator(self) -> CaseEvaluator:
-        """Return the evaluator; it is opened when the first case has to be judged."""
         return self._stack.enter_context(self._opening)
 
     def judge(
@@ -216,7 +215,6 @@ class WarmPrograms:
         )
 
     def close(self) -> None:
-        """End all programs, also those that are running."""
         self.cancel.set()
         with suppress(CancelledRunError):
             self._stack.close()
@@ -232,7 +230,6 @@ class CaseBatch(Struct, frozen=True):
     cases: tuple[QueuedCase, ...]
 
     def halves(self) -> tuple[CaseBatch, CaseBatch] | None:
-        """Divide the cases into two batches; return None if there is only one case."""
         middle = len(self.cases) // 2
         if not middle:
             return None
@@ -316,12 +313,10 @@ class ThreadFarm:
             thread.start()
 
     def submit(self, batch: CaseBatch, _: Collection[str]) -> None:
-        """Send a batch of cases; see `Farm.submit`."""
         self.outstanding += 1
         self._batches.put(batch)
 
     def replies(self, timeout: float) -> list[Reply]:
-        """Return the replies that have arrived; see `Farm.replies`."""
         found: list[Reply] = []
         with suppress(queue.Empty):
             arrived = self._arrived.get(timeout=timeout)
@@ -358,7 +353,6 @@ class ThreadFarm:
             self._arrived.put((CaseBatch(batch.which, (queued,)), reply))
 
     def close(self) -> None:
-        """End the threads and the programs, also those that are running."""
         self._programs.cancel.set()
         for _ in self._threads:
             self._batches.put(None)

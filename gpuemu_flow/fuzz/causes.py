@@ -216,7 +216,6 @@ def _key(
 def _judge(
     pool: Pool, subject: OpSubject, kind: str, cancel: Event | None
 ) -> Iterator[Callable[[Case], bool | None]]:
-    """Open a function that tells whether a case fails in the same way; None if in another way."""
     checks = PLAIN if kind == "values" else FULL_CHECKS
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
 
@@ -279,7 +278,6 @@ class CauseSearch:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Tell whether there is a condition that the budget may confirm."""
         if self._budget < 2 * ENOUGH:
             return False
         return any(rule.may_be_stated for rule in separating(self._known))

@@ -323,7 +323,6 @@ def _promised(
 
 
 def _as_integers(values: Array, dtype: str) -> Array:
-    """Convert values to the dtype of an integer output, unless this would alter one."""
     with np.errstate(all="ignore"):
         cast = values.astype(np.dtype(dtype))
     return cast if np.array_equal(cast.astype(np.float64), values.astype(np.float64)) else values

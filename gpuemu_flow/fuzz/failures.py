@@ -97,7 +97,6 @@ def judge_in(
     inputs: Arrays,
     record: FailureRecord,
 ) -> EvaluatedCase:
-    """Judge inputs once, in a given setting."""
     watched = record.kind in _WATCHED
     checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
     if setting is FailureSetting.AS_RUN:
@@ -168,7 +167,6 @@ class FailureLog:
         minimized_from: str | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record one failing case and return its id."""
         values = inputs
         if values is None:
             values = {s.name: input_values(case, s) for s in case.inputs if s.has_values}
@@ -217,7 +215,6 @@ def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Prob
 def list_failures(
     workspace: Workspace, op: str | None = None, limit: int | None = None
 ) -> tuple[FailureRecord, ...]:
-    """List recorded failures, newest first."""
     if op is not None and op not in op_names(workspace):
         known = {record.op for record in FailureStore(workspace.cache)}
         if op not in known:

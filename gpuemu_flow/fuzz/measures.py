@@ -199,7 +199,6 @@ class KernelMutation(Struct):
 
 
 def is_compiled(program: Program) -> bool:
-    """Tell whether a program runs kernels from PTX, in which bugs can be planted."""
     return program.kind in EMULATED or (program.kind == "triton" and bool(program.argv))
 
 

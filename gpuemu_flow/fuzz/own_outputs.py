@@ -57,7 +57,6 @@ class OwnOutputs:
         self._lock = threading.RLock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._subjects.op(name)
 
     def case(self, op: str, index: int, **wanted: Any) -> Case:
@@ -96,7 +95,6 @@ class OwnOutputs:
         return result
 
     def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
-        """Judge a case for which the op gave no outputs, or only outputs that cannot be judged."""
         with self._lock:
             return self._evaluator(self._subject(op, case.dtype, None), None).judge_error(
                 case, error
@@ -118,12 +116,10 @@ class OwnOutputs:
             return given_values(self._subject(op, dtype, None).reference, inputs)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the names of an op's outputs, in the order of its schema."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
     def declared_outputs(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the output names that the op's schema declares; empty if it declares none."""
         with self._lock:
             return self._subject(op, dtype, None).reference.output_names
 
@@ -143,8 +139,6 @@ class OwnOutputs:
         tolerance: tuple[float, float] | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record a failing case for ``gpuemu-flow failures``; return its id. Other cases are not
-        recorded, and the result is ''."""
         if result.verdict not in BAD:
             return ""
         with self._lock:
@@ -200,7 +194,6 @@ class OwnOutputs:
         return self._pool
 
     def close(self) -> None:
-        """End all programs."""
         with self._lock:
             while self._warm:
                 _, (manager, _) = self._warm.popitem()
@@ -212,5 +205,4 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Return the names of a subject's outputs, or the default name if its schema declares none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)

@@ -41,7 +41,6 @@ class OpTasks(Struct, frozen=True):
 
     @property
     def schema(self) -> OpSchema:
-        """Return the schema of the op's inputs."""
         return convert(self.generate.settings["schema"], OpSchema)
 
     def samples(self) -> list[Case]:
@@ -101,7 +100,6 @@ class OpSubject(Struct, frozen=True):
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> Iterator[Case]:
-        """Yield cases of the op without end; what is not given is as configured."""
         return iterate_cases(
             self.schema,
             seed=self.seed if seed is None else seed,
@@ -112,7 +110,6 @@ class OpSubject(Struct, frozen=True):
 
 
 def op_names(workspace: Workspace) -> list[str]:
-    """Return the ops that can be run, in the order of the configuration."""
     return list(dict.fromkeys(s.subject for s in workspace.graph.tasks.values() if s.stage == "op"))
 
 

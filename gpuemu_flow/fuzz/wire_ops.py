@@ -60,7 +60,6 @@ class Query(Struct, frozen=True):
     precision: str = ""
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for requests with the same changes to the op."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
@@ -124,7 +123,6 @@ class WireInputs:
 
     @property
     def moved(self) -> bool:
-        """Tell whether an input was written to since observation began."""
         return self._moved
 
     def hold(self) -> bool:
@@ -160,7 +158,6 @@ class WireSubject(Struct, frozen=True):
 
     @property
     def output_name(self) -> str:
-        """Return the name of the single output, which protocol v1 does not name."""
         names = self.subject.reference.output_names
         return names[0] if names else DEFAULT_OUTPUT
 
@@ -192,7 +189,6 @@ class Subjects:
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:
@@ -200,7 +196,6 @@ class Subjects:
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
-        """Return the subject of a request."""
         compiled = self._current(query.op, query.dtype)
         key = query.key()
         samples = compiled.subject.samples
@@ -216,7 +211,6 @@ class Subjects:
         return known
 
     def judged_by(self, query: Query) -> str:
-        """Return the digest `WireSubject.judged_by` of the subject that a query asks for."""
         compiled = self._current(query.op, query.dtype)
         return digest_json(
             [self._base(query, compiled, self._as_queried(query, compiled)), compiled.seen.parts]

@@ -70,7 +70,6 @@ class FuzzReport(Struct, frozen=True):
 
     @property
     def cases_per_s(self) -> float:
-        """Return the number of cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
 

@@ -23,7 +23,6 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def gradients_in(outputs: Arrays) -> frozenset[str]:
-    """Return the names of the gradients among a program's outputs."""
     return frozenset(filter(is_gradient, outputs))
 
 

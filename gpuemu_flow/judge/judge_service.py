@@ -416,15 +416,12 @@ class Verdicts:
         self._waiting: list[tuple[int, Ran]] = []
 
     def skip(self) -> None:
-        """Add a case that gets no verdict."""
         self._results.append(None)
 
     def put(self, result: CheckResult) -> None:
-        """Add a verdict that is already known."""
         self._results.append(result)
 
     def add(self, ran: Ran) -> None:
-        """Add a case to be judged."""
         small = _is_small(ran)
         if small:  # copy: the reference's next call may overwrite its results
             kept = {name: array.copy() for name, array in ran.expected.items()}

@@ -46,7 +46,6 @@ MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
 
 
 def plain(value: object) -> Json:
-    """Return structs as plain JSON; numbers that are not finite become texts such as ``NaN``."""
     return _finite(to_builtins(value, enc_hook=_builtin))
 
 
@@ -261,7 +260,6 @@ class RunReport(Struct, frozen=True):
 
     @property
     def failures(self) -> list[CaseVerdict]:
-        """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
 
     def minimal_of(self, failure: CaseVerdict) -> Minimal | None:
@@ -275,7 +273,6 @@ class RunReport(Struct, frozen=True):
 
     @property
     def had_nothing_to_do(self) -> bool:
-        """Tell whether nothing was judged because no task belongs to the requested set or shard."""
         return self.nothing_due and self.verdicts <= {Verdict.SKIPPED}
 
     @property
@@ -320,7 +317,6 @@ class ResultChange(Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether the change counts as a regression."""
         return self.kind in WORSE
 
     def errors(self) -> tuple[float, float]:
@@ -341,7 +337,6 @@ class KernelChange(Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether the change counts as a regression."""
         return self.kind in WORSE
 
 

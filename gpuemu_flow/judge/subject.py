@@ -109,7 +109,6 @@ def widens(dtype: str, asked: str | None) -> bool:
 
 
 def probe_case(samples: Sequence[Case]) -> Case:
-    """Return the smallest sample, on which the reference runs to find the dtypes of its outputs."""
     return min(samples, key=lambda case: case.numel)
 
 

@@ -316,9 +316,6 @@ class _FloatComparison:
         self._add_max_ulp(judgement, block_a, block_e)
 
     def _refine(self, prover: Prover, start: int, size: int) -> None:
-        """Update the totals with the largest error and share of a block that was proven to pass. An
-        element's share is its error divided by its tolerance. The two values are computed here,
-        because the proof gives only upper bounds of them."""
         where = slice(start, start + size)
         block_a, block_e = take(self._actual, where), take(self._expected, where)
         at = start + prover.extremes(block_a, block_e)

@@ -65,7 +65,6 @@ class Calibration(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """List reasons to distrust the suggestion; usually empty."""
         found = []
         if self.cases < FEWEST_CASES:
             found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")
@@ -78,7 +77,6 @@ class Calibration(Struct, frozen=True):
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         return {
             "dtype": self.dtype,
             "atol": self.atol,

@@ -80,7 +80,6 @@ class OutputContract(Struct, frozen=True, omit_defaults=True):
 
     @property
     def tolerance(self) -> Tolerance | None:
-        """Return the output's own tolerance; None if it has none."""
         if self.ties:
             return Tolerance(0.0, 0.0, "equal values")
         if self.atol is None and self.rtol is None:
@@ -116,7 +115,6 @@ def parameter_name(of: str) -> str:
 
 
 def names_parameter(name: str) -> bool:
-    """Tell whether an input's name stands for all parameters of a module, or for one of them."""
     return name == PARAMETERS or name.startswith(f"{PARAMETERS}.")
 
 

@@ -318,7 +318,6 @@ class _Tests:
         return [] if lag is None else [self._lag_text(lag)]
 
     def of_parts(self) -> list[str]:
-        """Test each part of the output alone; see `random_parts`."""
         series = [self.off, self.terms] if self.by_element else [self.off]
         series += [] if self.excess is None else [self.excess]
         means = self.wanted if self.by_element else None

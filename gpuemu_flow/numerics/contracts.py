@@ -199,7 +199,6 @@ class CaseContracts:
         return index_fault(contract.name, indices, source, axis % source.ndim, contract.ties)
 
     def apart(self) -> list[OutputContract]:
-        """Return the contracts of the outputs that are not compared element by element."""
         return [contract for contract in self._contracts.values() if contract.apart]
 
     def whole(self, name: str) -> Array:
@@ -212,7 +211,6 @@ class CaseContracts:
         return {name for name, c in self._contracts.items() if c.compare is not None}
 
     def dtype(self, name: str) -> str | None:
-        """Return the dtype that the contracts demand of an output; None if they demand none."""
         contract = self._contracts.get(name)
         return None if contract is None else declared_dtype(contract, self._inputs)
 
@@ -237,7 +235,6 @@ class CaseContracts:
 
     @property
     def tolerances(self) -> dict[str, Tolerance]:
-        """Return the tolerances of the outputs that declare one."""
         own = {name: contract.tolerance for name, contract in self._contracts.items()}
         return {
             name: tolerance
@@ -380,11 +377,9 @@ class PairedReference:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference; return complex outputs as (real part, imaginary part)."""
         outputs = self._evaluate(inputs, **options)
         return {
             name: np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
@@ -408,10 +403,8 @@ class ViewedReference:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference; return its outputs in the form that is compared."""
         outputs = self._evaluate(inputs, **options)
         return self._contracts.views_of_moved(outputs)

@@ -68,14 +68,12 @@ def _name_of(dtype: np.dtype[Any]) -> str | None:
 
 
 def element_name(dtype: np.dtype[Any] | type) -> str | None:
-    """Return the name of a dtype as `dtype_name` does, but also of complex dtypes."""
     if isinstance(dtype, np.dtype) and dtype.kind == "c" and dtype.isnative:
         return dtype.name if dtype.name in COMPLEX else None
     return dtype_name(dtype)
 
 
 def element_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a name that `element_name` gives."""
     return np.dtype(name) if name in COMPLEX else numpy_dtype(name)
 
 
@@ -315,7 +313,6 @@ class ImpossibleShapeError(TensorBytesError):
 
 
 def bytes_of(array: Array) -> NDArray[np.uint8]:
-    """Return the elements of an array of any layout as bytes in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 

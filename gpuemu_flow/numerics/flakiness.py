@@ -24,7 +24,6 @@ class FailureRate(Struct, frozen=True):
 
     @property
     def rate(self) -> float:
-        """Return the share that failed; 0 of 0 is 0."""
         return self.failed / self.total if self.total else 0.0
 
     @property
@@ -36,7 +35,6 @@ class FailureRate(Struct, frozen=True):
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         return {
             "failed": self.failed,
             "total": self.total,

@@ -35,7 +35,6 @@ opposite direction, since only one of the two crosses a kink."""
 
 
 def gradient_name(of: str) -> str:
-    """Return the name of the output that holds the gradient with respect to an input."""
     return GRADIENT_PREFIX + of
 
 
@@ -51,7 +50,6 @@ def is_gradient(name: str) -> bool:
 
 
 def input_of(name: str) -> str:
-    """Return the name of the input that a gradient belongs to, from the gradient's name."""
     return name.removeprefix(GRADIENT_PREFIX)
 
 
@@ -75,11 +73,9 @@ class MovedCotangents:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
-        """Evaluate the reference, with perturbed cotangents unless `shadow` is set."""
         global _moving  # noqa: PLW0603 - the reference's runner reaches it by this module only
         before, _moving = _moving, None if shadow else self._moving
         try:

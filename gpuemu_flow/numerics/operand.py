@@ -65,7 +65,6 @@ class _State(Struct):
     overflow: bool
 
     def of(self, values: Float64Array) -> Float64Array:
-        """Return the values, rounded."""
         result = round_to(values, self.fmt, self.rng)
         if not self.overflow:
             return result

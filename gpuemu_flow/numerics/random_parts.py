@@ -97,8 +97,6 @@ def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
 
 
 def _every(length: int) -> Sums:
-    """Return a function that sums successive blocks of `length` values; the last may be shorter."""
-
     def sums(values: Wide) -> Wide:
         flat = values.reshape(-1)
         whole = flat.size // length * length
@@ -169,7 +167,6 @@ def _joined_tiles(length: int) -> Sums:
 
 
 def _joined(values: Wide, length: int) -> Wide:
-    """Return the sums over the square tiles of a matrix; `length` is the side of a tile."""
     rows = np.add.reduceat(values, np.arange(0, len(values), length), axis=0)
     found: Wide = np.add.reduceat(rows, np.arange(0, rows.shape[1], length), axis=1)
     return found

@@ -363,7 +363,6 @@ class DebugSession(Struct):
 
     @property
     def has_outputs(self) -> bool:
-        """Tell whether the selected failure was run and has outputs to compare."""
         found = self._found
         return found is not None and any(name in found.expected for name in found.actual)
 

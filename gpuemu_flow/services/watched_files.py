@@ -195,7 +195,6 @@ def _may_be_input(name: str) -> bool:
 
 
 def _outputs() -> set[tuple[int, int]]:
-    """Return device and inode of each regular file that this process prints to."""
     found = set()
     for number in _OUTPUTS:
         with suppress(OSError):

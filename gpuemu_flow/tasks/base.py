@@ -54,7 +54,6 @@ class TaskSpec(Struct, frozen=True):
 
     @property
     def reads(self) -> list[str]:
-        """Return the names of the tasks whose results this task reads."""
         return [source.task for source in self.inputs]
 
     @property

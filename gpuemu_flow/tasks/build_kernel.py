@@ -303,7 +303,6 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
 
 
 def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Compile a ``.cu`` file with nvcc."""
     params = params_of(BuildParams, spec.params)
     found = tools(spec, "nvcc")
     if not found:
@@ -344,7 +343,6 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Run the user's build command, and read the PTX and cubin that it makes."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     tool_sandbox = _tool_sandbox(spec, folder)
@@ -411,7 +409,6 @@ def placeholders(
 
 
 def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Compile a Triton kernel for a target; this needs no GPU."""
     params = params_of(BuildParams, spec.params)
     result = compilers.triton(
         params.triton,
@@ -442,7 +439,6 @@ _MAKERS = {"cuda": _cuda, "given": _existing, "command": _command, "triton": _tr
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:
-    """Return the tools of this name that were found when the graph was compiled."""
     return [
         Tool(tool, path, (release[0], release[1]), version, origin)
         for tool, path, release, version, origin in spec.settings["tools"]

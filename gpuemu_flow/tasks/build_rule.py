@@ -235,7 +235,6 @@ def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) 
 
 
 def _write(path: Path, data: bytes, *, executable: bool) -> None:
-    """Write a file atomically: whole or not at all."""
     staged = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}{_STAGED}")
     mode = 0o777 if executable else 0o666
     try:
@@ -255,7 +254,6 @@ def _is_gone(root: Path, name: str) -> bool:
 
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
-    """Run the command, and read its outputs."""
     begin = time.perf_counter()
     params = params_of(RuleParams, spec.params)
     arguments = ["sh", "-c", params.command[0]] if params.shell else params.command

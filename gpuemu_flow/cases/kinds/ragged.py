@@ -163,7 +163,6 @@ def _of_total(setting: Setting, least: int, most: int) -> Array:
 
 
 def _spread(values: Ints, most: int) -> Ints:
-    """Limit values to `most`, and add the total excess to the first values that have room."""
     excess = int(np.maximum(values - most, 0).sum())
     values = np.minimum(values, most)
     room = most - values

@@ -36,17 +36,14 @@ class Setting(Struct, frozen=True):
 
     @property
     def floating(self) -> bool:
-        """Tell whether the values are floats."""
         return DTYPES[self.dtype].kind == "float"
 
     @property
     def width(self) -> int:
-        """Return the number of elements in a row, along the last axis."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def count(self) -> int:
-        """Return the number of elements of the tensor, at least one."""
         count = 1
         for size in self.shape:
             count *= size
@@ -54,7 +51,6 @@ class Setting(Struct, frozen=True):
 
     @property
     def rows(self) -> Rows:
-        """Return the tensor's rows, with the random generator for their values; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
@@ -75,7 +71,6 @@ class Setting(Struct, frozen=True):
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:
-        """Draw a random order of the elements of each row."""
         words = self.rng.derive("order").u64(self.count).reshape(self.rows.shape)
         return np.argsort(words, axis=1, kind="stable").astype(np.int64)
 

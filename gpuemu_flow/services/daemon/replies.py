@@ -362,7 +362,6 @@ class Fields:
         return value
 
     def fuzz_config(self) -> SequenceConfig:
-        """Return the configuration of a fuzz run or of test cases."""
         try:
             return SequenceConfig.from_json(self._get("fuzz_config"))
         except UsageError as error:

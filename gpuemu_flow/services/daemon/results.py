@@ -78,7 +78,6 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
 
 def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``Minimize``: find the smallest case that fails in the same way, and record it."""
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)
     record = _find(service, fields)
@@ -176,7 +175,6 @@ def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreBaseline``: store the newest result of each op and seed."""
     workspace = service.configured().workspace
     with service.baselines_lock:
         latest = service.results.latest().values()

@@ -113,7 +113,6 @@ class Server:
         self._tidier.start()
 
     def close(self, seconds: float) -> None:
-        """Stop receiving, cancel all requests, and wait up to `seconds` for them to end."""
         self._closing = True
         self._tidy.set()
         self._jobs.cancel_all()
@@ -180,12 +179,10 @@ class Server:
             self._tidy.wait(TIDY_SECONDS)
 
     def expire(self) -> None:
-        """Cancel requests that have run for too long."""
         self._jobs.expire(LONGEST_SECONDS)
 
     @property
     def in_progress(self) -> int:
-        """Return the number of requests in progress."""
         return len(self._jobs)
 
     def _receive_all(self) -> None:
@@ -393,14 +390,12 @@ class Received:
         self.size = int(lib.nng_msg_len(message))
 
     def take(self) -> bytes:
-        """Return the bytes of the message, and free the message."""
         data = bytes(ffi.buffer(ffi.cast("char *", lib.nng_msg_body(self._message)), self.size))
         ffi.release(self._message)
         return data
 
 
 def receive(context: Context) -> Received:
-    """Wait for a request. Raises pynng.NNGException."""
     message = ffi.new("nng_msg **")
     check_err(lib.nng_ctx_recvmsg(context.context, message, 0))
     return Received(message[0])

@@ -71,7 +71,6 @@ class Job:
         self._lock = threading.Lock()
 
     def cancel(self) -> None:
-        """Set `cancelled` and the events that are linked to it."""
         with self._lock:
             self.cancelled.set()
             linked = list(self._linked)
@@ -80,7 +79,6 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Inside the context, set `event` as soon as this job is cancelled."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():
@@ -92,7 +90,6 @@ class Job:
                 self._linked.remove(event)
 
     def check(self) -> None:
-        """Raise CancelledJobError if this job has been cancelled."""
         if self.cancelled.is_set():
             raise CancelledJobError
 
@@ -133,7 +130,6 @@ class JobTable:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def has_of(self, pipe: int) -> bool:
-        """Tell whether a request from a connection is in progress."""
         with self._lock:
             return any(job.pipe == pipe for job in self._jobs.values())
 
@@ -182,7 +178,6 @@ class WorkerPool:
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Queue `work`, which must not raise, for one of the threads."""
         with self._lock:
             self._busy += 1
             if self._busy > len(self._threads) < self._limit:
@@ -422,7 +417,6 @@ class IssuedCaseStore:
             self.remember(op, one)
 
     def remember(self, op: str, issued: Issued) -> None:
-        """Store a case in memory."""
         key = op, issued.case.seed
         with self._lock:
             self._issued[key] = issued
@@ -431,7 +425,6 @@ class IssuedCaseStore:
                 self._issued.popitem(last=False)
 
     def find(self, op: str, seed: int) -> Issued | None:
-        """Return the case of an op and seed, or None when it is not in memory."""
         with self._lock:
             return self._issued.get((op, seed))
 
@@ -497,7 +490,6 @@ class References:
 
     @contextmanager
     def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
-        """Yield the loaded programs of a subject, or raise CancelledJobError."""
         warm = self._take(subject, job)
         healthy = False
         try:

@@ -125,7 +125,6 @@ class Reader(Struct):
         return self._read(common, fields, seed, inputs, None, "validate")
 
     def submitted(self, common: CommonFields, fields: Fields, job: Job) -> Submission:
-        """Read a submission for a handed-out case."""
         seed = fields.u64("seed")
         inputs = fields.tensors("inputs")
         issued = None
@@ -670,7 +669,6 @@ def record_failure(
     output_shapes: Mapping[str, Shape],
     fuzz_config: Json,
 ) -> str:
-    """Record a failing case with its inputs, and return its id."""
     programs = subject.subject
     workspace = service.configured().workspace
     runs_here = programs.op.kind != SUBMITTED

@@ -32,13 +32,11 @@ class PipRequirement(Struct, frozen=True):
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """Return the requirement as text, with these extras of the package added."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 
     @property
     def needs_git(self) -> bool:
-        """Tell whether pip needs git to install the package."""
         return "git+" in self.requirement
 
 
@@ -120,7 +118,6 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command in a checkout; empty if it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

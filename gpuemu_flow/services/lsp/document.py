@@ -349,7 +349,6 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 
 
 def _tables() -> list[Completion]:
-    """Return completions for the names in table headers, including ``ops.schema``."""
     found = []
     for key in keys_of(File).values():
         array = rows_of(key.type) is not None
@@ -408,7 +407,6 @@ def _default(text: str) -> str:
 
 
 def results_card(table: OpTable, last: LastResults, *, rich: bool) -> str:
-    """Return an op's last results and its recorded failures."""
     results = last.results.get(table.name, ())
     failures = last.failures.get(table.name, ())
     style = Style(False)

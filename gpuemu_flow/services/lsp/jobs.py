@@ -103,7 +103,6 @@ async def run_command(
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End a command: send SIGINT, then SIGTERM, then kill its whole session."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.returncode is not None:
             break

@@ -126,7 +126,6 @@ class ConfigServer(LanguageServer):
         self._checks.ask(uri, lambda: self._check(uri))
 
     def saved(self, uri: str) -> None:
-        """Handle a saved text; the files that it names may have been saved, too."""
         document = self.documents.get(uri)
         if document is not None:
             self._checks.ask(uri, lambda: self._check(uri))
@@ -154,7 +153,6 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     async def outlined(self, document: Document) -> Outline:
-        """Return the document's outline; parse the text on first use."""
         if document.outline is None:
             document.outline = await self.in_thread(lambda: outline(document.text))
         return document.outline
@@ -267,7 +265,6 @@ class Document(Struct):
 
     @property
     def root(self) -> Path | None:
-        """Return the folder of the workspace that the text configures."""
         return self.path.parent if self.path is not None else None
 
 
@@ -517,7 +514,6 @@ class RunningCommands:
         self._ending = False
 
     async def end(self) -> None:
-        """Stop all running and waiting commands, and wait until they have ended."""
         self._ending = True
         for work in tuple(self._works):
             work.cancel()
@@ -650,7 +646,6 @@ class _Shown:
             work.cancel()
 
     def report(self, progress: CommandProgress) -> None:
-        """Report the progress of the command."""
         if self._token is not None:
             # Tasks run in parallel and report separately, but the bar must not go back.
             self._percent = max(self._percent, progress.percent)

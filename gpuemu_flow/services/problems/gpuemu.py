@@ -224,7 +224,6 @@ class _Ops(msgspec.Struct):
     taken: list[ImportedProblem] = []
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
-        """Add one op; if it cannot be imported, add the reason to `left`."""
         name = str(table.get("name", ""))
         where = f"{self.config}:{line}: {name or 'an op'}"
         try:

@@ -195,7 +195,6 @@ def _output(one: Mapping[str, Json]) -> ReferenceOutput:
 
 
 def _plain(value: Json, depth: int = 0) -> Json:
-    """Check that a value is plain JSON of expected types, and return it."""
     if depth > MOST_NESTED:
         raise ValueError("nested too deep")
     if isinstance(value, str) and len(value) > LONGEST:

@@ -53,11 +53,9 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """Return the verdict in one word."""
         return {True: "correct", False: "wrong", None: "not judged"}[self.correct]
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         return {
             "problem": self.problem,
             "candidate": self.candidate,
@@ -87,7 +85,6 @@ class Scores(msgspec.Struct, frozen=True):
         return 0 if self.rows and all(row.correct is not None for row in self.rows) else 4
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         rows: list[Json] = [row.to_json() for row in self.rows]
         return {
             "schema_version": SCORE_VERSION,

@@ -70,7 +70,6 @@ def read_mark(mark: pytest.Mark) -> MarkArguments:
 
 
 def bad_mark(message: str, hint: str = "") -> UsageError:
-    """Return the error for a mark that cannot be read."""
     return UsageError(Problem("pytest-bad-mark", f"the gpuemu mark: {message}", hint))
 
 
@@ -94,7 +93,6 @@ def _names(name: str, given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_dtype(name: str) -> str:
-    """Return a canonical dtype name, or raise UsageError ``unknown-dtype``."""
     found = canonical_dtype(name)
     if found is None:
         hint = did_you_mean(name.lower(), tuple(DTYPES))
@@ -131,7 +129,6 @@ class PytestSession:
 
     @cached_property
     def configured(self) -> Config:
-        """Return the configuration. Collecting tests needs no more than that."""
         from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)
@@ -147,7 +144,6 @@ class PytestSession:
         return self._opened[process]
 
     def close(self) -> None:
-        """Close everything that this process has opened."""
         opened = self._opened.pop(os.getpid(), None)
         if opened is not None:
             opened.close()
@@ -193,14 +189,12 @@ SESSION = pytest.StashKey[PytestSession]()
 
 
 def session_of(config: pytest.Config) -> PytestSession:
-    """Return the session of this pytest process."""
     if SESSION not in config.stash:
         config.stash[SESSION] = PytestSession(config)
     return config.stash[SESSION]
 
 
 def close(config: pytest.Config) -> None:
-    """Close everything that the session has opened."""
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.close()
