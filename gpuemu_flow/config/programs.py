@@ -663,8 +663,10 @@ class FrameworkKinds(Struct):
 
 
 def imported_packages(path: Path) -> frozenset[str]:
-    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed. The
-    module of PyTorch that builds extensions is named, too."""
+    """Return the top-level packages that a file imports anywhere; empty if it cannot be parsed.
+
+    The module of PyTorch that builds extensions is named, too.
+    """
     try:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)

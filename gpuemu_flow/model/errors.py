@@ -95,8 +95,10 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return a hint that proposes the most similar known name. If no name is similar, the hint
-    lists all known names; it is empty if there are none."""
+    """Return a hint that proposes the most similar known name.
+
+    If no name is similar, the hint lists all known names; it is empty if there are none.
+    """
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))

@@ -45,9 +45,11 @@ _PTX_CONSTANTS = re.compile(rb"(?:setp|min|max|selp)\.[^;]*\b0[fF]([0-9a-fA-F]{8
 
 
 def constants_of(source: bytes, *, suffix: str) -> list[float]:
-    """Return the numbers that a source compares values with, or limits them to. At such a number a
-    wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are no whole numbers
-    first. A source that does not parse has none."""
+    """Return the numbers that a source compares values with, or limits them to.
+
+    At such a number a wrong comparison shows. At most `MOST_CONSTANTS` are returned, those that are
+    no whole numbers first. A source that does not parse has none.
+    """
     if not _MAY_COMPARE.search(source):
         return []
     if suffix == ".py":

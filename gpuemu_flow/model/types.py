@@ -30,7 +30,9 @@ STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 
 class Unused(Struct, frozen=True):
     """The elements of an input beyond a length: those of an index along an axis that is too large.
-    Each axis of the input that holds the lengths is one of this input's `axes`."""
+
+    Each axis of the input that holds the lengths is one of this input's `axes`.
+    """
 
     lengths: str
     along: int
