@@ -87,10 +87,8 @@ class ProgramCompiler:
         *,
         fenced: bool,
     ) -> dict[str, Json]:
-        """Return the description of a program for runners: the JSON of a `Program`.
-
-        It contains limits and absolute paths, which are no part of action keys.
-        """
+        """Return the description of a program for runners: the JSON of a `Program`. It contains
+        limits and absolute paths, which are no part of action keys."""
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
@@ -164,10 +162,8 @@ class ProgramCompiler:
 
     def generators(self, op: OpConfig, program: ProgramRef) -> dict[str, Json]:
         """Return the descriptions of the functions that generate the op's inputs, by their labels.
-
         They are in a dict under the key ``generators``, which is missing if there are none. The
-        restrictions of the op apply to these functions, too.
-        """
+        restrictions of the op apply to these functions, too."""
         if not op.generators:
             return {}
         off_limits = self._forbidden.off_limits(op, program, *op.generators.values())
@@ -198,10 +194,8 @@ class ProgramCompiler:
         return f"{self._builds}/{digest_bytes(place.encode())[:32]}"
 
     def _framework(self, ref: ProgramRef) -> str:
-        """Return the name of a framework that the program or its modules import; empty if none.
-
-        See `preloadable` for its use.
-        """
+        """Return the name of a framework that the program or its modules import; empty if none. See
+        `preloadable` for its use."""
         starts = [] if ref.kernel else [*ref.files]
         found = self._sources.module_file(ref.module) if ref.module else None
         starts += [found] if found is not None else []
@@ -248,7 +242,6 @@ class Compiler:
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
-        """Return the graph of all tasks, with the groups and the skipped ops and kernels."""
         self._rules = self._add_rules()
         kernels = self._kernels()
         for op in self._config.ops:
@@ -282,10 +275,8 @@ class Compiler:
         return outputs_apart(config)
 
     def _add_rules(self) -> RuleTasks | None:
-        """Add the tasks of the rules, and return them; None if there are no rules.
-
-        Call this before adding ops or kernels, since their tasks refer to these tasks.
-        """
+        """Add the tasks of the rules, and return them; None if there are no rules. Call this before
+        adding ops or kernels, since their tasks refer to these tasks."""
         if not self._config.rules:
             return None
         found = rule_tasks(self._config, self._cache, self.sources, self._version, self.fence)
@@ -303,7 +294,6 @@ class Compiler:
         return self._rules.needed(op, stage, files)
 
     def _kernels(self) -> KernelTasks | None:
-        """Make the tasks of the configured kernels; None if there are no kernels."""
         if not self._config.kernels:
             return None
         from gpuemu_flow.build.compile_kernels import KernelCompiler  # noqa: PLC0415 - brings lint
@@ -320,10 +310,9 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """Return the master seed of the command line, else of ``[ci]``, else of ``[validation]``.
-
-        If the configured seed is 0, or the command line asks for a new seed, a random one is drawn.
-        """
+        """Return the master seed of the command line, else of ``[ci]``, else of
+        ``[validation]``. If the configured seed is 0, or the command line asks for a new seed, a
+        random one is drawn."""
         if overrides.seed is not None:
             return overrides.seed
         wanted = (
@@ -434,10 +423,8 @@ class Compiler:
         )
 
     def _code(self, ref: ProgramRef, kernels: KernelTasks | None) -> TaskSpec | None:
-        """Add the ``code`` task of a program's kernel and the ``build`` task that it reads.
-
-        Returns the ``code`` task, or None if the program has no kernel.
-        """
+        """Add the ``code`` task of a program's kernel and the ``build`` task that it reads. Returns
+        the ``code`` task, or None if the program has no kernel."""
         spec = kernels.code_of(ref.kernel, ref.arch) if kernels and ref.kernel else None
         if spec is not None:
             self._tasks.update((made.name, made) for made in self._makers(spec, kernels))
@@ -445,7 +432,6 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """Return a task and the tasks whose results it reads, in topological order."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
@@ -489,18 +475,14 @@ class Compiler:
         )
 
     def _needs_no_wall(self, program: ProgramRef) -> bool:
-        """Tell whether nothing is hidden from a program, so that `TaskSpec.judge` is empty.
-
-        A compiled kernel reads no files: our emulator runs it.
-        """
+        """Tell whether nothing is hidden from a program, so that `TaskSpec.judge` is empty. A
+        compiled kernel reads no files: our emulator runs it."""
         return program.kind in EMULATED or self.fence.level == OFF
 
     def _known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """Return the value of `TaskSpec.known`, sorted.
-
-        It contains the result of `ForbiddenFiles.known`, the outputs of rules that the op's globs
-        match, and the files of the configured interpreter.
-        """
+        """Return the value of `TaskSpec.known`, sorted. It contains the result of
+        `ForbiddenFiles.known`, the outputs of rules that the op's globs match, and the files of the
+        configured interpreter."""
         patterns = (*op.depends, *op.shared)
         found = {name for pattern in patterns for name in self._rules_made(pattern)}
         found.update(self._forbidden.known(op, program))
@@ -513,10 +495,8 @@ class Compiler:
         return [] if self._rules is None else self._rules.made(pattern)
 
     def _program_files(self, op: OpConfig, *programs: ProgramRef) -> Closure:
-        """Return the files and packages that determine the results of an op's programs.
-
-        These are what the programs import, and the files that ``depends`` matches.
-        """
+        """Return the files and packages that determine the results of an op's programs. These are
+        what the programs import, and the files that ``depends`` matches."""
         files: set[str] = set()
         packages: set[str] = set()
         for program in programs:
@@ -562,10 +542,8 @@ class Compiler:
 
 def links_on_the_way(config: Config) -> list[list[str]]:
     """Return [link, target] for every symbolic link on the path to a program or the interpreter.
-
     The list is sorted. When the target of a link changes, the configuration is read anew, since the
-    link may then lead out of the workspace.
-    """
+    link may then lead out of the workspace."""
     python = config.execution.python_path
     paths = {
         path
@@ -592,10 +570,8 @@ def _references(config: Config) -> Iterator[str]:
 
 
 def _results(config: Config) -> list[Path]:
-    """Return the configured folder for results of submissions, in a list of at most one item.
-
-    The list is empty if no folder is configured, or if the folder contains the workspace.
-    """
+    """Return the configured folder for results of submissions, in a list of at most one item. The
+    list is empty if no folder is configured, or if the folder contains the workspace."""
     folder = config.storage.db_path
     return [] if folder is None or config.root.is_relative_to(folder) else [folder]
 
@@ -612,10 +588,8 @@ def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
 
 
 def dependent_references(config: Config, tasks: Iterable[TaskSpec]) -> list[Problem]:
-    """Return a warning for each op whose reference imports the file of the op.
-
-    Such a reference may return the op's own results. The op would then pass whatever it computes.
-    """
+    """Return a warning for each op whose reference imports the file of the op. Such a reference may
+    return the op's own results. The op would then pass whatever it computes."""
     imported = {spec.subject: spec.sources for spec in tasks if spec.stage == stages.REFERENCE}
     found = []
     for op in config.ops:

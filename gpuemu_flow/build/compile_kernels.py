@@ -59,40 +59,33 @@ class RuleTasks(Struct):
         return [name for name in outputs if matches(pattern, name)]
 
     def needed(self, op: OpConfig, stage: str, files: Collection[str]) -> tuple[TaskInput, ...]:
-        """Return the rules that a stage of an op needs, as inputs of its task.
-
-        For the stage ``op``, their results are part of the task's key. Programs of other stages,
-        such as references, rarely depend on the rules' outputs. Therefore, the tasks of these
-        stages only wait for the rules. They run again only if the files of their programs, or files
-        that the programs used, have changed.
-        """
+        """Return the rules that a stage of an op needs, as inputs of its task. For the stage
+        ``op``, their results are part of the task's key. Programs of other stages, such as
+        references, rarely depend on the rules' outputs. Therefore, the tasks of these stages only
+        wait for the rules. They run again only if the files of their programs, or files that the
+        programs used, have changed."""
         used = {*files, *(name for pattern in op.depends for name in self.made(pattern))}
         makers = [n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs)]
         beginning = stages.BUILT if stage == stages.OP else stages.AFTER
         return tuple(self.inputs(dict.fromkeys((*op.needs, *makers)), beginning))
 
     def of_files(self, files: Iterable[str]) -> tuple[TaskInput, ...]:
-        """Return the rules that make these files, as inputs of a task."""
         used = set(files)
         return tuple(
             self.inputs(n for n, spec in self.tasks.items() if not used.isdisjoint(spec.outputs))
         )
 
     def inputs(self, rules: Iterable[str], beginning: str = stages.BUILT) -> list[TaskInput]:
-        """Return these rules as inputs of a task.
-
-        The role of an input is `beginning`, followed by the rule's name.
-        """
+        """Return these rules as inputs of a task. The role of an input is `beginning`, followed by
+        the rule's name."""
         specs = [self.tasks[rule] for rule in rules if rule in self.tasks]
         return [TaskInput(f"{beginning}{s.subject}", s.name) for s in specs]
 
 
 def outputs_apart(config: Config) -> tuple[str, ...]:
-    """Return the absolute paths of the rules' outputs that match the key ``sandbox.apart``.
-
-    The key is a list of globs. An output is returned if a glob matches the output or one of its
-    parent folders. Outputs need not exist yet, since they are taken from the configuration.
-    """
+    """Return the absolute paths of the rules' outputs that match the key ``sandbox.apart``. The key
+    is a list of globs. An output is returned if a glob matches the output or one of its parent
+    folders. Outputs need not exist yet, since they are taken from the configuration."""
     return tuple(
         str(config.root / output)
         for rule in config.rules
@@ -108,7 +101,6 @@ def outputs_apart(config: Config) -> tuple[str, ...]:
 def rule_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
 ) -> RuleTasks:
-    """Make the tasks of all rules of a configuration."""
     found = RuleTasks()
     declared = sorted(output for rule in config.rules for output in rule.outputs)
     programs = _programs(config)
@@ -169,11 +161,9 @@ def rule_tasks(
 def with_outputs(
     wall: Sandbox, outputs: Collection[Path], others: Iterable[Path], root: Path
 ) -> Sandbox:
-    """Return a sandbox, extended so that a command can write its declared outputs.
-
-    The command can also write other files in the folders of these outputs, except in the
-    workspace's top folder. In a hidden folder, it can read and write only its declared outputs.
-    """
+    """Return a sandbox, extended so that a command can write its declared outputs. The command can
+    also write other files in the folders of these outputs, except in the workspace's top folder. In
+    a hidden folder, it can read and write only its declared outputs."""
     programs = set(others) - set(outputs)
     closed = {*programs, *map(Path, wall.hidden)}
     writable = set()
@@ -195,9 +185,7 @@ def with_outputs(
 
 def _closed(wall: Sandbox, files: Iterable[str], outputs: Iterable[str]) -> Sandbox:
     """Return `wall`, narrowed so that a command reads only `files` and `outputs` of the workspace.
-
-    The command can write `outputs`, too.
-    """
+    The command can write `outputs`, too."""
     read, made = ([f"{wall.root}/{name}" for name in names] for names in (files, outputs))
     seen = [path for path in read if not is_below(path, wall.hidden)]
     return replace(
@@ -226,11 +214,9 @@ def _programs(config: Config) -> set[Path]:
 def _files(
     rule: RuleConfig, root: Path, sources: SourceIndex, declared: Sequence[str]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return the files and the packages that decide a rule's outputs, each in sorted order.
-
-    The rule's own outputs are left out, even if a glob matches them. Outputs of other rules, which
-    `declared` lists, are included even before they exist.
-    """
+    """Return the files and the packages that decide a rule's outputs, each in sorted order. The
+    rule's own outputs are left out, even if a glob matches them. Outputs of other rules, which
+    `declared` lists, are included even before they exist."""
     files = {
         name
         for pattern in rule.inputs
@@ -277,10 +263,8 @@ _MAX_OPTIONS_FILES = 16
 
 
 class Includes(Struct, frozen=True):
-    """The files that a source includes, and the paths where new files could change this list.
-
-    All paths are relative to the workspace if they lie inside of it.
-    """
+    """The files that a source includes, and the paths where new files could change this list. All
+    paths are relative to the workspace if they lie inside of it."""
 
     files: list[str]
     absent: list[str] = field(default_factory=list)
@@ -289,11 +273,9 @@ class Includes(Struct, frozen=True):
 
 
 def find_includes(start: Path, flags: Iterable[str], root: Path) -> Includes:
-    """Find the files that a source includes from its folder or from ``-I`` folders.
-
-    All ``#include`` lines and uses of ``__has_include`` count, even under conditions that do not
-    hold. The toolkit's own headers are not listed; in keys, the compiler's version stands for them.
-    """
+    """Find the files that a source includes from its folder or from ``-I`` folders. All
+    ``#include`` lines and uses of ``__has_include`` count, even under conditions that do not hold.
+    The toolkit's own headers are not listed; in keys, the compiler's version stands for them."""
     folders, named = _options(flags, root)
     found: set[Path] = set()
     absent: set[Path] = set()
@@ -430,9 +412,7 @@ class KernelTasks(Struct):
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
         """Return the ``code`` task of a kernel's build for `arch`; None if there is no such build.
-
-        An empty `arch` accepts any build. A build without an architecture matches every `arch`.
-        """
+        An empty `arch` accepts any build. A build without an architecture matches every `arch`."""
         for spec in self.tasks:
             if spec.stage == stages.CODE and spec.subject == kernel:
                 own = params_of(CodeParams, spec.params).arch
@@ -443,9 +423,7 @@ class KernelTasks(Struct):
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> KernelPolicy:
     """Return the policy of a kernel: its own limits and, where it sets none, ``[policies]``.
-
-    Without a kernel, this is the policy that ``[policies]`` describes.
-    """
+    Without a kernel, this is the policy that ``[policies]`` describes."""
     limits: dict[str, Any] = {
         "max_registers": policies.registers.fail,
         "registers_warn_above": policies.registers.warn,
@@ -484,20 +462,16 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """Return a pair [path, stamp] for each path where a tool is looked for.
-
-    The stamp is None if there is no file at the path. `configured` maps names of tools to the
-    programs that the configuration sets for them.
-    """
+    """Return a pair [path, stamp] for each path where a tool is looked for. The stamp is None if
+    there is no file at the path. `configured` maps names of tools to the programs that the
+    configuration sets for them."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 
 
 def triton_version(python: str) -> str:
     """Return the version of Triton in the interpreter `python`; empty if Triton is not installed.
-
-    If `python` is empty, this is the version in our own interpreter.
-    """
+    If `python` is empty, this is the version in our own interpreter."""
     if not python:
         return package_version("triton")
     pattern = "lib/python*/site-packages/triton-*.dist-info"
@@ -534,7 +508,6 @@ class KernelCompiler:
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
-        """Make the tasks of all kernels, in the order of the configuration."""
         if not self._config.kernels:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
@@ -695,11 +668,9 @@ class KernelCompiler:
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
-        """Return the configured paths of a kernel's PTX and cubin, each None if there is none.
-
-        If a file is not configured, but the kernel's source is a ``.ptx`` or ``.cubin`` file, this
-        source is returned for it, unless the kernel is built by a command.
-        """
+        """Return the configured paths of a kernel's PTX and cubin, each None if there is none. If a
+        file is not configured, but the kernel's source is a ``.ptx`` or ``.cubin`` file, this
+        source is returned for it, unless the kernel is built by a command."""
         ptx, cubin = kernel.ptx, kernel.cubin
         if kernel.source is not None and not kernel.build.command:
             ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx
@@ -806,6 +777,5 @@ class KernelCompiler:
 
 
 def _own(kernel: KernelConfig) -> list[Path]:
-    """Return the sources of a kernel."""
     places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
     return [path for path in places if path is not None]

@@ -108,11 +108,9 @@ class InputNames:
         return not around and not is_installed(path)
 
     def _owners_of_looked(self, paths: frozenset[str], looked: Looked) -> set[str]:
-        """Return the packages to which some installed files belong; skip files of no package.
-
-        A program saw that these files exist, but did not open them. The program depends on their
-        packages, since a file disappears when its package is uninstalled.
-        """
+        """Return the packages to which some installed files belong; skip files of no package. A
+        program saw that these files exist, but did not open them. The program depends on their
+        packages, since a file disappears when its package is uninstalled."""
         tops = {match[0] for path in paths if (match := _TOP.match(path))}
         found = set()
         for top in tops:
@@ -136,15 +134,12 @@ class InputNames:
         return "files", self._encode(path)
 
     def _others(self, paths: frozenset[str]) -> frozenset[str]:
-        """Return the names that `Discovered` gives to paths; skip those that are no inputs.
-
-        This tool's files, devices, and the files of standard libraries are no inputs.
-        """
+        """Return the names that `Discovered` gives to paths; skip those that are no inputs. This
+        tool's files, devices, and the files of standard libraries are no inputs."""
         kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
         return frozenset(map(self._encode, kept))
 
     def path(self, member: str) -> str:
-        """Convert a file's name in a `Discovered` to the file's absolute path."""
         key = self.key(member)
         return key if key.startswith("/") else self._inside + key
 
@@ -155,7 +150,6 @@ class InputNames:
         return "." if path == self._root else path
 
     def key(self, member: str) -> str:
-        """Convert a file's name in a `Discovered` to the file's path in the file table."""
         if member.startswith("<"):
             for prefix, token in self._prefixes[1:]:
                 if member.startswith(token):
@@ -214,11 +208,9 @@ def _top(relative: str) -> str:
 
 
 class _Record:
-    """The files that a RECORD file lists.
-
-    To save time, the file is parsed only when its text contains a path that is looked up. Of the
-    many RECORD files in a folder, usually only one contains a given path.
-    """
+    """The files that a RECORD file lists. To save time, the file is parsed only when its text
+    contains a path that is looked up. Of the many RECORD files in a folder, usually only one
+    contains a given path."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -248,11 +240,8 @@ class Looked(Struct):
 
 
 class Distributions:
-    """Finds distributions in any folder that holds ``*.dist-info/RECORD``.
-
-    A folder is read again when its stamp has changed, so that a long-lived process sees new
-    installations.
-    """
+    """Finds distributions in any folder that holds ``*.dist-info/RECORD``. A folder is read again
+    when its stamp has changed, so that a long-lived process sees new installations."""
 
     def __init__(self) -> None:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
@@ -350,7 +339,6 @@ class Discovery(InputNames):
         self._memo: dict[str, str] | None = None
 
     def parts(self, names: Discovered) -> dict[str, str]:
-        """Map the name of each input to its present state."""
         return {
             f"{kind} {shown}": self.state(kind, members) for kind, shown, members in grouped(names)
         }
@@ -422,12 +410,10 @@ class Discovery(InputNames):
         return known[name]
 
     def records(self, member: str) -> list[str]:
-        """Return the RECORD files of a member of `Discovered.packages`."""
         site, _, name = member.rpartition("|")
         return self._distributions.records(self.path(site), name)
 
     def interpreters(self, member: str) -> list[str]:
-        """Return the executable and library of a member of `Discovered.pythons`."""
         above, _, version = self.path(member).rpartition("/")
         libraries: list[str] = []
         with contextlib.suppress(OSError):
@@ -438,11 +424,9 @@ class Discovery(InputNames):
         return [path for path in found if os.path.isfile(path)]  # noqa: PTH113 - hot
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that were written to since a time that `now` returned.
-
-        Even a file that was written to and then restored is returned, since its time of change
-        (ctime) cannot be set back.
-        """
+        """Return the inputs that were written to since a time that `now` returned. Even a file that
+        was written to and then restored is returned, since its time of change (ctime) cannot be set
+        back."""
         found = []
         for name in names.files | names.listed:
             with contextlib.suppress(OSError):
@@ -462,16 +446,13 @@ class Discovery(InputNames):
         return sorted(found)
 
     def now(self) -> int:
-        """Return the file system's time in ns."""
         return 0 if self._clock is None else self._clock.now()
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the kind, the shown name and the members of each input in `names`.
-
-    The kind and the shown name identify the input in a key, as in ``file lib/table.npy``. An input
-    has several members only if it is a package that is installed in several places.
-    """
+    """Yield the kind, the shown name and the members of each input in `names`. The kind and the
+    shown name identify the input in a key, as in ``file lib/table.npy``. An input has several
+    members only if it is a package that is installed in several places."""
     for kind, part in KINDS.items():
         members = sorted(getattr(names, part))
         if kind != "package":
@@ -500,11 +481,9 @@ def _listing(entries: frozenset[str] | None) -> str:
 
 
 def _raw(variables: Mapping[str, str]) -> dict[Any, Any]:
-    """Return a copy of an environment from which variables can be read quickly.
-
-    The copy of `os.environ` has names and values as bytes, since `os.environ` itself decodes a
-    variable each time it is read. Any other mapping is copied as it is.
-    """
+    """Return a copy of an environment from which variables can be read quickly. The copy of
+    `os.environ` has names and values as bytes, since `os.environ` itself decodes a variable each
+    time it is read. Any other mapping is copied as it is."""
     return dict(getattr(variables, "_data", variables))
 
 
@@ -529,11 +508,9 @@ _Numbers = tuple[int, ...]
 
 
 class _Fact(NamedTuple):
-    """One input of a kind in `KINDS`, and the state that it had when it was recorded.
-
-    `members` holds the input's name, such as a path. A package has one member for each place
-    in which it is installed.
-    """
+    """One input of a kind in `KINDS`, and the state that it had when it was recorded. `members`
+    holds the input's name, such as a path. A package has one member for each place in which it is
+    installed."""
 
     kind: str
     members: tuple[str, ...]
@@ -546,11 +523,9 @@ _UNKNOWN = _Fact("", (), "")
 
 class ObservedSets:
     """The inputs that each task was seen to use, and their states when the task was up to date.
-
     Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
     kept and checked once. A set holds the inputs of a task, and is stored as the numbers of its
-    facts.
-    """
+    facts."""
 
     def __init__(self) -> None:
         self.task_sets: dict[str, str] = {}
@@ -560,10 +535,8 @@ class ObservedSets:
 
     @property
     def sets(self) -> dict[str, tuple[Discovered, dict[str, str]]]:
-        """Map the key of each set to the set's inputs and to their recorded states.
-
-        The key is a digest of the inputs and the states.
-        """
+        """Map the key of each set to the set's inputs and to their recorded states. The key is a
+        digest of the inputs and the states."""
         return {key: (self._names([key]), self._parts(key)) for key in self._members}
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
@@ -598,7 +571,6 @@ class ObservedSets:
         return found
 
     def names(self, tasks: Iterable[str]) -> Discovered:
-        """Return all inputs that these tasks were seen to use."""
         return self._names({self.task_sets[task] for task in tasks if task in self.task_sets})
 
     def untracked(self, task: str) -> frozenset[str]:
@@ -653,14 +625,11 @@ class ObservedSets:
             }
 
     def _used(self, keys: Iterable[str]) -> set[int]:
-        """Return the indices of all facts that are in at least one of the sets with these keys."""
         return set().union(*map(self._members.__getitem__, keys))
 
     def needed(self, lookup: Discovery) -> Needed:
         """Collect what must be unchanged for the tasks to be up to date, besides contents of files.
-
-        This includes absent paths, listed folders, links and environment variables.
-        """
+        This includes absent paths, listed folders, links and environment variables."""
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
@@ -710,10 +679,8 @@ class ObservedSets:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
-        """Rebuild from the result of `to_json`.
-
-        Raises KeyError, TypeError, ValueError: The data have another form.
-        """
+        """Rebuild from the result of `to_json`. Raises KeyError, TypeError, ValueError: The data
+        have another form."""
         found = cls()
         for kind, state, *members in data["facts"]:
             found._facts[_Fact(kind, tuple(members), state)] = len(found._facts)

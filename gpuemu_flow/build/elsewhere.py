@@ -34,7 +34,6 @@ class Unit(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """Return the name of the op's ``compare`` task."""
         return f"{stages.COMPARE}:{self.op}:{self.dtype}"
 
     def halves(self) -> None:
@@ -51,10 +50,8 @@ class Elsewhere(Protocol):
 
 
 def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
-    """Return the units whose comparison is in `todo` and that need no build.
-
-    Other machines can run only such units.
-    """
+    """Return the units whose comparison is in `todo` and that need no build. Other machines can run
+    only such units."""
     found = []
     for name, spec in graph.tasks.items():
         if spec.stage != stages.COMPARE or name not in todo:
@@ -68,12 +65,10 @@ def units_of(graph: Graph, todo: set[str]) -> list[Unit]:
 def far_results(
     workspace: Workspace, elsewhere: Elsewhere | None, todo: set[str], context: StageContext
 ) -> Iterator[dict[str, Problem]]:
-    """Have other machines run tasks, and provide their results through a shared cache.
-
-    The shared cache is the configured one if it is writable. Otherwise, a temporary one is made in
-    the workspace's cache, and removed when this context manager ends. Until then, the stage context
-    `context` reads results from the shared cache.
-    """
+    """Have other machines run tasks, and provide their results through a shared cache. The shared
+    cache is the configured one if it is writable. Otherwise, a temporary one is made in the
+    workspace's cache, and removed when this context manager ends. Until then, the stage context
+    `context` reads results from the shared cache."""
     units = [] if elsewhere is None else units_of(workspace.graph, todo)
     if elsewhere is None or not units:
         yield {}
@@ -134,11 +129,9 @@ def shared(workspace: Workspace, context: StageContext) -> Iterator[None]:
 
 
 def place_for(workspace: Workspace, *, writing: bool = False) -> CacheAccess:
-    """Return the shared cache that a workspace or its environment configures.
-
-    Raises UsageError: ``cache-remote-none`` if no shared cache is configured, or if `writing` and
-    it is read-only; ``cache-remote-value`` if its URL is invalid.
-    """
+    """Return the shared cache that a workspace or its environment configures. Raises UsageError:
+    ``cache-remote-none`` if no shared cache is configured, or if `writing` and it is read-only;
+    ``cache-remote-value`` if its URL is invalid."""
     from gpuemu_flow.store.remote_cache import WRITE, place_of  # noqa: PLC0415 - few have one
 
     settings = workspace.settings

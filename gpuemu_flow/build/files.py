@@ -36,7 +36,6 @@ and fifty megabytes, is read once, however many workspaces are opened."""
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
-    """Return the stamp of a regular file, or None when there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for every file of a workspace
     except (OSError, ValueError):
@@ -55,10 +54,8 @@ def is_settled(stamp: Stamp, now: int) -> bool:
 
 class FileTable:
     """Table of the stamp and sha256 of each path; reads a file again only if its stamp changed.
-
     `root` is the folder that relative paths start from. Digests in `entries` were made by earlier
-    runs.
-    """
+    runs."""
 
     def __init__(self, root: Path, entries: Mapping[str, tuple[Stamp, str]] | None = None) -> None:
         self.root = root
@@ -75,7 +72,6 @@ class FileTable:
         return self._entries
 
     def copy(self) -> FileTable:
-        """Return another table with the same entries."""
         return FileTable(self.root, self._entries)
 
     def stamp(self, path: str) -> Stamp | None:
@@ -84,7 +80,6 @@ class FileTable:
         return None if known is None else known[0]
 
     def known_digest(self, path: str) -> str:
-        """Return the table's digest for a path, even if the file changed; `ABSENT` if unlisted."""
         known = self._entries.get(path)
         return ABSENT if known is None else known[1]
 
@@ -109,10 +104,8 @@ class FileTable:
 
     @contextmanager
     def as_refreshed(self) -> Iterator[None]:
-        """Trust the table's digests during the context, without looking at the files.
-
-        Use it only if all digests have just been checked; see `refresh`.
-        """
+        """Trust the table's digests during the context, without looking at the files. Use it only
+        if all digests have just been checked; see `refresh`."""
         self._fresh = True
         try:
             yield
@@ -129,10 +122,8 @@ class FileTable:
         return changed
 
     def moved(self, paths: Iterable[str] | None = None) -> list[str]:
-        """Return the paths that are missing, not in the table, or in it with another stamp.
-
-        By default, all paths in the table are looked at.
-        """
+        """Return the paths that are missing, not in the table, or in it with another stamp. By
+        default, all paths in the table are looked at."""
         entries, start = self._entries, f"{self._prefix}/"
         found = []
         for path in list(entries) if paths is None else paths:
@@ -143,7 +134,6 @@ class FileTable:
 
 
 def _digest_file(path: str) -> str | None:
-    """Return the sha256 of a regular file; else None."""
     found = hashlib.sha256()
     try:
         # Opening a pipe must not block.
@@ -173,13 +163,10 @@ def _digest_file(path: str) -> str | None:
 
 
 class FileClock:
-    """Reads the clock that a file system uses for the times of changes to its files.
-
-    Other clocks may show another time, so only this one can be compared with times of changes.
-
-    One unlinked file is touched at each reading. A new file for each reading would be slow, since
-    creating a file takes longer if many files were deleted in the last seconds.
-    """
+    """Reads the clock that a file system uses for the times of changes to its files. Other clocks
+    may show another time, so only this one can be compared with times of changes. One unlinked file
+    is touched at each reading. A new file for each reading would be slow, since creating a file
+    takes longer if many files were deleted in the last seconds."""
 
     def __init__(self, staging: Path) -> None:
         self._staging = staging
@@ -187,10 +174,8 @@ class FileClock:
         self._probe = -1
 
     def now(self) -> int:
-        """Return the present time in ns; no later change of a file is dated earlier.
-
-        Raises StoreError.
-        """
+        """Return the present time in ns; no later change of a file is dated earlier. Raises
+        StoreError."""
         with self._lock:
             if self._probe < 0:
                 self._probe = self._make_probe()
@@ -211,15 +196,11 @@ class FileClock:
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:
-    """Return the sorted paths of the files that `pattern` matches.
-
-    Paths below `root` are returned relative to it, and all others as absolute paths. Files in our
-    own cache are left out, since they change with every run.
-
-    A pattern that ends in a slash also matches entries that are no files, such as folders and
-    broken links. A pattern may be absolute. ``**`` also stands for links to folders, which
-    `pathlib` passes over.
-    """
+    """Return the sorted paths of the files that `pattern` matches. Paths below `root` are returned
+    relative to it, and all others as absolute paths. Files in our own cache are left out, since
+    they change with every run. A pattern that ends in a slash also matches entries that are no
+    files, such as folders and broken links. A pattern may be absolute. ``**`` also stands for links
+    to folders, which `pathlib` passes over."""
     anything = pattern.endswith("/")
     base = Path("/") if pattern.startswith("/") else root
     paths = set(base.glob(pattern.strip("/")))
@@ -261,10 +242,8 @@ def _fixed(root: Path, pattern: str) -> Path:
 
 
 def _behind_links(top: Path) -> Iterator[Path]:
-    """Yield all paths that are reached from `top` through links to folders.
-
-    A link to a folder that contains the link is not followed, since that would never end.
-    """
+    """Yield all paths that are reached from `top` through links to folders. A link to a folder that
+    contains the link is not followed, since that would never end."""
     pending: list[tuple[Path, bool, tuple[str, ...]]] = [(top, False, (os.path.realpath(top),))]
     while pending:
         start, is_behind, above = pending.pop()
@@ -289,10 +268,8 @@ _NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
 
 
 def entries_in(folder: str) -> frozenset[str] | None:
-    """Return the names in a folder, each with its kind; None if there is no folder.
-
-    Bytecode of sources and our own cache are left out: they come and go.
-    """
+    """Return the names in a folder, each with its kind; None if there is no folder. Bytecode of
+    sources and our own cache are left out: they come and go."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(
@@ -335,7 +312,6 @@ _MOST_LINKS = 40
 
 
 def has_link(path: str, known: dict[str, bool]) -> bool:
-    """Tell whether a path passes through a symbolic link or ``..``; cache answers in `known`."""
     above = known.get(path.rpartition("/")[0])
     if above is not None and path not in known:
         known[path] = above or os.path.islink(path)  # noqa: PTH114 - hot
@@ -357,7 +333,6 @@ def has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Yield the symbolic links that lead from a path to its file, in the order of following."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):
@@ -441,10 +416,8 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Map the absolute path of each folder of our code to its path relative to the package.
-
-    If links lead to a folder, its path with the links and its path without them are both keys.
-    """
+    """Map the absolute path of each folder of our code to its path relative to the package. If
+    links lead to a folder, its path with the links and its path without them are both keys."""
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name
@@ -485,11 +458,9 @@ _METADATA = ".dist-info"
 
 
 def package_version(name: str) -> str:
-    """Return the version of a distribution; empty if none is installed under that name.
-
-    The metadata folder of a wheel has the version in its name. Other distributions are looked up by
-    the standard library, whose import takes as long as all other work of a short command.
-    """
+    """Return the version of a distribution; empty if none is installed under that name. The
+    metadata folder of a wheel has the version in its name. Other distributions are looked up by the
+    standard library, whose import takes as long as all other work of a short command."""
     begin = re.sub(r"[-_.]+", "_", name).lower() + "-"
     for folder in sys.path:
         try:
@@ -508,11 +479,9 @@ def package_version(name: str) -> str:
 
 
 def cpu_features() -> str:
-    """Return a digest of the processor's feature flags, which numpy's SIMD paths depend on.
-
-    On Linux, these are the flags of the first core in ``/proc/cpuinfo``; elsewhere, the name of the
-    processor is used.
-    """
+    """Return a digest of the processor's feature flags, which numpy's SIMD paths depend on. On
+    Linux, these are the flags of the first core in ``/proc/cpuinfo``; elsewhere, the name of the
+    processor is used."""
     try:
         with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as lines:
             for line in lines:

@@ -27,10 +27,8 @@ class Listener:
         """Handle the start: `total` tasks are selected, and `todo` of them may have to run."""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Handle the tasks' expected durations in seconds; called before any task starts.
-
-        At most `jobs` tasks run at a time.
-        """
+        """Handle the tasks' expected durations in seconds; called before any task starts. At most
+        `jobs` tasks run at a time."""
 
     def on_task(self, event: TaskEvent) -> None:
         """Handle a change of a task's status."""
@@ -71,10 +69,8 @@ class Graph(Struct, frozen=True):
         return [spec for name, spec in mine.items() if spec != theirs[name]]
 
     def names(self) -> list[str]:
-        """Return the names of the groups to show to users, such as ops, stages and targets.
-
-        Groups without tasks are left out.
-        """
+        """Return the names of the groups to show to users, such as ops, stages and targets. Groups
+        without tasks are left out."""
         return [
             name
             for name, members in self.groups.items()
@@ -82,7 +78,6 @@ class Graph(Struct, frozen=True):
         ]
 
     def readers(self, task: str) -> list[str]:
-        """Return the names of the tasks that read `task`'s result."""
         if not self._readers:
             for name, spec in self.tasks.items():
                 for source in spec.reads:
@@ -102,11 +97,9 @@ class Graph(Struct, frozen=True):
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
         """Return the tasks that the words of a command line name, without their dependencies.
-
         Raises UsageError: ``unknown-task`` for a word or pattern that matches nothing; ``no-such-
         dtype`` for a dtype that no op has, and for a word that matches no task of the chosen
-        dtypes.
-        """
+        dtypes."""
         chosen: set[str] = set()
         words, wanted = list(words), list(dtypes)
         problems = []
@@ -134,10 +127,8 @@ class Graph(Struct, frozen=True):
         return chosen
 
     def _named(self, word: str) -> set[str] | None:
-        """Return the tasks that a word or a pattern names; None if it names none.
-
-        ``OP:DTYPE`` names all stages of an op in one dtype.
-        """
+        """Return the tasks that a word or a pattern names; None if it names none. ``OP:DTYPE``
+        names all stages of an op in one dtype."""
         if word in self.tasks:
             return {word}
         if word in self.groups:

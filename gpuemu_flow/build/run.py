@@ -38,12 +38,10 @@ _TICKS = 50
 
 
 def _consists_of(parts: KeyParts) -> dict[str, str]:
-    """Return digests of a program's sources and of the built files that it needs.
-
-    Built files are compiled code and outputs of rules. The keys are the paths of sources, and the
-    roles of built files. Each file that is hidden from the program has an entry, too, with a fixed
-    word in place of a digest.
-    """
+    """Return digests of a program's sources and of the built files that it needs. Built files are
+    compiled code and outputs of rules. The keys are the paths of sources, and the roles of built
+    files. Each file that is hidden from the program has an entry, too, with a fixed word in place
+    of a digest."""
     made = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
     return {**parts.code, **made, **as_inputs(hidden_by(parts.input))}
 
@@ -138,7 +136,6 @@ class _WakingQueue(queue.Queue[Any]):
     """A queue whose `get` wakes up periodically, so that signal handlers can run."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Get an item, as `queue.Queue.get` does."""
         while block and timeout is None:
             with contextlib.suppress(queue.Empty):
                 return super().get(timeout=WAKE_SECONDS)
@@ -151,11 +148,9 @@ class _Runner(MThreadRunner):  # type: ignore[misc]  # doit has no types
     Queue = _WakingQueue
 
     def stop(self) -> None:
-        """Start no more tasks."""
         self._stop_running = True
 
     def finish(self) -> int:
-        """Skip doit's teardown: states are saved per task."""
         return int(self.final_result)
 
 
@@ -168,11 +163,9 @@ class _Failed(TaskFailed):  # type: ignore[misc]  # doit has no types
 
 
 class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
-    """doit's interface to `TaskStates`.
-
-    doit's own class keeps its state in memory until the end, so that a killed run loses everything.
-    It also trusts equal mtimes, and checks only that a target exists, not its content.
-    """
+    """doit's interface to `TaskStates`. doit's own class keeps its state in memory until the end,
+    so that a killed run loses everything. It also trusts equal mtimes, and checks only that a
+    target exists, not its content."""
 
     def __init__(
         self, states: TaskStates, specs: Mapping[str, TaskSpec], forced: Collection[str] = ()
@@ -202,7 +195,6 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self.save(self._specs[task.name], self.made.pop(task.name))
 
     def save(self, spec: TaskSpec, result: StageResult) -> None:
-        """Store the success of one task under the key that `get_status` kept."""
         before = self._states.record(spec.name)
         values = with_real_duration(
             result.values, {} if before is None else before.values, executed=result.executed
@@ -262,11 +254,9 @@ class Executor:
         self._repeated: set[str] = set()
 
     def run(self, names: set[str]) -> Execution:
-        """Run the members of `names` that are not current, in dependency order.
-
-        A task is not run if its key is unchanged after all, because the stage before it gave the
-        same output as before.
-        """
+        """Run the members of `names` that are not current, in dependency order. A task is not run
+        if its key is unchanged after all, because the stage before it gave the same output as
+        before."""
         execution = Execution()
         if not names:
             return execution
@@ -295,10 +285,8 @@ class Executor:
         return execution
 
     def store_again(self, names: Iterable[str]) -> None:
-        """Store the results of finished tasks in the shared cache.
-
-        Each task is run again, and normally finds its results in the local cache.
-        """
+        """Store the results of finished tasks in the shared cache. Each task is run again, and
+        normally finds its results in the local cache."""
         with on_signals(self.interrupt):
             for spec in map(self._graph.tasks.__getitem__, names):
                 if self._context.cancel.is_set():
@@ -318,9 +306,7 @@ class Executor:
 
     def _before(self, spec: TaskSpec, names: set[str]) -> list[str]:
         """Return the reference's task, in a list, if `spec` is an op whose reference has to run.
-
-        The files that the reference is then seen to use are hidden from the op.
-        """
+        The files that the reference is then seen to use are hidden from the op."""
         return [spec.judge] if spec.stage == stages.OP and spec.judge in names else []
 
     def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
@@ -352,10 +338,8 @@ class Executor:
 
     def _run_again_if_revealed(self, judging: TaskSpec) -> None:
         """Run the op of the comparison `judging` again if it could read files of the reference.
-
         Which files a reference loads may become known only when it runs. The second run of the op
-        has no access to them.
-        """
+        has no access to them."""
         names = [source.task for source in judging.inputs if source.role == stages.OP]
         for spec in map(self._graph.tasks.__getitem__, names):
             made = self._states.made_from(spec.name)
@@ -366,11 +350,8 @@ class Executor:
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
         """Run a task's action, and repeat it if a source or an observed input changed meanwhile.
-
-        Otherwise, the result could be stored under a key computed from other sources.
-
-        Raises RunnerError: ``sources-changing`` if sources changed during each of several attempts.
-        """
+        Otherwise, the result could be stored under a key computed from other sources. Raises
+        RunnerError: ``sources-changing`` if sources changed during each of several attempts."""
         for left in reversed(range(_ATTEMPTS)):
             begun = self._context.inputs.now()
             parts = self._states.static_parts(spec)
@@ -409,12 +390,10 @@ class Executor:
         )
 
     def _wait_until_after(self, begun: int) -> None:
-        """Wait briefly until the file system's clock is past `begun`, when an attempt began.
-
-        The clock has ticks of some ms, and an attempt that only restores results is very quick.
-        Without the wait, all attempts at a task could fall into the one tick in which a package is
-        installed or a link is replaced. The task would then fail.
-        """
+        """Wait briefly until the file system's clock is past `begun`, when an attempt began. The
+        clock has ticks of some ms, and an attempt that only restores results is very quick. Without
+        the wait, all attempts at a task could fall into the one tick in which a package is
+        installed or a link is replaced. The task would then fail."""
         for _ in range(_TICKS):
             if self._context.inputs.now() > begun:
                 return
@@ -426,7 +405,6 @@ class Executor:
         return same and not self._context.inputs.moved(names, begun)
 
     def interrupt(self) -> None:
-        """Stop running tasks and start no more; may be called from any thread."""
         self._context.cancel.set()
         if self._runner is not None:
             self._runner.stop()
@@ -436,7 +414,6 @@ class Executor:
 
 
 def known_durations(states: TaskStates, names: Collection[str]) -> dict[str, float]:
-    """Return the tasks' last durations in seconds; tasks without a known duration are left out."""
     found = {name: states.duration(name) for name in names}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 
@@ -465,12 +442,10 @@ def with_real_duration(
 
 
 def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:
-    """Order tasks by the longest path that begins at each task, longest first.
-
-    On a path, each task reads the output of the previous one. The length of a path is the sum of
-    its tasks' durations. Starting long paths early shortens the run. Tasks with equally long paths
-    keep the order of the graph.
-    """
+    """Order tasks by the longest path that begins at each task, longest first. On a path, each task
+    reads the output of the previous one. The length of a path is the sum of its tasks' durations.
+    Starting long paths early shortens the run. Tasks with equally long paths keep the order of the
+    graph."""
     order = [name for name in graph.tasks if name in names]
     if not seconds:
         return order

@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
 
 def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
-    """Return the tasks that the words of a command line name, without their dependencies.
-
-    Raises UsageError: The errors of `Graph.select`. Also ``unknown-set``, for a word that begins
-    with ``@`` but is neither a name in `SETS` nor a group.
-    """
+    """Return the tasks that the words of a command line name, without their dependencies. Raises
+    UsageError: The errors of `Graph.select`. Also ``unknown-set``, for a word that begins with
+    ``@`` but is neither a name in `SETS` nor a group."""
     graph, words = workspace.graph, list(words)
     named = [word for word in words if not is_set(word) or word in graph.groups]
     sets = [word for word in words if word not in named]
@@ -63,12 +61,10 @@ def _unknown(word: str) -> Problem:
 
 
 def _changed(workspace: Workspace) -> set[str]:
-    """Return the tasks that changed or never finished, and all tasks that depend on them."""
     return workspace.stale(set(workspace.graph.tasks))
 
 
 def _new(workspace: Workspace) -> set[str]:
-    """Return the tasks that were never tried."""
     states = workspace.states()
     return {
         name
@@ -79,9 +75,7 @@ def _new(workspace: Workspace) -> set[str]:
 
 def _failed(workspace: Workspace) -> set[str]:
     """Return the tasks whose verdict is failed or error, and those that failed to make a result.
-
-    Tasks that depend on a task without a result are included.
-    """
+    Tasks that depend on a task without a result are included."""
     states, graph = workspace.states(), workspace.graph
     broken = {
         name for name in graph.tasks if states.has_failed(name) and states.record(name) is None
@@ -124,22 +118,17 @@ _PLAIN = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
 def touched_since(workspace: Workspace, ref: str) -> set[str]:
-    """Return the tasks that changed since the history branched off `ref`, and their dependents.
-
-    The commit at which the two histories branched is extracted to another folder and compiled. A
-    task has changed if its programs, its part of the configuration or its inputs differ from that
+    """Return the tasks that changed since the history branched off `ref`, and their dependents. The
+    commit at which the two histories branched is extracted to another folder and compiled. A task
+    has changed if its programs, its part of the configuration or its inputs differ from that
     commit, even if the change is not committed. Inputs include what the task's program was seen to
     use: files, folders that it listed, and paths at which it found nothing. Observed files that git
     reports as unchanged are compared, too, since git's attributes can normalise their content, and
-    git does not record all permissions.
-
-    Files that git ignores count as changed, since git does not record their content. If a program
-    was never run in its present version, its inputs are unknown. Changed files that no task names
-    then count as its inputs. If the extracted commit has no readable configuration, all tasks are
-    returned.
-
-    Raises UsageError: ``git-missing``, ``bad-git-ref``, ``not-a-repository``.
-    """
+    git does not record all permissions. Files that git ignores count as changed, since git does not
+    record their content. If a program was never run in its present version, its inputs are unknown.
+    Changed files that no task names then count as its inputs. If the extracted commit has no
+    readable configuration, all tasks are returned. Raises UsageError: ``git-missing``,
+    ``bad-git-ref``, ``not-a-repository``."""
     top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
     base = parting_commit(workspace.root, ref)
     change = _change(top, base)
@@ -160,10 +149,8 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
 
 
 def _add_unseen_by_git(workspace: Workspace, top: Path, base: str, change: Change) -> None:
-    """Add to `change` the observed files that git reports as unchanged, although they differ.
-
-    A file differs if a checkout would give it other content or other permissions.
-    """
+    """Add to `change` the observed files that git reports as unchanged, although they differ. A
+    file differs if a checkout would give it other content or other permissions."""
     observed, inputs = workspace.snapshot.observed, workspace.inputs
 
     def present(members: Iterable[str]) -> dict[str, str]:
@@ -262,10 +249,8 @@ def _ignored(workspace: Workspace, top: Path) -> bool:
 
 
 def _inputs(workspace: Workspace, paths: Iterable[str]) -> set[str]:
-    """Return the resolved paths, without those in our cache and those of Python's bytecode.
-
-    Such paths cannot be inputs of a task.
-    """
+    """Return the resolved paths, without those in our cache and those of Python's bytecode. Such
+    paths cannot be inputs of a task."""
     cache = os.path.realpath(workspace.cache.folder)
     found = {os.path.realpath(path) for path in paths}
     return {
@@ -277,9 +262,7 @@ def _inputs(workspace: Workspace, paths: Iterable[str]) -> set[str]:
 
 def parting_commit(root: Path, ref: str) -> str:
     """Return the last common commit of ``HEAD`` and `ref`, at which their histories branched.
-
-    Raises UsageError: ``git-missing``, ``bad-git-ref``.
-    """
+    Raises UsageError: ``git-missing``, ``bad-git-ref``."""
     if not ref or ref.startswith("-") or "\0" in ref:
         raise _bad_ref(ref, "it is no name of a commit")
     commit = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}", ref=ref).strip()
@@ -430,10 +413,8 @@ class Change(Struct, dict=True):
         )
 
     def _spellings(self, path: str) -> tuple[str, ...]:
-        """Return a path as it is and with its links resolved.
-
-        A result that lies outside of the repository is left out.
-        """
+        """Return a path as it is and with its links resolved. A result that lies outside of the
+        repository is left out."""
         known = self._spelled.get(path)
         if known is None:
             found = dict.fromkeys((os.path.normpath(path), os.path.realpath(path)))
@@ -463,8 +444,7 @@ class Unknown(Struct):
 
     def tasks_reading(self, observed: ObservedSets, path_of: Callable[[str], str]) -> set[str]:
         """Return the tasks with an observed input file of which git cannot tell whether it
-        changed.
-        """
+        changed."""
 
         def holds(member: str) -> bool:
             path = os.path.realpath(path_of(member))
@@ -476,7 +456,6 @@ class Unknown(Struct):
 
 
 def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str]]) -> Change:
-    """Build a `Change` from outputs of ``git diff --raw -z`` and ``git ls-files --others -z``."""
     written, moved = set[str](), set[str]()
     words = raw.split("\0")
     for about, name in zip(words[::2], words[1::2], strict=False):
@@ -489,7 +468,6 @@ def read_change(top: str, raw: str, untracked: str, before: Callable[[], set[str
 
 
 def _folders(path: str, top: str) -> Iterator[str]:
-    """Yield the folders that contain a file, from the innermost one up to the repository's root."""
     while len(path) > len(top):
         path = path.rpartition("/")[0]
         yield path
@@ -521,13 +499,11 @@ def subjects(graph: Graph) -> set[str]:
 
 
 def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dict[str, int]:
-    """Assign each name to a shard, a number from 1 to `count`.
-
-    The result depends only on the arguments, so that all machines get the same split. Names are
-    assigned in order of duration, the longest first, each to the shard with the smallest total. If
-    the duration of a name is unknown, the median of the known ones is used. If none is known, the
-    shard of a name depends only on the name, so that adding a name moves no other name.
-    """
+    """Assign each name to a shard, a number from 1 to `count`. The result depends only on the
+    arguments, so that all machines get the same split. Names are assigned in order of duration, the
+    longest first, each to the shard with the smallest total. If the duration of a name is unknown,
+    the median of the known ones is used. If none is known, the shard of a name depends only on the
+    name, so that adding a name moves no other name."""
     names = sorted(names)
     known = [seconds[name] for name in names if name in seconds]
     if not known:
@@ -548,10 +524,8 @@ def _hash(name: str) -> int:
 
 
 def assignment(graph: Graph, root: Path, count: int) -> dict[str, int]:
-    """Return the shard of each op, kernel and rule of a workspace.
-
-    Raises UsageError: ``durations-unreadable``.
-    """
+    """Return the shard of each op, kernel and rule of a workspace. Raises UsageError:
+    ``durations-unreadable``."""
     return split(subjects(graph), read_durations(root / DURATIONS_NAME), count)
 
 
@@ -568,11 +542,9 @@ def split_digest(graph: Graph, root: Path, count: int) -> str:
 
 def remember_split(state: JsonStore, graph: Graph, root: Path, shard: Shard) -> list[Problem]:
     """Record how the ops were split for this shard; warn if another shard ran with another split.
-
     The list has one warning or none. The warning is given if the other split was made from other
     durations, or only one of the two was made from durations: an op may then be in no shard. It is
-    not given if the splits differ only because ops were added or removed.
-    """
+    not given if the splits differ only because ops were added or removed."""
     seconds = read_durations(root / DURATIONS_NAME)
     mine = [digest_json(seconds) if seconds else "", split_digest(graph, root, shard.count)]
     key = f"shards:{shard.count}"
@@ -615,13 +587,11 @@ _OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_versi
 
 
 def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
-    """Return, for each op, kernel and rule, a digest of the code that is known before a run.
-
-    The digest of an op, for example, covers the sources and parameters of its programs, and of the
+    """Return, for each op, kernel and rule, a digest of the code that is known before a run. The
+    digest of an op, for example, covers the sources and parameters of its programs, and of the
     rules and kernels that it needs. Sources include the files that globs of the configuration
     match. Outputs of rules, and files outside of the repository, are left out. The digest is
-    therefore equal on all machines with the same commit.
-    """
+    therefore equal on all machines with the same commit."""
     left_out = {output for spec in graph.tasks.values() for output in spec.outputs}
     # Each machine has a different interpreter.
     left_out |= {spec.params.get("python", "") for spec in graph.tasks.values()}
@@ -643,12 +613,9 @@ def code_digests(graph: Graph, files: FileTable, top: Path) -> dict[str, str]:
 
 
 def _code_of(spec: TaskSpec, files: FileTable, top: Path, left_out: Collection[str]) -> Json:
-    """Return the digests of a task's sources, and the task's parameters.
-
-    Parameters that depend on the machine are left out, and so are sources that are in `left_out` or
-    outside of the folder `top`. No parameters are returned for the stages that generate or compare
-    cases.
-    """
+    """Return the digests of a task's sources, and the task's parameters. Parameters that depend on
+    the machine are left out, and so are sources that are in `left_out` or outside of the folder
+    `top`. No parameters are returned for the stages that generate or compare cases."""
     sources = {
         os.path.relpath(files.root / path, files.root): files.digest(path)
         for path in spec.sources
@@ -665,11 +632,9 @@ def durations_text(seconds: Mapping[str, float]) -> str:
 
 
 def read_durations(path: Path) -> dict[str, float]:
-    """Return the seconds of each op in a file of durations; empty if there is no file.
-
-    Raises UsageError: ``durations-unreadable``. If the file were ignored, this machine would split
-    the ops differently from others.
-    """
+    """Return the seconds of each op in a file of durations; empty if there is no file. Raises
+    UsageError: ``durations-unreadable``. If the file were ignored, this machine would split the ops
+    differently from others."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

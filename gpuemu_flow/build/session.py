@@ -108,12 +108,9 @@ def own_users(environ: Mapping[str, str]) -> frozenset[int]:
 
 
 def foreign_owners(root: str, files: Iterable[str], own: frozenset[int]) -> dict[str, int]:
-    """Map each path that another user owns to the owner's user id.
-
-    Users whose ids are in `own` do not count as other users. The given files are checked, and also
-    the folder `root`, unless it is sticky like ``/tmp``. A link counts as another user's if the
-    link or its target is.
-    """
+    """Map each path that another user owns to the owner's user id. Users whose ids are in `own` do
+    not count as other users. The given files are checked, and also the folder `root`, unless it is
+    sticky like ``/tmp``. A link counts as another user's if the link or its target is."""
     found: dict[str, int] = {}
     for path in (root, *files):
         try:  # no function call here: there may be thousands of the user's own files
@@ -148,7 +145,6 @@ def trusted_file(environ: Mapping[str, str]) -> Path:
 
 
 def remembered(environ: Mapping[str, str]) -> list[ForeignWorkspace]:
-    """Return the workspaces that the user trusted; none if the list belongs to another user."""
     path = trusted_file(environ)
     try:
         status = path.lstat()
@@ -218,7 +214,6 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def given(self) -> frozenset[str]:
-        """Return the names of the options set here, which targets therefore cannot set."""
         own = {
             "dtypes": bool(self.dtypes),
             "jobs": self.jobs is not None,
@@ -230,11 +225,9 @@ class RunOptions(Struct, frozen=True):
 
     @property
     def may_be_nothing(self) -> bool:
-        """Tell whether these options may select no task without causing an error.
-
-        This is so if there are `words` and all of them name sets, such as ``@changed``. It is also
-        so if `since` or `shard` is given.
-        """
+        """Tell whether these options may select no task without causing an error. This is so if
+        there are `words` and all of them name sets, such as ``@changed``. It is also so if `since`
+        or `shard` is given."""
         sets_alone = bool(self.words) and all(map(is_set, self.words))
         return sets_alone or bool(self.since) or self.shard is not None
 
@@ -254,11 +247,9 @@ class RunOutcome(Struct):
 
     @property
     def executed(self) -> list[str]:
-        """Return the tasks with status ``ran``, in graph order."""
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
-        """Return `status` in graph order."""
         return {name: self.status[name] for name in self.graph.tasks if name in self.status}
 
     @property
@@ -280,11 +271,8 @@ def run(
     pool: Pool | None = None,
     conclude: Callable[[RunOutcome], None] | None = None,
 ) -> RunOutcome:
-    """Bring the selected tasks up to date.
-
-    Raises UsageError: A word of the options names nothing. Raises StoreError: The cache cannot be
-    used. Raises RunnerError: ``sandbox-missing``.
-    """
+    """Bring the selected tasks up to date. Raises UsageError: A word of the options names nothing.
+    Raises StoreError: The cache cannot be used. Raises RunnerError: ``sandbox-missing``."""
     shown = listener or Listener()
     _check_fence(workspace)
     cache = workspace.cache
@@ -356,10 +344,8 @@ def selected_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
 
 
 def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
-    """Return the tasks that the options select, without their dependencies.
-
-    Raises UsageError: A word names nothing, or the commit does not exist.
-    """
+    """Return the tasks that the options select, without their dependencies. Raises UsageError: A
+    word names nothing, or the commit does not exist."""
     graph = workspace.graph
     chosen = select(workspace, options.words, options.dtypes)
     if options.since:
@@ -495,10 +481,8 @@ def _execute(
 
 @contextmanager
 def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
-    """Inside the context, interrupt the execution when `seconds` have passed; None means never.
-
-    The yielded event is set when this happens.
-    """
+    """Inside the context, interrupt the execution when `seconds` have passed; None means never. The
+    yielded event is set when this happens."""
     passed = threading.Event()
     if seconds is None:
         yield passed
@@ -521,7 +505,6 @@ def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading
 def open_context(
     workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, workers: Pool | None
 ) -> Iterator[StageContext]:
-    """Yield the context for actions, with new workers if `workers` is None."""
     from gpuemu_flow.workers.pool import Pool  # noqa: PLC0415 - only when tasks may run
 
     staging = workspace.cache.staging
@@ -591,10 +574,8 @@ class StartDigests(Struct, frozen=True):
         return cls(judge, {path: table.digest(path) for path in config}, references, began)
 
     def changed(self, files: FileTable, made: Collection[str]) -> dict[str, Problem]:
-        """Find the comparisons whose verdicts depend on a file that changed during the run.
-
-        The result maps the name of each such comparison task to a problem that names the file.
-        """
+        """Find the comparisons whose verdicts depend on a file that changed during the run. The
+        result maps the name of each such comparison task to a problem that names the file."""
         common = ""
         if own_code_digest(files) != self.judge:
             common = "gpuemu-flow's own code"
@@ -615,12 +596,6 @@ class StartDigests(Struct, frozen=True):
         return found
 
     def touched(self, graph: Graph, states: TaskStates, root: Path) -> dict[str, Problem]:
-        """Find the comparisons whose op may have changed a file that the reference read.
-
-        The result maps the name of each such comparison task to a problem that names the file. An
-        op may have changed a file if it could write to the file, and the file changed during the
-        run. The file's change time decides, since the op could restore the content.
-        """
         found = {}
         for task in self.references:
             wall = graph.tasks[task].settings["op"].get("sandbox") or {}
@@ -659,10 +634,8 @@ def _problem(task: str, what: str) -> Problem:
 def push(
     workspace: Workspace, words: Sequence[str] = (), listener: Listener | None = None
 ) -> tuple[RunOutcome, TransferCounts | None]:
-    """Bring tasks up to date, then store all their results in the shared cache.
-
-    Raises UsageError: ``cache-remote-none``, and the errors that `session.run` raises.
-    """
+    """Bring tasks up to date, then store all their results in the shared cache. Raises UsageError:
+    ``cache-remote-none``, and the errors that `session.run` raises."""
     from gpuemu_flow.build.run import Executor  # noqa: PLC0415 - doit only when tasks may run
 
     place_for(workspace, writing=True)

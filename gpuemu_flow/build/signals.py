@@ -26,22 +26,18 @@ class TerminatedError(KeyboardInterrupt):
 
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """Inside the context, call `react` on the first SIGINT, SIGTERM or SIGHUP.
-
-    The second signal raises KeyboardInterrupt. A second SIGHUP is ignored, since a closing terminal
-    sends several. In a thread other than the main thread, the context has no effect, since Python
-    handles no signals there.
-    """
+    """Inside the context, call `react` on the first SIGINT, SIGTERM or SIGHUP. The second signal
+    raises KeyboardInterrupt. A second SIGHUP is ignored, since a closing terminal sends several. In
+    a thread other than the main thread, the context has no effect, since Python handles no signals
+    there."""
     with _reacting(react, (signal.SIGINT, *_termination_signals())):
         yield
 
 
 @contextmanager
 def terminating_as_interrupting() -> Iterator[None]:
-    """Inside the context, let SIGTERM and SIGHUP end a command as Ctrl-C does.
-
-    They raise `TerminatedError`.
-    """
+    """Inside the context, let SIGTERM and SIGHUP end a command as Ctrl-C does. They raise
+    `TerminatedError`."""
 
     def end() -> None:
         raise TerminatedError
@@ -52,11 +48,9 @@ def terminating_as_interrupting() -> Iterator[None]:
 
 @contextmanager
 def repeating_interrupts() -> Iterator[None]:
-    """Inside the context, send a signal again if Python has ignored its KeyboardInterrupt.
-
-    Python ignores exceptions in finalizers and in some callbacks, so that a signal that arrives
-    there would have no effect. If the context ends first, it raises KeyboardInterrupt.
-    """
+    """Inside the context, send a signal again if Python has ignored its KeyboardInterrupt. Python
+    ignores exceptions in finalizers and in some callbacks, so that a signal that arrives there
+    would have no effect. If the context ends first, it raises KeyboardInterrupt."""
     previous, waiting = sys.unraisablehook, list[threading.Timer]()
 
     def hook(ignored: sys.UnraisableHookArgs) -> None:
@@ -88,11 +82,9 @@ def repeating_interrupts() -> Iterator[None]:
 
 @contextmanager
 def unwrapped_interrupts() -> Iterator[None]:
-    """Inside the context, raise KeyboardInterrupt itself where Python has wrapped it.
-
-    Python before 3.12 raises RuntimeError in place of an exception in ``__set_name__``. That method
-    runs for each field of a data class, thus while many modules are imported.
-    """
+    """Inside the context, raise KeyboardInterrupt itself where Python has wrapped it. Python before
+    3.12 raises RuntimeError in place of an exception in ``__set_name__``. That method runs for each
+    field of a data class, thus while many modules are imported."""
     try:
         yield
     except RuntimeError as error:
@@ -102,10 +94,8 @@ def unwrapped_interrupts() -> Iterator[None]:
 
 
 def _termination_signals() -> tuple[signal.Signals, ...]:
-    """Return those of SIGTERM and SIGHUP that this process does not ignore.
-
-    For example, a process that ``nohup`` started ignores SIGHUP.
-    """
+    """Return those of SIGTERM and SIGHUP that this process does not ignore. For example, a process
+    that ``nohup`` started ignores SIGHUP."""
     both = (signal.SIGTERM, signal.SIGHUP)
     return tuple(number for number in both if signal.getsignal(number) is not signal.SIG_IGN)
 
@@ -133,10 +123,8 @@ def _reacting(react: Callable[[], None], numbers: Sequence[signal.Signals]) -> I
 def handled(
     handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Inside the context, let `handler` handle the given signals.
-
-    At the end, the signals get their former handlers again.
-    """
+    """Inside the context, let `handler` handle the given signals. At the end, the signals get their
+    former handlers again."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

@@ -111,12 +111,9 @@ class _Progress(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct):
-    """A compiled workspace.
-
-    `current` are the tasks that were current when the snapshot was taken; each still is if no file
-    that it reads or writes has changed. `graph_mark` and `mark` are the checksums of the two stored
-    parts; they are empty for what is not stored.
-    """
+    """A compiled workspace. `current` are the tasks that were current when the snapshot was taken;
+    each still is if no file that it reads or writes has changed. `graph_mark` and `mark` are the
+    checksums of the two stored parts; they are empty for what is not stored."""
 
     graph: Graph
     settings: Settings
@@ -129,7 +126,6 @@ class Snapshot(Struct):
 
 
 def save(store: JsonStore, snapshot: Snapshot) -> None:
-    """Write a snapshot in one transaction; the last run is then no clean one, see `save_clean`."""
     graph, content = snapshot.graph, b""
     if not snapshot.graph_mark or store.sql(_graph_mark) != snapshot.graph_mark:
         compiled = _Compiled(list(graph.tasks.values()), graph.groups, graph.skips)
@@ -172,10 +168,8 @@ def _graph_mark(connection: sqlite3.Connection) -> str:
 def save_clean(
     store: JsonStore, snapshot: Snapshot, rows: Iterable[Row], summary: str, identity: str
 ) -> None:
-    """Store that this run was clean, unless another one has stored its snapshot since.
-
-    `rows` are what the results rest on besides the snapshot's files.
-    """
+    """Store that this run was clean, unless another one has stored its snapshot since. `rows` are
+    what the results rest on besides the snapshot's files."""
 
     def write(connection: sqlite3.Connection) -> None:
         with _transaction(connection):
@@ -276,7 +270,6 @@ def _file_rows(files: FileTable) -> list[Row]:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Inside the context, write all or nothing; the tables exist."""
     connection.executescript(stamps.SCHEMA)
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -36,12 +36,9 @@ class Closure(Struct, frozen=True):
 
 
 class SourceIndex(Struct):
-    """Follows imports, reading and parsing each file once.
-
-    A static scan sees ``import a.b``, ``from . import c`` and constant arguments of
-    ``import_module``; files that it cannot see (those opened by name, computed imports) have to be
-    named with ``depends`` in the configuration.
-    """
+    """Follows imports, reading and parsing each file once. A static scan sees ``import a.b``,
+    ``from . import c`` and constant arguments of ``import_module``; files that it cannot see (those
+    opened by name, computed imports) have to be named with ``depends`` in the configuration."""
 
     root: Path
     _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
@@ -94,27 +91,21 @@ class SourceIndex(Struct):
             return False
 
     def imports_digest(self, path: Path) -> str:
-        """Return a digest of a file's imports, and of the constants that cases are made from.
-
-        As long as this digest stays the same, the graph is assumed not to change with the file.
-        """
+        """Return a digest of a file's imports, and of the constants that cases are made from. As
+        long as this digest stays the same, the graph is assumed not to change with the file."""
         return digest_json([sorted(self._imports(path)), self._constants.get(path, [])])
 
     def content_digest(self, path: Path) -> str:
-        """Return the sha256 of the content whose imports were read; empty if reading failed."""
         self._imports(path)
         return self._contents[path]
 
     @property
     def absent(self) -> list[str]:
         """Return the files and folders that an import would have found first, had they existed.
-
-        When one of them appears, the same import may mean another module.
-        """
+        When one of them appears, the same import may mean another module."""
         return sorted(self.relative(path) for path in self._absent)
 
     def module_file(self, name: str) -> Path | None:
-        """Return the workspace file that ``import name`` would run; None for other modules."""
         found = self._module_files(self.root, name)
         return found[-1] if found else None
 
@@ -164,11 +155,9 @@ class SourceIndex(Struct):
         return []
 
     def _module_files(self, base: Path, name: str) -> list[Path]:
-        """Return the files that importing the module `name` from the folder `base` would run.
-
-        The ``__init__`` files of the packages around the module come first. The list is empty if
-        `base` does not contain the module.
-        """
+        """Return the files that importing the module `name` from the folder `base` would run. The
+        ``__init__`` files of the packages around the module come first. The list is empty if `base`
+        does not contain the module."""
         found: list[Path] = []
         folder = base
         parts = [p for p in name.split(".") if p]
@@ -221,10 +210,8 @@ def is_cuda_package(name: str, folders: tuple[str, ...]) -> bool:
 
 
 def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
-    """Return the level and dotted name of each import.
-
-    The level is the number of leading dots. ``from a import b`` gives both ``a`` and ``a.b``.
-    """
+    """Return the level and dotted name of each import. The level is the number of leading dots.
+    ``from a import b`` gives both ``a`` and ``a.b``."""
     names: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -277,11 +264,9 @@ class ForbiddenFiles:
     def key(
         self, fence: Fence, op: OpConfig, program: ProgramRef, off_limits: OffLimits
     ) -> dict[str, Json]:
-        """Return the sandbox's properties, as a part of the op's cache key.
-
-        The key changes if a file that the op could read becomes part of the reference. Results of
-        the op that were cached before are then not used.
-        """
+        """Return the sandbox's properties, as a part of the op's cache key. The key changes if a
+        file that the op could read becomes part of the reference. Results of the op that were
+        cached before are then not used."""
         key = fence.key()
         if key["level"] == OFF:
             return key
@@ -305,13 +290,6 @@ class ForbiddenFiles:
         return self._sources.relative(Path(path))
 
     def known(self, op: OpConfig, program: ProgramRef) -> tuple[str, ...]:
-        """List the files of which it is known before a run whether the op may use them.
-
-        These are the files of the op, the reference and the compare functions, the files that these
-        import, the files that ``depends`` and ``shared`` name, and the files of the configuration.
-        All paths are relative to the workspace, and sorted. The op's permission to use any other
-        file depends on the files that the reference is seen to read when it runs.
-        """
         _, found = self._judges(op)
         own = self._starts(program)
         starts = [*own, *op.reference.files, *(f for r in op.compares for f in r.files)]
@@ -322,10 +300,8 @@ class ForbiddenFiles:
         return tuple(sorted(found))
 
     def own(self, op: OpConfig, *programs: ProgramRef) -> Iterator[str]:
-        """Yield the absolute paths of the files that the configuration names as the op's.
-
-        Files that the op imports are not among them, since an untrusted op could import any file.
-        """
+        """Yield the absolute paths of the files that the configuration names as the op's. Files
+        that the op imports are not among them, since an untrusted op could import any file."""
         for ref in programs:
             yield from map(str, ref.files)
         for pattern in (*op.depends, *op.shared):

@@ -62,26 +62,21 @@ _BITS = 16
 
 
 def is_of_a_session(name: str) -> bool:
-    """Tell whether a variable belongs to a session, not to the environment as a whole.
-
-    Terminals, editors and logins set such variables, to other values in each session. Every program
-    inherits them, but hardly any reads them. Therefore, a program depends on such a variable only
-    if the configuration names it. Every program has a temporary folder of its own.
-    """
+    """Tell whether a variable belongs to a session, not to the environment as a whole. Terminals,
+    editors and logins set such variables, to other values in each session. Every program inherits
+    them, but hardly any reads them. Therefore, a program depends on such a variable only if the
+    configuration names it. Every program has a temporary folder of its own."""
     return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
 
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
-    """Return a digest of the value of one variable, or of all variables that a pattern names.
-
-    A pattern is the beginning of a name, followed by one or two stars. ``OMP_*`` names those
+    """Return a digest of the value of one variable, or of all variables that a pattern names. A
+    pattern is the beginning of a name, followed by one or two stars. ``OMP_*`` names those
     variables with this beginning that every program receives. ``OMP_**``, used for patterns of the
     configuration, names all variables with this beginning. A pattern of stars alone leaves out the
-    variables for which `is_of_a_session` is true.
-
-    The result is `UNSET` if a variable is not set, or if no variable has a pattern's beginning. The
-    value itself, which may be a secret, is never stored.
-    """
+    variables for which `is_of_a_session` is true. The result is `UNSET` if a variable is not set,
+    or if no variable has a pattern's beginning. The value itself, which may be a secret, is never
+    stored."""
     begin, star, _ = name.partition(ALL_VARIABLES)
     if star:
         named = name.endswith(ALL_NAMED)
@@ -105,7 +100,6 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
 
 
 def digest_of(data: bytes) -> str:
-    """Return a digest of some bytes."""
     try:
         from _blake2 import blake2b  # noqa: PLC0415 - hashlib costs the front a millisecond
     except ImportError:
@@ -114,10 +108,8 @@ def digest_of(data: bytes) -> str:
 
 
 def look_of(path: str) -> str:
-    """Return the kind and mode that a program sees at a path; empty where there is nothing.
-
-    A symbolic link has the kind and mode of its target, and the mark ``@``.
-    """
+    """Return the kind and mode that a program sees at a path; empty where there is nothing. A
+    symbolic link has the kind and mode of its target, and the mark ``@``."""
     try:
         s, link = os.lstat(path), ""
         if s.st_mode & 0o170000 == 0o120000:
@@ -128,11 +120,9 @@ def look_of(path: str) -> str:
 
 
 def identity(environ: Mapping[str, str], folder: str) -> str:
-    """Return the facts about the process on which a run's results depend, as one text.
-
-    `folder` is the real path of the cache. A copy of a workspace contains the original's database,
-    which names the original's files: its folder differs, so that nothing in it counts.
-    """
+    """Return the facts about the process on which a run's results depend, as one text. `folder` is
+    the real path of the cache. A copy of a workspace contains the original's database, which names
+    the original's files: its folder differs, so that nothing in it counts."""
     values = [__version__, sys.version, sys.executable, folder]
     values += [environ.get(name, "") for name in _VARIABLES]
     return ascii(values)  # a database takes no lone surrogate
@@ -187,12 +177,10 @@ Row = tuple[str, bytes, int, int, int, int, bytes]
 
 
 def row_of(kind: str, path: str, stamp: Stamp = (0, 0, 0, 0), state: str = "") -> Row:
-    """Return the row of one thing."""
     return (kind, os.fsencode(path), *stamp, os.fsencode(state))
 
 
 def checksum_of(rows: Iterable[Row], *texts: str) -> str:
-    """Return a digest of rows in the table's order, and of texts."""
     return digest_of(repr((list(rows), texts)).encode("utf-8", "surrogateescape"))
 
 

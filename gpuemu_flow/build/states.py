@@ -99,11 +99,8 @@ class TaskRecord(Struct, frozen=True):
 
 
 class MadeFrom(Struct, frozen=True):
-    """The parts of the key of a task's last success, and the inputs that its program used.
-
-    They are many, and needed only for a task that may have changed: so they have a row for
-    themselves.
-    """
+    """The parts of the key of a task's last success, and the inputs that its program used. They are
+    many, and needed only for a task that may have changed: so they have a row for themselves."""
 
     parts: Mapping[str, Json]
     inputs: Json
@@ -168,7 +165,6 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(made.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """Return the parts of a task's key that need no observed inputs of the task's program."""
         runs_program = bool(spec.sources or spec.packages)
         judge = self.made_from(spec.judge) if spec.judge else None
         hidden = [] if judge is None else revealed(judge.discovered, spec.known, self._files.root)
@@ -186,11 +182,9 @@ class TaskStates:
         )
 
     def code(self, spec: TaskSpec) -> dict[str, str]:
-        """Return the present digest of each of a task's sources."""
         return {path: self._files.digest(path) for path in spec.sources}
 
     def packages(self, spec: TaskSpec) -> dict[str, str]:
-        """Return the present versions of the packages that a task's sources import."""
         versions = ((name, self._version(name)) for name in spec.packages)
         return {name: version for name, version in versions if version}
 
@@ -204,7 +198,6 @@ class TaskStates:
         return self._row(RECORD + name, TaskRecord)
 
     def made_from(self, name: str) -> MadeFrom | None:
-        """Return what the last success of a task was made from."""
         return self._row(MADE_FROM + name, MadeFrom)
 
     def _row(self, key: str, kind: type[R]) -> R | None:
@@ -227,10 +220,8 @@ class TaskStates:
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:
-        """Keep each record in memory after its first read, until the context ends.
-
-        The caller must hold the workspace's lock, so that no other process writes records.
-        """
+        """Keep each record in memory after its first read, until the context ends. The caller must
+        hold the workspace's lock, so that no other process writes records."""
         self._cached = {}
         try:
             yield
@@ -246,7 +237,6 @@ class TaskStates:
                 self._cached.pop(MADE_FROM + name, None)
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
-        """Return the reasons why `spec` must run; empty if it is current."""
         record, made = self.record(spec.name), self.made_from(spec.name)
         if record is None or made is None:
             return [BuildReason("state", old="never finished")]
@@ -311,9 +301,7 @@ class TaskStates:
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
         """Record that a task made no target, and why; delete the record of its last success.
-
-        Reports then do not show an older result.
-        """
+        Reports then do not show an older result."""
         self.forget(spec.name)
         said = [to_builtins(problem, enc_hook=str) for problem in problems]
         found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
@@ -344,11 +332,9 @@ class TaskStates:
         return isinstance(self._cache.state.get(f"broken:{name}"), dict)
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether a task has no record of a success, or has changed since that success.
-
-        A task has changed if its key or its outputs in the workspace differ from the record. Cases
-        that ended in an error do not count here, although the task will run again.
-        """
+        """Tell whether a task has no record of a success, or has changed since that success. A task
+        has changed if its key or its outputs in the workspace differ from the record. Cases that
+        ended in an error do not count here, although the task will run again."""
         record, made = self.record(spec.name), self.made_from(spec.name)
         if record is None or made is None:
             return True

@@ -64,11 +64,9 @@ class RuleOutputs(Struct, frozen=True):
 
     def used(self, names: Discovered) -> dict[str, str]:
         """Find the rules whose outputs a program used, and map each rule to one used output.
-
         `names` holds the inputs of the program. An output that the program looked for in vain
         counts as used. Folders that the program listed do not count, since an interpreter lists
-        each folder in which it looks for modules.
-        """
+        each folder in which it looks for modules."""
         found: dict[str, str] = {}
         if not self.producers:
             return found
@@ -92,10 +90,8 @@ class RuleOutputs(Struct, frozen=True):
 
     def refuse_seen(self, observed: Mapping[str, Observation], lookup: Lookup) -> None:
         """Call `refuse` for each of the op's programs, with the inputs that it was seen to use.
-
         `observed` holds what each program was seen to use so far, as raw observations. `lookup`
-        converts these to the names of inputs that `refuse` takes.
-        """
+        converts these to the names of inputs that `refuse` takes."""
         for seen in observed.values() if self.producers else ():
             self.refuse(lookup.discover(seen, ConfiguredEnv()))
 
@@ -107,9 +103,8 @@ class RuleOutputs(Struct, frozen=True):
         names: Collection[str],
         finished: Collection[str] = (),
     ) -> dict[str, Problem]:
-        """Return a problem for each task that used one of the outputs without waiting for
-        its rule.
-        """
+        """Return a problem for each task that used one of the outputs without waiting for its
+        rule."""
         found: dict[str, Problem] = {}
         looked: dict[str | Discovered, dict[str, str]] = {}
         told: dict[tuple[str, str], set[str]] = {}
@@ -149,11 +144,9 @@ def unordered(
 
 
 def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
-    """Predict the problems of tasks that use a rule's output without waiting for the rule.
-
-    After a run, the function `unordered` finds such tasks. This function needs only a dry run.
-    Programs whose code changed are left out, since the files that they will use are unknown.
-    """
+    """Predict the problems of tasks that use a rule's output without waiting for the rule. After a
+    run, the function `unordered` finds such tasks. This function needs only a dry run. Programs
+    whose code changed are left out, since the files that they will use are unknown."""
     graph, states = workspace.graph, workspace.states()
     outputs = RuleOutputs.of(graph, workspace.root)
     if not outputs.producers:
@@ -176,10 +169,8 @@ def announced(workspace: Workspace, status: Mapping[str, str]) -> list[Problem]:
 
 
 def refuse_unordered(workspace: Workspace, status: dict[str, str]) -> list[Problem]:
-    """Mark as failed the tasks that used a rule's output without waiting for the rule.
-
-    The function `unordered` finds these tasks. All tasks that depend on them are marked, too.
-    """
+    """Mark as failed the tasks that used a rule's output without waiting for the rule. The function
+    `unordered` finds these tasks. All tasks that depend on them are marked, too."""
     graph = workspace.graph
     finished = {name for name, how in status.items() if how in ("ran", "restored")}
     looked_at = {name for name, how in status.items() if how in _DONE}
@@ -201,7 +192,6 @@ def _rules_before(graph: Graph, tasks: Iterable[str]) -> set[str]:
 
 
 def _named_needs(specs: Iterable[TaskSpec]) -> list[str]:
-    """Return the rules that tasks wait for directly."""
     found: dict[str, None] = {}
     for source in (source for spec in specs for source in spec.inputs):
         for beginning in (stages.BUILT, stages.AFTER):

@@ -39,11 +39,8 @@ if TYPE_CHECKING:
 
 
 class Workspace:
-    """A workspace with its graph.
-
-    Raises UsageError: ``config-not-found``. Raises ConfigError: Lists all errors of the
-    configuration.
-    """
+    """A workspace with its graph. Raises UsageError: ``config-not-found``. Raises ConfigError:
+    Lists all errors of the configuration."""
 
     def __init__(
         self,
@@ -81,10 +78,8 @@ class Workspace:
         self.snapshot = known
 
     def _names_own_cache(self, known: Snapshot) -> bool:
-        """Tell whether a snapshot's cache folder is in the workspace or is the configured folder.
-
-        A snapshot that somebody else wrote could name any folder, which cleaning would then empty.
-        """
+        """Tell whether a snapshot's cache folder is in the workspace or is the configured folder. A
+        snapshot that somebody else wrote could name any folder, which cleaning would then empty."""
         folder = Path(known.settings.cache_dir)
         if not known.settings.cache_dir or Path(os.path.normpath(folder)).is_relative_to(self.root):
             return True
@@ -111,26 +106,21 @@ class Workspace:
         return replace(self.overrides, draw_seed=False, seed=drawn)
 
     def in_copy(self, folder: Path) -> Workspace:
-        """Open a copy of the workspace in another folder, with the same options.
-
-        Raises ConfigError: Lists all errors of the copy's configuration.
-        """
+        """Open a copy of the workspace in another folder, with the same options. Raises
+        ConfigError: Lists all errors of the copy's configuration."""
         environ = {**self._environ, "GPUEMU_CONFIG": str(folder / self.config_path.name)}
         return Workspace(folder, overrides=self.settled_overrides, environ=environ, copied=True)
 
     @property
     def graph(self) -> Graph:
-        """Return the task graph."""
         return self.snapshot.graph
 
     @property
     def settings(self) -> Settings:
-        """Return the part of the configuration that a run needs."""
         return self.snapshot.settings
 
     @property
     def config(self) -> Config:
-        """Return the configuration, parsed on first use."""
         if self._config is None:
             from gpuemu_flow.config.load import load_config  # noqa: PLC0415
             from gpuemu_flow.config.read import ConfigChanges  # noqa: PLC0415
@@ -148,14 +138,11 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return the object that looks up the present states of observed inputs."""
         return self._discovery(self.snapshot.files)
 
     def keep_out_of_inputs(self, folder: Path) -> None:
-        """Exclude one of our own folders, outside of the cache, from observed inputs.
-
-        Call this before `inputs` is used.
-        """
+        """Exclude one of our own folders, outside of the cache, from observed inputs. Call this
+        before `inputs` is used."""
         self._own_folders = (folder,)
 
     def _discovery(self, files: FileTable) -> Discovery:
@@ -168,25 +155,19 @@ class Workspace:
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
         """Return the tasks in `names` that may have to run: changed, or downstream of a change.
-
-        `triggers` are the kinds of changes that count, some of `keys.TRIGGERS`.
-        """
+        `triggers` are the kinds of changes that count, some of `keys.TRIGGERS`."""
         search = StaleSearch(self.snapshot, self.states(triggers), names, set(triggers))
         return search.stale(self.inputs)
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Register files that a report read, so that `run` notices if one of them changes.
-
-        Only files that no task reads need this. `stamps` are the files' stamps, taken before the
-        report read the files.
-        """
+        """Register files that a report read, so that `run` notices if one of them changes. Only
+        files that no task reads need this. `stamps` are the files' stamps, taken before the report
+        read the files."""
         self.watched.update(stamps)
 
     def save(self, current: set[str]) -> None:
-        """Store the snapshot, with `current` as the tasks that are now known to be current.
-
-        Tasks without a record are left out: it may have been found damaged meanwhile.
-        """
+        """Store the snapshot, with `current` as the tasks that are now known to be current. Tasks
+        without a record are left out: it may have been found damaged meanwhile."""
         self.snapshot.current = self.states().finished(current)
         # With [cache] dir there are two folders, and each needs a .gitignore for itself.
         self._home.create()
@@ -202,7 +183,6 @@ class Workspace:
             snapshot.forget_clean(self._home.state)
 
     def close(self) -> None:
-        """Close the databases that were opened."""
         self.cache.close()
         self._home.close()
 
@@ -216,10 +196,8 @@ class Workspace:
     @property
     def is_as_judged(self) -> bool:
         """Tell whether configuration, globs and observed inputs are as when the tasks were judged.
-
         The contents of input files are not compared: the stored stamps are those that the files had
-        when the tasks were judged. A glob may match new files if they make no task stale.
-        """
+        when the tasks were judged. A glob may match new files if they make no task stale."""
         if self.environment != fingerprint():
             return False
         if not self._still_holds(self.snapshot):
@@ -236,13 +214,10 @@ class Workspace:
         return not self.snapshot.observed.changed(self.inputs, but=("file",))
 
     def renew(self) -> None:
-        """Compile again if the configuration, or a file that it names, has changed.
-
-        A new configuration that names another cache folder is ignored until the next command, since
-        this command holds the lock of the old folder.
-
-        Raises ConfigError: Lists all errors of the configuration.
-        """
+        """Compile again if the configuration, or a file that it names, has changed. A new
+        configuration that names another cache folder is ignored until the next command, since this
+        command holds the lock of the old folder. Raises ConfigError: Lists all errors of the
+        configuration."""
         if self._still_holds(self.snapshot):
             return
         compiled = self._compiled_anew(self.snapshot)
@@ -277,20 +252,16 @@ class Workspace:
         )
 
     def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Return the changes that this command makes to a configuration with these `settings`.
-
-        As a side effect, set `self.target` to the options of the targets that the command names.
-        """
+        """Return the changes that this command makes to a configuration with these `settings`. As a
+        side effect, set `self.target` to the options of the targets that the command names."""
         own = self._overrides
         self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
         return self._changes(settings.samplings)
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the changes that this command makes to the configuration, as plain JSON.
-
-        The command's options and targets make changes, and so may ``[ci]``. `sampled` maps each
-        mode of ``[ci]``, ``quick`` or ``thorough``, to the cases, shapes and seed that it sets.
-        """
+        """Return the changes that this command makes to the configuration, as plain JSON. The
+        command's options and targets make changes, and so may ``[ci]``. `sampled` maps each mode of
+        ``[ci]``, ``quick`` or ``thorough``, to the cases, shapes and seed that it sets."""
         return {
             "seed": "random" if self._overrides.draw_seed else self.effective.seed,
             "sampling": sampled.get(self._overrides.ci),
@@ -358,12 +329,10 @@ def _settings_of(
     sampled: Mapping[str, Json],
     drawn_seed: int | None,
 ) -> Settings:
-    """Return the part of a configuration that a run needs besides the graph.
-
-    The settings contain the warnings about the configuration, about references that import the
-    files of their ops, and about flags that are not used.
-    `sampled` holds the number of cases, the shapes and the seed of each mode of ``[ci]``.
-    """
+    """Return the part of a configuration that a run needs besides the graph. The settings contain
+    the warnings about the configuration, about references that import the files of their ops, and
+    about flags that are not used. `sampled` holds the number of cases, the shapes and the seed of
+    each mode of ``[ci]``."""
     return Settings(
         jobs=config.execution.parallel,
         cache_dir=str(config.cache.dir) if config.cache.dir is not None else "",
@@ -383,10 +352,8 @@ def _settings_of(
 
 
 def _same_imports(root: Path, known: Snapshot) -> bool:
-    """Tell whether all imports of scripts still resolve to the same files as at compile time.
-
-    If a script has changed but its imports have not, its new digest is stored in `known`.
-    """
+    """Tell whether all imports of scripts still resolve to the same files as at compile time. If a
+    script has changed but its imports have not, its new digest is stored in `known`."""
     if any((root / path).exists() for path in known.basis.absent):
         return False
     found, files = known.basis.imports, known.files
@@ -403,7 +370,6 @@ def _same_imports(root: Path, known: Snapshot) -> bool:
 
 
 def _link_target(path: str) -> str:
-    """Return the target of a symbolic link; empty if `path` is not a link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:
@@ -411,7 +377,6 @@ def _link_target(path: str) -> str:
 
 
 def _content_digest(path: Path) -> str:
-    """Return the digest of a file's content; empty if it cannot be read."""
     try:
         return digest_bytes(path.read_bytes())
     except OSError:
@@ -435,11 +400,8 @@ class StaleSearch(Struct, frozen=True):
     triggers: Set[str]
 
     def stale(self, lookup: Discovery) -> set[str]:
-        """Return the tasks that may have to run.
-
-        A task is checked only if it reads a changed file, was not current before, or always has to
-        be checked; see `TaskSpec.wavers`.
-        """
+        """Return the tasks that may have to run. A task is checked only if it reads a changed file,
+        was not current before, or always has to be checked; see `TaskSpec.wavers`."""
         files = self.snapshot.files
         self.snapshot.current = self.states.finished(self.snapshot.current)
         changed = files.refresh()
@@ -449,9 +411,7 @@ class StaleSearch(Struct, frozen=True):
 
     def _touched(self, changed: set[str], moved_sets: set[str]) -> set[str]:
         """Return the tasks to check: those with a changed file or a changed set of observed inputs.
-
-        Tasks that were not current before, or that are always checked, are included.
-        """
+        Tasks that were not current before, or that are always checked, are included."""
         current = self.snapshot.current
         return {
             name
@@ -475,11 +435,9 @@ class StaleSearch(Struct, frozen=True):
         return graph.downstream(moved) & self.names
 
     def _observe(self, names: Iterable[str]) -> None:
-        """Copy the observed inputs of these tasks from their records to the snapshot.
-
-        A new snapshot lacks the inputs. An old one may have outdated inputs, for example after a
-        run was killed.
-        """
+        """Copy the observed inputs of these tasks from their records to the snapshot. A new
+        snapshot lacks the inputs. An old one may have outdated inputs, for example after a run was
+        killed."""
         for name in names:
             made = self.states.made_from(name)
             if made is not None and made.inputs:

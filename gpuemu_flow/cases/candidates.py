@@ -33,7 +33,6 @@ class Candidate(Struct, frozen=True):
     dims: Mapping[str, int]  # Sizes of the schema's dims; empty where there are none
 
     def laid_out(self) -> dict[str, Array]:
-        """Return the inputs in their memory layouts."""
         return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
 
     def digest(self) -> bytes:
@@ -53,19 +52,15 @@ class Candidate(Struct, frozen=True):
         return expanded_axis(self.inputs[name].shape)
 
     def stored(self, name: str) -> Array:
-        """Return an input's values as its layout stores them.
-
-        If the layout repeats one element along an axis, this axis has the size 1 in the result.
-        """
+        """Return an input's values as its layout stores them. If the layout repeats one element
+        along an axis, this axis has the size 1 in the result."""
         values = self.inputs[name]
         axis = self.repeated_axis(name)
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """Return the candidate with the values of some inputs replaced.
-
-        `changed` maps names of inputs to new values, in the shapes that `stored` returns.
-        """
+        """Return the candidate with the values of some inputs replaced. `changed` maps names of
+        inputs to new values, in the shapes that `stored` returns."""
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)
@@ -75,11 +70,9 @@ class Candidate(Struct, frozen=True):
 def make_candidate(
     inputs: Mapping[str, Array], layouts: Mapping[str, str], dims: Mapping[str, int]
 ) -> Candidate:
-    """Make a candidate from values in any memory order.
-
-    An input becomes ``contiguous`` if its values no longer fit the layout ``expanded``, for example
-    because slicing left a single element of the repeated axis.
-    """
+    """Make a candidate from values in any memory order. An input becomes ``contiguous`` if its
+    values no longer fit the layout ``expanded``, for example because slicing left a single element
+    of the repeated axis."""
     values = {name: _frozen(array) for name, array in inputs.items()}
     kept = {
         name: "contiguous" if layouts[name] == "expanded" and not _repeats(array) else layouts[name]
@@ -125,14 +118,11 @@ class Search(Struct):
 
     @property
     def steps(self) -> int:
-        """Return the number of times that a smaller case was found."""
         return len(self.log)
 
     def fails(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate fails as the original does.
-
-        Raises BudgetSpentError: The answer is not known, and no call of the predicate is left.
-        """
+        """Tell whether a candidate fails as the original does. Raises BudgetSpentError: The answer
+        is not known, and no call of the predicate is left."""
         digest = candidate.digest()
         known = self._answers.get(digest)
         if known is None:
@@ -144,11 +134,9 @@ class Search(Struct):
 
     def accept(self, candidate: Candidate, step: str) -> bool:
         """Correct a candidate, and make it the best one if it then fails as the original case does.
-
         The correction makes the candidate satisfy the op's schema. Return True if the candidate is
         now the best. Then `step`, the name of the reduction, is added to the log. A candidate that
-        was the best before is not accepted again, so that steps cannot go round in circles.
-        """
+        was the best before is not accepted again, so that steps cannot go round in circles."""
         corrected = self.correct(candidate)
         if corrected is None:
             return False
@@ -162,9 +150,7 @@ class Search(Struct):
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
         """Run a phase with a limit on predicate calls; return False if the limit ended the phase.
-
-        Raises BudgetSpentError: The whole budget is spent.
-        """
+        Raises BudgetSpentError: The whole budget is spent."""
         whole = self.budget
         self.budget = min(whole, self.calls + calls)
         try:

@@ -34,10 +34,9 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What all failing cases at hand have in common, no passing one has, and new cases confirmed.
-
-    `members` are the failing cases that the cause explains. The struct is also the JSON of reports.
-    """
+    """What all failing cases at hand have in common, no passing one has, and new cases
+    confirmed. `members` are the failing cases that the cause explains. The struct is also the
+    JSON of reports."""
 
     sentence: str
     text: str

@@ -89,7 +89,6 @@ class Facts:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether an input has no elements, so that nothing can be wrong."""
         return any(0 in spec.shape for spec in self.case.inputs)
 
     @property
@@ -99,7 +98,6 @@ class Facts:
 
     @cached_property
     def tags(self) -> frozenset[tuple[str, str, str]]:
-        """Return what is known of each input without its values, as (kind, input, value)."""
         found: set[tuple[str, str, str]] = set()
         for spec in self.case.inputs:
             found.add(("strategy", spec.name, spec.strategy))
@@ -176,11 +174,8 @@ def _sizes_of(case: Case) -> dict[str, int]:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A condition under which cases fail.
-
-    Of numbers, `value` is the border up to which cases are known to fail, and `other` the one up to
-    which they pass; nothing is predicted between them.
-    """
+    """A condition under which cases fail. Of numbers, `value` is the border up to which cases are
+    known to fail, and `other` the one up to which they pass; nothing is predicted between them."""
 
     kind: str
     subject: str
@@ -189,7 +184,6 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, int | float | str]:
-        """Return what stays the same when a border moves."""
         return self.kind, self.subject, "" if self.kind in _BORDERS else self.value
 
     @property
@@ -244,10 +238,8 @@ class Rule(msgspec.Struct, frozen=True):
         return (kind, self.subject, value) in facts.marks if known else None
 
     def condition(self, *, whole: bool) -> Condition:
-        """Return the condition as it is reported; `whole` says that the border is a whole number.
-
-        A border that is not known exactly is given with the one up to which cases pass.
-        """
+        """Return the condition as it is reported; `whole` says that the border is a whole number. A
+        border that is not known exactly is given with the one up to which cases pass."""
         kind, value = self.kind, self.value
         if kind not in _BORDERS:
             sentence = SENTENCES[kind].format(s=self.subject, v=value)
@@ -293,10 +285,8 @@ def necessary(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
 
 
 def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
-    """Return the rules that no known case contradicts, in the order of `SENTENCES`.
-
-    `known` are cases, each with whether it failed.
-    """
+    """Return the rules that no known case contradicts, in the order of `SENTENCES`. `known` are
+    cases, each with whether it failed."""
     failing = [facts for facts, failed in known if failed]
     passing = [facts for facts, failed in known if not failed]
     if not failing or not passing:
@@ -317,7 +307,6 @@ def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
 
 
 def _rules(facts: Facts) -> Iterator[Rule]:
-    """Yield the rules on sizes, layouts and strategies that hold for a failing case."""
     sizes = {name: size for name, size in facts.sizes.items() if name != ELEMENTS}
     for name, size in sizes.items():
         for step in STEPS:
@@ -354,5 +343,4 @@ def _with_borders(failing: Iterable[Facts], passing: Sequence[Facts]) -> Iterato
 
 
 def _numbers(kind: str, name: str, cases: Iterable[Facts]) -> list[float]:
-    """Return the numbers of the cases that have one."""
     return [number for facts in cases if (number := facts.number(kind, name)) is not None]

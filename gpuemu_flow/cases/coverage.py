@@ -71,11 +71,9 @@ class Coverage:
         self._unjudged: Counter[Cell] = Counter(dict(unjudged or {}))
 
     def add(self, op: str, case: Case, verdict: Verdict) -> None:
-        """Count a case as exercised if it was judged, else as a case without a verdict.
-
-        An inconclusive case with a dim of size 0 counts as exercised, too: it has no values to
-        judge, only the shapes of its outputs.
-        """
+        """Count a case as exercised if it was judged, else as a case without a verdict. An
+        inconclusive case with a dim of size 0 counts as exercised, too: it has no values to judge,
+        only the shapes of its outputs."""
         cell = Cell(op, case.dtype, case.shape_class, case.layout, case.strategy)
         empty = case.shape_class == "empty" and verdict is Verdict.INCONCLUSIVE
         if verdict in JUDGED or empty:
@@ -84,11 +82,9 @@ class Coverage:
             self._unjudged[cell] += 1
 
     def count(self, cell: Cell, number: int = 1) -> None:
-        """Count `number` cases of a cell."""
         self._counts[cell] += number
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return a coverage with the sums of the counts of this coverage and another."""
         return Coverage(self._counts + other._counts, self._unjudged + other._unjudged)
 
     def __eq__(self, other: object) -> bool:
@@ -102,22 +98,17 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """Return the number of cases that count as exercised; see `add`."""
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
-        """Count cases by one field of `Cell`; the counts are sorted by the field's values."""
         counts: Counter[str] = Counter()
         for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
             counts[getattr(cell, name)] += number
         return counts
 
     def to_json(self) -> list[Json]:
-        """Return one row for each `Cell`, sorted.
-
-        A row has the fields of the cell, the number of cases that count as exercised, and the
-        number of cases without a verdict.
-        """
+        """Return one row for each `Cell`, sorted. A row has the fields of the cell, the number of
+        cases that count as exercised, and the number of cases without a verdict."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 
@@ -172,7 +163,6 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> Row:
-        """Return the table's line for an op and dtype; the parameters are those of `gaps`."""
         cells = {c: n for c, n in self._counts.items() if c.op == op and c.dtype == dtype}
         seen = {}
         for aspect, wanted in _wanted(_possible(schema, layouts, strategies)):
@@ -183,10 +173,8 @@ class Coverage:
 
 
 def _nonfinite_gaps(op: str, schema: OpSchema, dtype: str) -> Iterator[Gap]:
-    """Yield a gap that names the float inputs that can never hold NaN or Inf, if there are any.
-
-    An input's rule, range or kind can exclude NaN and Inf.
-    """
+    """Yield a gap that names the float inputs that can never hold NaN or Inf, if there are any. An
+    input's rule, range or kind can exclude NaN and Inf."""
     floats = [t for t in schema.inputs if DTYPES[t.dtype or dtype].kind == "float"]
     missing = tuple(t.name for t in floats if _never_nonfinite(t))
     if missing:
@@ -220,7 +208,6 @@ def _possible(
 
 
 def _wanted(possible: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Aspect, list[Names]]]:
-    """Yield every aspect and every pair of aspects, with their possible values."""
     aspects: Iterable[Aspect] = (*((name,) for name in ASPECTS), *PAIRS)
     for aspect in aspects:
         yield aspect, list(itertools.product(*(possible[name] for name in aspect)))
@@ -230,10 +217,8 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """Return the table as text cells, headings first.
-
-    The last column of a line is the sum over all pairs of aspects.
-    """
+    """Return the table as text cells, headings first. The last column of a line is the sum over all
+    pairs of aspects."""
     lines = [list(HEADINGS)]
     for row in rows:
         if not row.seen:  # a client's op: only its cases are known

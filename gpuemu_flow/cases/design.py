@@ -80,11 +80,9 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def record(self, combination: Combination) -> None:
-        """Mark a combination that was chosen elsewhere as used."""
         self._take(*combination)
 
     def combinations(self) -> Iterator[Combination]:
-        """Yield combinations likely to reveal bugs, then others until every pair has occurred."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA
@@ -102,7 +100,6 @@ class Designer:
     def _take(
         self, shape_class: str, strategy: str, layout: str, target: int | None = -1
     ) -> Combination:
-        """Return a combination and mark it as used; for the target -1, choose the next target."""
         if target == -1:
             target = self._next_target(strategy)
         for kind, name in _singles(shape_class, strategy, layout):
@@ -114,11 +111,9 @@ class Designer:
 
     def _next_target(self, strategy: str) -> int | None:
         """Return the index of the input that the strategy applies to next; None for all inputs.
-
         Successive uses of a strategy alternate between all inputs and one input. For the strategy
-        ``special``, which makes NaN and Inf, each single input comes before all inputs together:
-        if all held NaN at once, an op that ignores the NaN of one input would pass.
-        """
+        ``special``, which makes NaN and Inf, each single input comes before all inputs together: if
+        all held NaN at once, an op that ignores the NaN of one input would pass."""
         if not self.targets:
             return None
         times = self._times["strategy", strategy]
@@ -152,11 +147,9 @@ class Designer:
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> tuple[str, str, str]:
-        """Return the combination of the given names that covers the most new pairs.
-
-        An empty argument allows all names. Of equally good combinations, the one whose names were
-        used least is chosen, then the one that is likeliest to reveal a bug.
-        """
+        """Return the combination of the given names that covers the most new pairs. An empty
+        argument allows all names. Of equally good combinations, the one whose names were used least
+        is chosen, then the one that is likeliest to reveal a bug."""
         best = ("", "", "")
         best_rank = (-1, 0)
         for shape_class in classes or self.classes:
@@ -198,10 +191,8 @@ def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Featu
 
 
 def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs of an item of `first` and an item of `second`.
-
-    They are sorted by the sum of the items' positions.
-    """
+    """Return all pairs of an item of `first` and an item of `second`. They are sorted by the sum of
+    the items' positions."""
     ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
     return [(first[i], second[j]) for _, i, j in sorted(ranked)]
 
@@ -230,11 +221,9 @@ def with_row_layouts(
 
 
 def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool) -> int | None:
-    """Return the index of the case whose layout is best replaced by `layout`.
-
-    An early case is preferred or, with `late`, a late one. The first case, which is the likeliest
-    to reveal a bug, keeps its layout. The result is None if the layout suits no case.
-    """
+    """Return the index of the case whose layout is best replaced by `layout`. An early case is
+    preferred or, with `late`, a late one. The first case, which is the likeliest to reveal a bug,
+    keeps its layout. The result is None if the layout suits no case."""
     counts = Counter(c.layout for c, _ in cases if c.layout not in LEAST_RANKS)
     given_up = (
         "contiguous" if "contiguous" in counts else max(counts, key=counts.__getitem__, default="")
@@ -254,11 +243,9 @@ def _best_place(layout: str, cases: Sequence[Shaped], block: int, *, late: bool)
 
 
 def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
-    """Count the inputs of a case on which a layout would have no effect.
-
-    If the case has a target input with enough dims for the layout, only that input is considered.
-    Otherwise, all inputs with enough dims are considered. Empty tensors are left out.
-    """
+    """Count the inputs of a case on which a layout would have no effect. If the case has a target
+    input with enough dims for the layout, only that input is considered. Otherwise, all inputs with
+    enough dims are considered. Empty tensors are left out."""
     least = LEAST_RANKS[layout]
     target = combination.target
     alone = target is not None and len(sizes.shapes[target]) >= least
@@ -269,11 +256,9 @@ def _lacking(layout: str, combination: Combination, sizes: Sizes) -> int | None:
 
 
 def _price(combination: Combination, others: Sequence[Combination]) -> int:
-    """Return the loss of coverage if a case gave up its layout, from 0 (none) to 3.
-
-    The loss is 2 if the case's strategy is ``special`` or occurs in none of `others`. It is 1 more
-    if the case's shape class occurs in none of `others`.
-    """
+    """Return the loss of coverage if a case gave up its layout, from 0 (none) to 3. The loss is 2
+    if the case's strategy is ``special`` or occurs in none of `others`. It is 1 more if the case's
+    shape class occurs in none of `others`."""
     strategy = all(other.strategy != combination.strategy for other in others)
     shape_class = all(other.shape_class != combination.shape_class for other in others)
     # Each input has one case in which it alone holds NaN and Inf.

@@ -28,7 +28,6 @@ class GenerateError(UsageError):
 
 
 def encode_values(values: Array) -> GeneratedValues:
-    """Return an array's values as text; `decode_values` reads it."""
     import numpy as np  # noqa: PLC0415 - most who read cases make no values
 
     packed = zlib.compress(np.ascontiguousarray(values).tobytes(), 1)
@@ -36,10 +35,8 @@ def encode_values(values: Array) -> GeneratedValues:
 
 
 def decode_values(spec: InputSpec) -> Array:
-    """Return the values that a function returned for an input.
-
-    Raises GenerateError: There are no values, or they do not fit the input's shape and dtype.
-    """
+    """Return the values that a function returned for an input. Raises GenerateError: There are no
+    values, or they do not fit the input's shape and dtype."""
     given = spec.given
     if given is None:
         label = spec.rule.generate if spec.rule else ""
@@ -78,7 +75,6 @@ def case_fault(case: Case) -> GeneratedValues | None:
 
 
 def is_made(case: Case) -> bool:
-    """Tell whether all inputs of a case have values, including those that are generated."""
     return all(spec.has_values for spec in case.inputs)
 
 

@@ -32,10 +32,8 @@ class ArgumentGroup(Struct, frozen=True):
 def spread(
     schema: Json, names: Sequence[str], report: Report
 ) -> tuple[Json, tuple[str, ...], dict[str, ArgumentGroup]]:
-    """Replace the groups in an op's schema and input names by the members of the groups.
-
-    A group is one argument of the op that consists of several input tensors, such as a list.
-    """
+    """Replace the groups in an op's schema and input names by the members of the groups. A group is
+    one argument of the op that consists of several input tensors, such as a list."""
     inputs = schema.get("inputs") if isinstance(schema, Mapping) else None
     if not isinstance(inputs, Mapping):
         return schema, tuple(names), {}

@@ -27,14 +27,12 @@ class Dim(Struct, frozen=True):
 
     @property
     def smallest(self) -> int:
-        """Return the smallest allowed size."""
         if self.candidates:
             return min(self.candidates)
         return -(-self.min // self.multiple_of) * self.multiple_of
 
     @property
     def largest(self) -> int:
-        """Return the largest allowed size."""
         if self.candidates:
             return max(self.candidates)
         return self.max // self.multiple_of * self.multiple_of
@@ -77,10 +75,8 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
     constants: tuple[float, ...] = ()
 
     def all_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of the dims and of all derived dims.
-
-        Raises ExpressionError: A derived dim has no size, or a size below 0.
-        """
+        """Return the sizes of the dims and of all derived dims. Raises ExpressionError: A derived
+        dim has no size, or a size below 0."""
         found = dict(sizes)
         for dim in self.derived:
             size = compute(dim.expression, found, {})
@@ -90,7 +86,6 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
         return found
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
-        """Tell whether, with these sizes, every derived dim has a size and all limits hold."""
         if not (self.derived or self.limits):
             return True
         try:
@@ -103,7 +98,6 @@ class OpSchema(Struct, frozen=True, omit_defaults=True):
             return False
 
     def shapes(self, sizes: Mapping[str, int]) -> tuple[Shape, ...]:
-        """Return the shape of each input; `sizes` is the result of `all_sizes`."""
         return tuple(
             tuple(sizes[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
             for tensor in self.inputs
@@ -165,12 +159,10 @@ PLAIN_DIMS = ("batch", "sequence", "hidden")
 
 
 def default_schema(input_names: Sequence[str]) -> OpSchema:
-    """Return the default schema of an op: all inputs share the built-in elementwise shape."""
     return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
 
 
 def fixed_shapes_schema(input_names: Sequence[str], shapes: Sequence[Sequence[int]]) -> OpSchema:
-    """Return a schema without dims: every input takes the same whole shape, one of `shapes`."""
     inputs = tuple(TensorDef(name, ()) for name in input_names or ("input",))
     return OpSchema((), inputs, (), tuple(dict.fromkeys(tuple(s) for s in shapes)))
 
@@ -182,11 +174,6 @@ def plain_shapes_schema(
     hidden_dims: Sequence[int],
     edge_cases: Sequence[Sequence[int]],
 ) -> OpSchema:
-    """Return the schema of plain shape lists (``[validation.shapes]``): one shape for all inputs.
-
-    A shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
-    out. The edge cases are whole shapes of any rank.
-    """
     lists = dict(zip(PLAIN_DIMS, (batch_sizes, sequence_lengths, hidden_dims), strict=True))
     dims = tuple(Dim(name, tuple(dict.fromkeys(sizes))) for name, sizes in lists.items() if sizes)
     axes = tuple(dim.name for dim in dims)
@@ -195,11 +182,9 @@ def plain_shapes_schema(
 
 
 def takes_any_rank(schema: OpSchema) -> bool:
-    """Tell whether the op's inputs share one shape of any rank.
-
-    A user's schema fixes the rank. Plain lists of sizes do not, nor do the built-in schemas of ops
-    whose inputs all have the same shape.
-    """
+    """Tell whether the op's inputs share one shape of any rank. A user's schema fixes the rank.
+    Plain lists of sizes do not, nor do the built-in schemas of ops whose inputs all have the same
+    shape."""
     if len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) != 1:
         return False
     if schema.derived or any(tensor.rule for tensor in schema.inputs):
@@ -209,15 +194,11 @@ def takes_any_rank(schema: OpSchema) -> bool:
 
 
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
-    """Restrict the schema to exactly the given shapes; return one schema for each.
-
-    If a shape has as many sizes as the schema has dims, these are the sizes of the dims in schema
-    order (``7x3x5`` for a matmul of M, K, N). Any other shape is given to every input, which is
-    possible only for an op whose inputs may have any rank; see `takes_any_rank`.
-
-    Raises ValueError: A shape cannot be used in either way; the message says which shapes are
-    possible.
-    """
+    """Restrict the schema to exactly the given shapes; return one schema for each. If a shape has
+    as many sizes as the schema has dims, these are the sizes of the dims in schema order (``7x3x5``
+    for a matmul of M, K, N). Any other shape is given to every input, which is possible only for an
+    op whose inputs may have any rank; see `takes_any_rank`. Raises ValueError: A shape cannot be
+    used in either way; the message says which shapes are possible."""
     names = [dim.name for dim in schema.dims]
     any_rank = takes_any_rank(schema)
     out = []
@@ -237,7 +218,6 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
 
 
 def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
-    """Return `schema` with its inputs replaced by copies of its first input, one for each name."""
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))
@@ -248,7 +228,6 @@ _NEAR = (0, 1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 64, 128, 129, 256, 1024)
 
 
 def allows_size(dim: Dim, size: int) -> bool:
-    """Tell whether a dim may have a size."""
     if dim.candidates:
         return size in dim.candidates
     return dim.min <= size <= dim.max and size % dim.multiple_of == 0
@@ -277,10 +256,8 @@ def allowed_sizes(
 
 def some_sizes(schema: OpSchema, derived: str) -> Iterator[dict[str, int]]:
     """Yield allowed sizes of all dims, chosen so that a derived dim takes extreme sizes, too.
-
     `derived` is the name of this dim. A dim on which it depends takes all sizes of its list, or the
-    sizes near the ends of its range. Every other dim takes its smallest and its largest size.
-    """
+    sizes near the ends of its range. Every other dim takes its smallest and its largest size."""
     needed = {derived}
     for each in reversed(schema.derived):
         if each.name in needed:
@@ -307,11 +284,9 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:
-    """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range.
-
-    `sizes` has the wanted sizes of all dims. From a range, sizes equal or next to these are tried
-    first, because limits compare dims with each other.
-    """
+    """Return sizes of a dim to try: its whole list, or else at most 24 sizes of its range. `sizes`
+    has the wanted sizes of all dims. From a range, sizes equal or next to these are tried first,
+    because limits compare dims with each other."""
     if dim.candidates:
         return list(dim.candidates)
     step = dim.multiple_of
@@ -325,10 +300,8 @@ MOST_NAMED = 8
 
 
 def untried_sizes(schema: OpSchema, tried: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
-    """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had.
-
-    Sizes that the schema's limits exclude are left out.
-    """
+    """Return a text, such as ``N = 9, 11``, for each dim with listed sizes that no case had. Sizes
+    that the schema's limits exclude are left out."""
     listed = [dim for dim in schema.dims if len(dim.candidates) > 1]
     if not listed:
         return ()

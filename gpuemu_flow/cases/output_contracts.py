@@ -47,11 +47,9 @@ _ONLY_FORMS = '"mask", "not mask", "labels != -100" or "T < lengths"'
 
 
 def plain_dims(value: object) -> object:
-    """Return the dims that a schema gives for an output, without axes of unknown size.
-
-    `value` is the output's entry in the schema: a list of dims, or a table with such a list under
-    ``dims``. If there is something else in the place of the list, it is returned unchanged.
-    """
+    """Return the dims that a schema gives for an output, without axes of unknown size. `value` is
+    the output's entry in the schema: a list of dims, or a table with such a list under ``dims``. If
+    there is something else in the place of the list, it is returned unchanged."""
     dims = value.get("dims", []) if isinstance(value, Mapping) else value
     if not isinstance(dims, (list, tuple)):
         return dims
@@ -77,11 +75,9 @@ def parse_contracts(
 def _warn_of_separate_orders(
     paths: Sequence[KeyPath], contracts: Sequence[OutputContract], report: Report
 ) -> None:
-    """Report two outputs of the same length that may each be in any order.
-
-    The order of each output is ignored separately. The comparison therefore does not notice if
-    elements that belong together, such as values and their counts, have different positions.
-    """
+    """Report two outputs of the same length that may each be in any order. The order of each output
+    is ignored separately. The comparison therefore does not notice if elements that belong
+    together, such as values and their counts, have different positions."""
     first: dict[str | int, str] = {}
     for path, contract in zip(paths, contracts, strict=True):
         if not contract.order or contract.dims is None or contract.axis is None:
@@ -100,10 +96,8 @@ def _warn_of_separate_orders(
 
 
 def _entries(table: Mapping[object, object]) -> list[tuple[KeyPath, str, Mapping[object, object]]]:
-    """Return the outputs in a schema as (path of the key, name, the output's table).
-
-    Malformed outputs are left out; they have been reported already.
-    """
+    """Return the outputs in a schema as (path of the key, name, the output's table). Malformed
+    outputs are left out; they have been reported already."""
     found: list[tuple[KeyPath, str, object]] = []
     outputs, single = table.get("outputs"), table.get("output")
     if isinstance(outputs, Mapping):
@@ -327,10 +321,8 @@ class _Contract(Struct):
 
     def aligned(self, name: str, dims: Sequence[str | int]) -> tuple[int, ...] | None:
         """Return, for each axis of the input `name`, the axis of the output that has the same dim.
-
         `dims` are the dims of the output. Return None, and report the fault, if there is no such
-        input or axis.
-        """
+        input or axis."""
         tensor = next((t for t in self.schema.inputs if t.name == name), None)
         if tensor is None:
             names = [t.name for t in self.schema.inputs]

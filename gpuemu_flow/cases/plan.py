@@ -60,10 +60,8 @@ def plan_cases(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Return the first `count` cases of an op.
-
-    Raises UsageError: Unknown dtype, strategy or layout, or a negative count.
-    """
+    """Return the first `count` cases of an op. Raises UsageError: Unknown dtype, strategy or
+    layout, or a negative count."""
     if count < 0:
         raise UsageError(Problem("negative-count", f"{count} cases cannot be made"))
     cases = iterate_cases(schema, seed=seed, dtype=dtype, strategies=strategies, layouts=layouts)
@@ -73,10 +71,8 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """Yield cases without end, beginning with those of `plan_cases`.
-
-    Parameters and errors are those of `plan_cases`.
-    """
+    """Yield cases without end, beginning with those of `plan_cases`. Parameters and errors are
+    those of `plan_cases`."""
     known_dtype = canonical_dtype(dtype)
     if known_dtype is None:
         hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
@@ -149,11 +145,9 @@ def _cases(
 def _range_of(
     spec: InputSpec, sizes: Sizes, inputs: Sequence[InputSpec]
 ) -> tuple[Bound | None, ...]:
-    """Return an input's name and the two ends of its range at given sizes.
-
-    The name alone is returned if the input has no value rule, or if an end cannot be computed. An
-    end may depend on the shapes of `inputs`, which are all inputs of the case.
-    """
+    """Return an input's name and the two ends of its range at given sizes. The name alone is
+    returned if the input has no value rule, or if an end cannot be computed. An end may depend on
+    the shapes of `inputs`, which are all inputs of the case."""
     bounds = (spec.rule.low, spec.rule.high) if spec.rule else ()
     shapes = {each.name: each.shape for each in inputs}
     try:
@@ -169,14 +163,10 @@ def _with_ends(
     found: tuple[Bound | None, ...],
     ended: Counter[tuple[Bound | None, ...]],
 ) -> InputSpec:
-    """Return the input's spec, which may demand that both ends of the input's range occur.
-
-    The first `ENDED` cases with the same range demand this.
-
-    If the ends of a range depend on dims, they are demanded anew for each size. For example, an
-    index into a table of one row can only be 0. A case with this index tests nothing about the last
-    row of a table of 257 rows.
-    """
+    """Return the input's spec, which may demand that both ends of the input's range occur. The
+    first `ENDED` cases with the same range demand this. If the ends of a range depend on dims, they
+    are demanded anew for each size. For example, an index into a table of one row can only be 0. A
+    case with this index tests nothing about the last row of a table of 257 rows."""
     kind, rule = DTYPES[spec.dtype].kind, spec.rule
     if ended[found] >= ENDED or kind == "bool" or 0 in spec.shape:
         return spec
@@ -200,11 +190,8 @@ def companion_strategy(strategies: tuple[str, ...]) -> str:
 def _shaped(
     schema: OpSchema, seed: int, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield combinations with their sizes.
-
-    Among the first `DESIGNED` combinations, each run of `BLOCK` combinations is sorted by size,
-    smallest first.
-    """
+    """Yield combinations with their sizes. Among the first `DESIGNED` combinations, each run of
+    `BLOCK` combinations is sorted by size, smallest first."""
     shapes = ShapePlanner(schema)
     targets = _targets(schema)
     flat = tuple(name for name in layouts if name not in LEAST_RANKS) or layouts
@@ -234,10 +221,8 @@ def _elements(sizes: Sizes) -> int:
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
-    """Return the indices of the inputs that a case may single out; none for an op of one input.
-
-    An input can be singled out if the schema sets no strategy, dtype or kind for it.
-    """
+    """Return the indices of the inputs that a case may single out; none for an op of one input. An
+    input can be singled out if the schema sets no strategy, dtype or kind for it."""
     free = [
         i
         for i, t in enumerate(schema.inputs)
@@ -249,12 +234,10 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Yield combinations with their sizes, drawn from the seed, without end.
-
-    The classes ``all_maximum``, ``all_ones`` and ``all_minimum`` are drawn less often than the
-    others. The combinations are numbered from `start`. The seed and the number of a combination
-    decide what is drawn for it.
-    """
+    """Yield combinations with their sizes, drawn from the seed, without end. The classes
+    ``all_maximum``, ``all_ones`` and ``all_minimum`` are drawn less often than the others. The
+    combinations are numbered from `start`. The seed and the number of a combination decide what is
+    drawn for it."""
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:
@@ -275,12 +258,10 @@ def _random(
 
 
 class Absences:
-    """Chooses the cases in which optional inputs are None, without losing a strategy or layout.
-
-    An input is due to be None in about one of `ABSENT_EVERY` cases. If the case would show a
-    strategy or layout of the input for the first time, the input is None in a later case instead.
-    In one of the very first cases the input is always None, so that even short runs try None.
-    """
+    """Chooses the cases in which optional inputs are None, without losing a strategy or layout. An
+    input is due to be None in about one of `ABSENT_EVERY` cases. If the case would show a strategy
+    or layout of the input for the first time, the input is None in a later case instead. In one of
+    the very first cases the input is always None, so that even short runs try None."""
 
     def __init__(self) -> None:
         self._met: set[tuple[str, str, str]] = set()
@@ -312,10 +293,8 @@ def inputs_of(
     turn: int,
     absences: Absences | None = None,
 ) -> tuple[tuple[InputSpec, ...], str | None]:
-    """Return the inputs of a case, and the name of the input that it targets (None = all).
-
-    If the targeted input has too few dims for the layout, the other inputs get the layout, too.
-    """
+    """Return the inputs of a case, and the name of the input that it targets (None = all). If the
+    targeted input has too few dims for the layout, the other inputs get the layout, too."""
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be drawn in the same way
@@ -350,11 +329,9 @@ def inputs_of(
 
 
 def _turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number from 0 to ``count - 1`` for one input of one case.
-
-    The first `count` cases choose each number once. In later cases the choice is pseudo-random, so
-    that the choices for several inputs are not correlated.
-    """
+    """Choose a number from 0 to ``count - 1`` for one input of one case. The first `count` cases
+    choose each number once. In later cases the choice is pseudo-random, so that the choices for
+    several inputs are not correlated."""
     if turn < count:
         return (turn + position) % count
     mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
@@ -363,11 +340,9 @@ def _turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _even_turn_of(turn: int, position: int, count: int) -> int:
-    """Choose a number from 0 to ``count - 1`` for an input, each number equally often.
-
-    The cases are divided into blocks of `count` successive cases. Each block chooses each number
-    once, in an order of its own.
-    """
+    """Choose a number from 0 to ``count - 1`` for an input, each number equally often. The cases
+    are divided into blocks of `count` successive cases. Each block chooses each number once, in an
+    order of its own."""
     if turn < count:
         return (turn + position) % count
     again, place = divmod(turn, count)
@@ -377,12 +352,10 @@ def _even_turn_of(turn: int, position: int, count: int) -> int:
 
 
 def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> InputSpec:
-    """Return the input's spec with a strategy and a layout that its value rule allows.
-
-    Each kind of rule, such as ``offsets``, has strategies of its own. The number of the case
-    chooses one of them, unless the schema sets a strategy for the input. A rule about the whole
-    tensor excludes the layout ``expanded``, which repeats values.
-    """
+    """Return the input's spec with a strategy and a layout that its value rule allows. Each kind of
+    rule, such as ``offsets``, has strategies of its own. The number of the case chooses one of
+    them, unless the schema sets a strategy for the input. A rule about the whole tensor excludes
+    the layout ``expanded``, which repeats values."""
     rule = spec.rule
     if rule is None:
         return spec
@@ -419,8 +392,6 @@ def op_samples(
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
     """Select cases whose shapes show an op's properties: the four largest of the first eight cases.
-
     Tiny shapes tell little (a softmax over one element is exact). A longer plan gives the same
-    samples, so that it does not change the verdict on any case.
-    """
+    samples, so that it does not change the verdict on any case."""
     return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]

@@ -36,12 +36,9 @@ MAX_CASE_BYTES = 1 << 33
 
 def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
     """Return case `n` of a configuration, equal to the case that gpuemu makes from the same seed.
-
     Each choice has its own random domain, so that changing one list does not change the choices
-    from other lists.
-
-    Raises UsageError: ``duplicate-input-name``. Raises ValueError when `n` is negative.
-    """
+    from other lists. Raises UsageError: ``duplicate-input-name``. Raises ValueError when `n` is
+    negative."""
     if n < 0:
         raise ValueError(f"there is no case {n}")
     names = tuple(input_names) or (DEFAULT_INPUT_NAME,)
@@ -93,7 +90,6 @@ def _tensor_shape(tensor: SchemaTensor, sizes: Mapping[str, int]) -> Shape:
 
 
 def _schema_shape(schema: WireSchema, sizes: Mapping[str, int]) -> Shape:
-    """Return the shape that represents the whole case: the output's, or else the first input's."""
     if schema.output is not None:
         return _tensor_shape(schema.output, sizes)
     return _tensor_shape(schema.inputs[0], sizes) if schema.inputs else (1,)
@@ -118,9 +114,7 @@ def tensors(
     case: Case, protocol_v1: bool = True, *, max_bytes: int = MAX_CASE_BYTES
 ) -> dict[str, NDArray[Any]]:
     """Return the input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
-
-    Raises UsageError: ``case-too-large``, ``not-a-uniform-case`` or ``unknown-dtype``.
-    """
+    Raises UsageError: ``case-too-large``, ``not-a-uniform-case`` or ``unknown-dtype``."""
     from gpuemu_flow.numerics.rng_many import fill_uniform  # noqa: PLC0415 - it loads numpy
 
     wanted = sum(math.prod(s.shape) * DTYPES[s.dtype].itemsize for s in case.inputs)
@@ -144,15 +138,12 @@ def tensors(
 
 
 def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return the strides, in elements, that the protocol states for a layout.
-
-    These strides describe no memory: in the protocol's buffers, elements are always in C order.
-    ``strided`` doubles the row-major strides. ``transposed`` exchanges the last two dims of the
-    shape and gives the row-major strides of the result, in the order of the exchanged dims. For
-    example, it gives (2, 1) for the shape (2, 3).
-
-    Raises UsageError: ``unknown-layout`` for a layout that protocol v1 does not have.
-    """
+    """Return the strides, in elements, that the protocol states for a layout. These strides
+    describe no memory: in the protocol's buffers, elements are always in C order. ``strided``
+    doubles the row-major strides. ``transposed`` exchanges the last two dims of the shape and gives
+    the row-major strides of the result, in the order of the exchanged dims. For example, it gives
+    (2, 1) for the shape (2, 3). Raises UsageError: ``unknown-layout`` for a layout that protocol v1
+    does not have."""
     if layout not in LAYOUTS_V1:
         raise UsageError(unknown_layout(layout, "layout"))
     dims = list(shape)
@@ -179,10 +170,8 @@ _REQUIRED_LISTS = ("batch_sizes", "seq_lengths", "hidden_dims")
 
 
 class ShapeOptions(Struct, frozen=True):
-    """Sizes of (batch, sequence, hidden) to draw from, and whole shapes of edge cases.
-
-    Repeated entries are drawn more often. The defaults are those of gpuemu's own CI runs.
-    """
+    """Sizes of (batch, sequence, hidden) to draw from, and whole shapes of edge cases. Repeated
+    entries are drawn more often. The defaults are those of gpuemu's own CI runs."""
 
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8)
     seq_lengths: tuple[int, ...] = (64, 128, 256, 512)
@@ -209,10 +198,8 @@ class WireSchema(Struct, frozen=True):
 
 
 class SequenceConfig(Struct, frozen=True):
-    """Everything that decides a sequence of cases, except the names of the op's inputs.
-
-    Raises UsageError: ``fuzz-config-empty-list`` when a list that is drawn from is empty.
-    """
+    """Everything that decides a sequence of cases, except the names of the op's inputs. Raises
+    UsageError: ``fuzz-config-empty-list`` when a list that is drawn from is empty."""
 
     seed: int  # Master seed; reduced modulo 2**64
     # Not used with an `op_schema`
@@ -235,16 +222,11 @@ class SequenceConfig(Struct, frozen=True):
     @classmethod
     def from_json(cls, data: Json) -> SequenceConfig:
         """Read a request's ``fuzz_config``; unknown keys are ignored, as the protocol demands.
-
         Names of layouts and dtypes may be written in upper or lower case, and dtypes also by an
-        alias. A seed may have any size.
-        ``shape_options`` may be missing when ``op_schema`` is given; ``edge_cases`` may always be
-        missing.
-
-        Raises UsageError: ``fuzz-config-missing-key``, ``fuzz-config-wrong-type``, ``fuzz-config-
-        out-of-range``, ``unknown-dtype``, ``unknown-layout`` or ``fuzz-config-empty-list``, for the
-        first problem that is found.
-        """
+        alias. A seed may have any size. ``shape_options`` may be missing when ``op_schema`` is
+        given; ``edge_cases`` may always be missing. Raises UsageError: ``fuzz-config-missing-key``,
+        ``fuzz-config-wrong-type``, ``fuzz-config- out-of-range``, ``unknown-dtype``,
+        ``unknown-layout`` or ``fuzz-config-empty-list``, for the first problem that is found."""
         config = _object(data, "fuzz_config")
         schema_json = config.get("op_schema")
         schema = None if schema_json is None else _schema(schema_json, "fuzz_config.op_schema")

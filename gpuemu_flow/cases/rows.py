@@ -19,9 +19,7 @@ Element = TypeVar("Element", bound=np.generic)
 
 class ManyRows(Struct, frozen=True):
     """The rows (along the last axis) of several tensors of one shape, and their random streams.
-
-    Each array that a method returns has one more axis, the first, for the tensors.
-    """
+    Each array that a method returns has one more axis, the first, for the tensors."""
 
     # One random stream for each tensor, from which its values are drawn. Each kind of random choice
     # uses other streams, which are derived from these.
@@ -34,50 +32,40 @@ class ManyRows(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Return the number of elements of a row."""
         return self.count // self.number
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the numbers of tensors, of rows, and of elements in a row."""
         return len(self.rngs), self.number, self.width
 
     def _turns_from(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
-        """Return the kind of each tensor's first row, from 0 to `kinds` - 1.
-
-        If `turn` is 0, or if there are at least `kinds` rows, the kind is random. Otherwise it is
-        `first` if `turn` is 1, the next kind if `turn` is 2, and so on.
-        """
+        """Return the kind of each tensor's first row, from 0 to `kinds` - 1. If `turn` is 0, or if
+        there are at least `kinds` rows, the kind is random. Otherwise it is `first` if `turn` is 1,
+        the next kind if `turn` is 2, and so on."""
         if self.turn and self.number < kinds:
             return np.full(len(self.rngs), (self.turn - 1 + first) % kinds)
         return self.rngs.derive("turns").gen_range(0, kinds)
 
     def turns(self, kinds: int, first: int = 0) -> NDArray[np.int64]:
-        """Return a kind for each row: the kinds 0 to `kinds` - 1 in rotation.
-
-        The attribute `turn` decides the kind of a tensor's first row. If `turn` is 0, or if there
-        are at least `kinds` rows, this kind is random. Otherwise it is `first` if `turn` is 1, the
-        next kind if `turn` is 2, and so on.
-        """
+        """Return a kind for each row: the kinds 0 to `kinds` - 1 in rotation. The attribute `turn`
+        decides the kind of a tensor's first row. If `turn` is 0, or if there are at least `kinds`
+        rows, this kind is random. Otherwise it is `first` if `turn` is 1, the next kind if `turn`
+        is 2, and so on."""
         start = self._turns_from(kinds, first)
         return (np.arange(self.number, dtype=np.int64) + start[:, None]) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Return a mask of every `kinds`-th row.
-
-        If a tensor has several rows, at least one of them is marked, and at least one is not.
-        """
+        """Return a mask of every `kinds`-th row. If a tensor has several rows, at least one of them
+        is marked, and at least one is not."""
         marked: NDArray[np.bool_] = self.turns(kinds) == 0
         if 1 < self.number < kinds:
             marked[~marked.any(axis=1), 0] = True
         return marked
 
     def some_row(self) -> NDArray[np.int64]:
-        """Return the number of a random row of each tensor."""
         return self.rngs.derive("row").gen_range(0, self.number)
 
     def random_columns(self) -> NDArray[np.int64]:
-        """Return a random position in each row."""
         return self.rngs.derive("columns").ranges(self.number, 0, self.width)
 
     def coin_flips(self) -> NDArray[np.bool_]:
@@ -87,13 +75,11 @@ class ManyRows(Struct, frozen=True):
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Return a mask of the elements that are to be 0: about half of them, chosen at random.
-
-        If there are several rows, all elements of every eighth row are marked, except for one at a
+        """Return a mask of the elements that are to be 0: about half of them, chosen at random. If
+        there are several rows, all elements of every eighth row are marked, except for one at a
         random position. If this element lies in the last tile of the row, the op's result shows
         whether the op reads that tile. If there is only one row, its last element is not marked,
-        and its first one is. If `turn` is above 0, the whole first half of this row is marked.
-        """
+        and its first one is. If `turn` is above 0, the whole first half of this row is marked."""
         zeros = self.coin_flips()
         if self.number > 1:
             alone = self.every(8)
@@ -106,11 +92,8 @@ class ManyRows(Struct, frozen=True):
         return zeros
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows of values of a palette.
-
-        The first kind of row uses one value of the palette, the second two and the third four. The
-        kinds take turns.
-        """
+        """Draw rows of values of a palette. The first kind of row uses one value of the palette,
+        the second two and the third four. The kinds take turns."""
         rngs = self.rngs.derive("palette")
         few = palette[rngs.shuffled(palette.size)[:, :4]]
         values = np.empty(self.shape, palette.dtype)
@@ -133,11 +116,9 @@ class ManyRows(Struct, frozen=True):
         return values
 
     def of_palette(self, palette: Array, chosen: NDArray[np.bool_]) -> Array:
-        """Draw random elements of a palette to fill the rows that the mask `chosen` marks.
-
-        The mask has the shape (tensors, rows per tensor). The result has one row for each marked
-        row, in the order of the tensors: its shape is (marked rows, `width`).
-        """
+        """Draw random elements of a palette to fill the rows that the mask `chosen` marks. The mask
+        has the shape (tensors, rows per tensor). The result has one row for each marked row, in the
+        order of the tensors: its shape is (marked rows, `width`)."""
         numbers = chosen.sum(axis=1)
         most = int(numbers.max())
         places = self.rngs.derive("raw").ranges(most * self.width, 0, palette.size)
@@ -148,9 +129,7 @@ class ManyRows(Struct, frozen=True):
 
 def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
     """Draw `count` random elements of each palette, with the random stream of the same index.
-
-    `palettes` has one palette per row. The result has the shape (palettes, `count`).
-    """
+    `palettes` has one palette per row. The result has the shape (palettes, `count`)."""
     size = palettes.shape[1]
     chosen = rngs.ranges(count, 0, size)
     chosen += np.arange(0, len(rngs) * size, size)[:, None]
@@ -158,7 +137,6 @@ def picked(rngs: SeededStreams, palettes: Array, count: int) -> Array:
 
 
 def _only(many: NDArray[Element]) -> NDArray[Element]:
-    """Return the array of a single tensor, given an array whose first axis has length 1."""
     one: NDArray[Element] = many[0]
     return one
 
@@ -172,12 +150,10 @@ class Rows(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Return the number of elements of a row."""
         return self.count // self.number
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the number of rows, and the number of elements in a row."""
         return self.number, self.width
 
     @property
@@ -185,19 +161,15 @@ class Rows(Struct, frozen=True):
         return ManyRows(SeededStreams([self.rng.seed]), self.number, self.count)
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Return a mask of every `kinds`-th row; see `ManyRows.every`."""
         return _only(self._alone.every(kinds))
 
     def random_columns(self) -> NDArray[np.int64]:
-        """Return a random position in each row; see `ManyRows.random_columns`."""
         return _only(self._alone.random_columns())
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Return a mask of about half of the elements, at random; see `ManyRows.coin_flips`."""
         return _only(self._alone.coin_flips())
 
     def few_values(self, palette: Array) -> Array:
-        """Draw rows of one, two or four values; see `ManyRows.few_values`."""
         return _only(self._alone.few_values(palette))
 
 
@@ -218,9 +190,7 @@ def draw_bools(strategy: str, rows: ManyRows) -> NDArray[np.bool_]:
 
 def _leave_alone(signs: NDArray[np.bool_], rows: ManyRows, *, value: bool) -> None:
     """Set one random element per row of `signs` to `value`, and the row's others to ``not value``.
-
-    Only about two thirds of each tensor's rows are set. If a tensor has a single row, it is set.
-    """
+    Only about two thirds of each tensor's rows are set. If a tensor has a single row, it is set."""
     chosen = ~rows.every(3) if rows.number > 1 else np.ones((len(signs), 1), np.bool_)
     tensors, numbers = np.nonzero(chosen)
     signs[tensors, numbers] = not value
@@ -234,11 +204,9 @@ def draw_integers(
     low: float | None = None,
     high: float | None = None,
 ) -> Array:
-    """Return integers of shape ``rows.shape``, within [low, high] if there are bounds.
-
-    If one bound is None, the values lie within 1000 of the other bound. If the range holds no
-    integer of the dtype, all values are the integer nearest to it.
-    """
+    """Return integers of shape ``rows.shape``, within [low, high] if there are bounds. If one bound
+    is None, the values lie within 1000 of the other bound. If the range holds no integer of the
+    dtype, all values are the integer nearest to it."""
     info = np.iinfo(dtype)
     if low is None and high is None:
         return _clipped(_INTEGERS[strategy](rows, info), dtype).reshape(rows.shape)
@@ -258,10 +226,8 @@ def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _signed(rows: ManyRows, info: np.iinfo[Any], low: int, end: int) -> Array:
-    """Draw from [low, end), or for an unsigned type from [0, end - low).
-
-    The part of this interval that lies beyond the limits of the type is left out.
-    """
+    """Draw from [low, end), or for an unsigned type from [0, end - low). The part of this interval
+    that lies beyond the limits of the type is left out."""
     if info.min == 0:
         low, end = 0, end - low
     low, end = max(low, int(info.min)), min(end, int(info.max) + 1)
@@ -357,11 +323,9 @@ def _ranged(strategy: str, rows: ManyRows, first: int, end: int) -> Array:
 
 
 def _near_the_first(rows: ManyRows, first: int, span: int) -> Array:
-    """Draw values whose distances from `first` have a uniformly distributed number of bits.
-
-    So small distances are as frequent as large ones. If an op uses the values as indices into a
-    short tensor, or as limits of such indices, only values near `first` are valid.
-    """
+    """Draw values whose distances from `first` have a uniformly distributed number of bits. So
+    small distances are as frequent as large ones. If an op uses the values as indices into a short
+    tensor, or as limits of such indices, only values near `first` are valid."""
     bits = rows.rngs.ranges(rows.count, 1, span.bit_length() + 1)
     words = rows.rngs.u64(rows.count) >> (64 - bits).astype(np.uint64)
     values: Array = (words % np.uint64(span)).astype(np.int64) + first

@@ -40,7 +40,6 @@ class Constraints(Struct):
     limits: list[tuple[str, str, str]] = field(default_factory=list)
 
     def read(self, value: object) -> None:
-        """Parse the whole list, and report each invalid entry."""
         if value is None:
             return
         if not isinstance(value, (list, tuple)) or len(value) > MOST:
@@ -187,12 +186,10 @@ class Constraints(Struct):
 
     def impossible(self, tensor: TensorDef, sign: str, other: TensorDef) -> bool:
         """Tell whether the ranges of two inputs conflict with the constraint ``tensor SIGN other``.
-
         They conflict if the range of `other` contains a value for which no value in the range of
         `tensor` satisfies the constraint. For floats, ``<`` and ``>`` count as ``<=`` and ``>=``.
-        The rules for two signs are stricter. With ``==``, a range of `tensor` has to be the same
-        as that of `other`. With ``!=``, the range of `tensor` has to contain more than one value.
-        """
+        The rules for two signs are stricter. With ``==``, a range of `tensor` has to be the same as
+        that of `other`. With ``!=``, the range of `tensor` has to contain more than one value."""
         strict = 1 if DTYPES[tensor.dtype or "float32"].kind != "float" else 0
         if sign in ("<", "<=") and tensor.low is not None:
             least = tensor.low + (strict if sign == "<" else 0)
@@ -208,7 +205,6 @@ class Constraints(Struct):
         )
 
     def bound(self, path: KeyPath, text: str, name: str) -> None:
-        """Report a constraint that compares an input with dims; it belongs in ``range``."""
         hint = f"write it as range = [lowest, highest] of {name}"
         self.refuse(path, f"{text!r} is a bound of one input", hint)
 
@@ -218,11 +214,8 @@ class Constraints(Struct):
 
 
 def demand_rules(schema: OpSchema, report: Report) -> None:
-    """Report the inputs' value rules that cannot be satisfied.
-
-    Such a rule refers to an input or an axis that does not exist, or does not suit the dtype or the
-    dims of its own input.
-    """
+    """Report the inputs' value rules that cannot be satisfied. Such a rule refers to an input or an
+    axis that does not exist, or does not suit the dtype or the dims of its own input."""
     for tensor in schema.inputs:
         rule, path = tensor.rule, ("inputs", tensor.name)
         if rule is None:
@@ -287,9 +280,7 @@ _INTEGER_KINDS = ("permutation", "offsets", "lengths", "indices")
 
 def demand_feasible(schema: OpSchema, report: Report) -> None:
     """Report each input with a rule that cannot be satisfied at some allowed sizes of the dims.
-
-    Only the smallest and the largest sizes are tried. Each input is reported only once.
-    """
+    Only the smallest and the largest sizes are tried. Each input is reported only once."""
     ruled = [tensor for tensor in schema.inputs if tensor.rule is not None]
     told: set[str] = set()
     if not ruled:
@@ -340,10 +331,8 @@ class _Feasible:
         self._width = self._shape[-1] if self._shape else 1
 
     def fault(self) -> Fault | None:
-        """Return why no values can follow the rule: a key, a message and a hint.
-
-        The result is None if values can be found.
-        """
+        """Return why no values can follow the rule: a key, a message and a hint. The result is None
+        if values can be found."""
         try:
             low, high = self._number(self._rule.low), self._number(self._rule.high)
             low = self._tensor.low if low is None else low
@@ -400,11 +389,9 @@ class _Feasible:
         return None
 
     def _too_large(self, high: float | None) -> Fault | None:
-        """Return a fault if the input's integer dtype cannot hold the rule's largest value.
-
-        `high` is the upper limit of the input's values; None for no limit. Without a fault, the
-        result is None.
-        """
+        """Return a fault if the input's integer dtype cannot hold the rule's largest value. `high`
+        is the upper limit of the input's values; None for no limit. Without a fault, the result is
+        None."""
         dtype, kind = self._tensor.dtype, self._rule.kind
         if dtype is None or DTYPES[dtype].kind not in ("int", "uint"):
             return None

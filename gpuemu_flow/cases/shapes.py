@@ -68,9 +68,7 @@ PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 def is_prime(n: int) -> bool:
     """Tell whether `n` (below 3.3e24) is prime, by the Miller-Rabin test with the first 13 primes.
-
-    Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015.
-    """
+    Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015."""
     bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
     if n < 2 or any(n % p == 0 for p in bases):
         return n in bases
@@ -126,7 +124,6 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes of a dim that belong to a class of `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -143,10 +140,8 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return `sizes` with a far larger one in second place, if the dim and the class allow it.
-
-    The first size may fit into one large tile. The larger one fills many tiles and part of another.
-    """
+    """Return `sizes` with a far larger one in second place, if the dim and the class allow it. The
+    first size may fit into one large tile. The larger one fills many tiles and part of another."""
     if not sizes or shape_class not in FAR_CLASSES:
         return tuple(sizes)
     step, end = dim.multiple_of, min(dim.largest, FAR)
@@ -199,7 +194,6 @@ class ShapePlanner:
 
     @staticmethod
     def label(shape_class: str) -> str:
-        """Return a shape class's public name: the class itself, but ``fixed`` for ``fixed:<n>``."""
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
@@ -217,7 +211,6 @@ class ShapePlanner:
         return Sizes(tuple(named.items()), self._schema.shapes(named))
 
     def _named(self, sizes: Sequence[int]) -> dict[str, int]:
-        """Return the sizes by dim name, or other sizes if the schema forbids this combination."""
         named = {dim.name: size for dim, size in zip(self._dims, sizes, strict=True)}
         if self._schema.allows(named):
             return named
@@ -239,11 +232,9 @@ class ShapePlanner:
         return list(dict.fromkeys(out))
 
     def _by_interest(self) -> list[int]:
-        """Return the indices of the dims, in the order in which cases focus on them.
-
-        Reduced dims (in an input but in no output) come first. Among these, and among the others,
-        the dims of the inputs' last axes come first, because kernels tile and mask the last axes.
-        """
+        """Return the indices of the dims, in the order in which cases focus on them. Reduced dims
+        (in an input but in no output) come first. Among these, and among the others, the dims of
+        the inputs' last axes come first, because kernels tile and mask the last axes."""
         outputs = {
             name for t in self._schema.outputs for axis in t.dims for name in self._behind(axis)
         }
@@ -261,7 +252,6 @@ class ShapePlanner:
         return sorted(range(len(self._dims)), key=rank)
 
     def _behind(self, axis: str | int) -> tuple[str, ...]:
-        """Return the names of the dims that determine the size of an axis."""
         derived = {dim.name: dim.expression for dim in self._schema.derived}
         if isinstance(axis, int):
             return ()
@@ -304,7 +294,6 @@ class ShapePlanner:
         return tuple(n for n in sizes if self._largest([*least[:i], n, *least[i + 1 :]]) <= limit)
 
     def _equal_pairs(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Return pairs of dims (by index) that can have equal sizes above 1, with such sizes."""
         order = [i for i in self._focus_order if self._dims[i].largest > 1]
         pairs: list[tuple[int, int, tuple[int, ...]]] = []
         for place, i in enumerate(order):
@@ -321,7 +310,6 @@ class ShapePlanner:
         return pairs
 
     def _pair_elements(self, i: int, j: int, size: int) -> int:
-        """Count the largest tensor's elements if two dims have `size` and the rest are minimal."""
         sizes = list(self._least)
         sizes[i] = sizes[j] = size
         return self._largest(sizes)
@@ -349,7 +337,6 @@ class ShapePlanner:
         return tuple(names)
 
     def _largest(self, sizes: Sequence[int]) -> int:
-        """Return the number of elements of the largest tensor, given the size of every dim."""
         if self._schema.derived:
             return self._largest_derived(sizes)
         largest = 0
@@ -416,9 +403,7 @@ class ShapePlanner:
         in_focus: int = 1,
     ) -> list[int]:
         """Choose each dim's size, in `order`: a wanted one, or a small one if `limit` requires it.
-
-        The limit does not apply to the first `in_focus` dims. For `salt`, see `next_sizes`.
-        """
+        The limit does not apply to the first `in_focus` dims. For `salt`, see `next_sizes`."""
         sizes = list(self._least)
         settled: list[int] = []
         for i in dict.fromkeys(order):
@@ -437,11 +422,9 @@ class ShapePlanner:
     def _ranked(
         self, i: int, options: tuple[int, ...], taken: set[int], salt: int | None
     ) -> list[int]:
-        """Return the sizes in `options` in the order in which to try them for dim `i`.
-
-        Without `salt`, the least used come first; if equally used, those not in `taken` come first.
-        With `salt`, the order is that of `options`, but begins at a place that the salt decides.
-        """
+        """Return the sizes in `options` in the order in which to try them for dim `i`. Without
+        `salt`, the least used come first; if equally used, those not in `taken` come first. With
+        `salt`, the order is that of `options`, but begins at a place that the salt decides."""
         if len(options) < 2:
             return list(options)
         if salt is not None:
@@ -460,10 +443,8 @@ def _smallest_positive(dim: Dim) -> int:
 
 
 def _random_size(dim: Dim, salt: int) -> int:
-    """Draw a size of a dim: first its number of bits, then a size with that many bits.
-
-    Only integers are used, so that the size is the same on every machine.
-    """
+    """Draw a size of a dim: first its number of bits, then a size with that many bits. Only
+    integers are used, so that the size is the same on every machine."""
     mixed = (salt * 0x9E3779B97F4A7C15 ^ salt >> 29) & (2**64 - 1)
     listed = listed_sizes(dim)
     if listed:

@@ -33,7 +33,6 @@ class Axis(Struct, frozen=True):
     dim: Dim | None = None  # Sizes that the schema allows; None allows all sizes from 1
 
     def size(self, candidate: Candidate) -> int:
-        """Return the axis's size in a candidate."""
         if not self.members:
             return candidate.dims[self.name]
         name, axis = self.members[0]
@@ -52,11 +51,9 @@ class Axis(Struct, frozen=True):
 def find_axes(
     inputs: Mapping[str, Array], schema: OpSchema | None, dims: Mapping[str, int]
 ) -> list[Axis]:
-    """Return the axes of a case that may shrink.
-
-    If the inputs follow a schema, these are its dims. Otherwise they are the axes of the shape that
-    all inputs share; if shapes differ, all axes of the same size shrink as one dim.
-    """
+    """Return the axes of a case that may shrink. If the inputs follow a schema, these are its dims.
+    Otherwise they are the axes of the shape that all inputs share; if shapes differ, all axes of
+    the same size shrink as one dim."""
     if schema is not None and dims:
         absent = {name for name, array in inputs.items() if array.ndim and not any(array.shape)}
         axes = _schema_axes(schema, {t.name for t in schema.inputs if _may_lack(t)} & absent)
@@ -78,10 +75,8 @@ def _may_lack(tensor: TensorDef) -> bool:
 
 
 def _schema_axes(schema: OpSchema, absent: Collection[str]) -> list[Axis]:
-    """Return, as `Axis`, each dim that occurs in an input or in a derived dim's expression.
-
-    Inputs that are None (`absent`) are ignored.
-    """
+    """Return, as `Axis`, each dim that occurs in an input or in a derived dim's expression. Inputs
+    that are None (`absent`) are ignored."""
     axes = []
     behind = {name for dim in schema.derived for name in names_in(dim.expression)}
     for dim in schema.dims:
@@ -137,17 +132,14 @@ class ShapeShrinker:
         self._failing: dict[str, int] = dict(failing)
 
     def shrink_roughly(self) -> None:
-        """Shrink the dims by trying only a few sizes, and a few slices of each size.
-
-        The case that remains is often small enough.
-        """
+        """Shrink the dims by trying only a few sizes, and a few slices of each size. The case that
+        remains is often small enough."""
         self._shrink_all_at_once()
         for axis in self._axes:
             self._shrink_axis(axis)
         self._shrink_equal_pairs()
 
     def shrink_fully(self) -> None:
-        """Shrink each dim to the smallest size that fails; repeat until nothing shrinks."""
         steps = -1
         while steps != self._search.steps:
             steps = self._search.steps
@@ -166,11 +158,9 @@ class ShapeShrinker:
                 return
 
     def _shrink_axis(self, axis: Axis) -> None:
-        """Shrink a dim to a small size that fails.
-
-        First try small sizes and `CLASS_SIZES`, in ascending order, until one fails. Then bisect
-        between the last size that passed and the smallest size that is known to fail.
-        """
+        """Shrink a dim to a small size that fails. First try small sizes and `CLASS_SIZES`, in
+        ascending order, until one fails. Then bisect between the last size that passed and the
+        smallest size that is known to fail."""
         allowed = axis.smaller(axis.size(self._search.best))
         passing = -1
         for size in _rough_sizes(allowed):
@@ -186,10 +176,8 @@ class ShapeShrinker:
                 between = between[middle + 1 :]
 
     def _shrink_equal_pairs(self) -> None:
-        """Shrink two dims of equal size together.
-
-        An op that swaps two axes by mistake may fail only while their sizes are equal.
-        """
+        """Shrink two dims of equal size together. An op that swaps two axes by mistake may fail
+        only while their sizes are equal."""
         for first, second in combinations(self._axes, 2):
             size = first.size(self._search.best)
             if size != second.size(self._search.best):
@@ -201,9 +189,7 @@ class ShapeShrinker:
 
     def _accept_any(self, targets: Mapping[Axis, int]) -> bool:
         """Shrink several dims to given sizes at once; return True if any choice of slices fails.
-
-        All dims use the same kind of slice at a time, such as the first indices.
-        """
+        All dims use the same kind of slice at a time, such as the first indices."""
         best = self._search.best
         shrunk = {axis: n for axis, n in targets.items() if n < axis.size(best)}
         kinds = {axis: list(self._few_slices(axis, n)) for axis, n in shrunk.items()}
@@ -223,11 +209,9 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """Yield a few slices of `size` indices, each as an array of indices.
-
-        They are the first indices, a window around the failing element, and the indices with the
-        most nonzero elements. No slice occurs twice.
-        """
+        """Yield a few slices of `size` indices, each as an array of indices. They are the first
+        indices, a window around the failing element, and the indices with the most nonzero
+        elements. No slice occurs twice."""
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
         at = self._failing.get(axis.name)
@@ -237,13 +221,10 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _many_slices(self, axis: Axis, size: int, *, every_run: bool) -> Iterator[Indices]:
-        """Yield many slices of `size` indices.
-
-        These are the slices of `_few_slices`, the last indices, windows that begin or end at the
-        failing element, and evenly spaced indices. If `every_run` is true, all slices that leave
-        out one block of consecutive indices follow. If the size shrinks by one, these are all
-        possible slices.
-        """
+        """Yield many slices of `size` indices. These are the slices of `_few_slices`, the last
+        indices, windows that begin or end at the failing element, and evenly spaced indices. If
+        `every_run` is true, all slices that leave out one block of consecutive indices follow. If
+        the size shrinks by one, these are all possible slices."""
         whole = axis.size(self._search.best)
         found = [*self._few_slices(axis, size), _window(whole, size, whole - size)]
         at = self._failing.get(axis.name)
@@ -258,9 +239,7 @@ class ShapeShrinker:
 
     def _telling(self, axis: Axis, size: int) -> Indices:
         """Return the `size` indices of a dim for which the inputs have the most nonzero elements.
-
-        NaN and Inf count most. The indices are in ascending order.
-        """
+        NaN and Inf count most. The indices are in ascending order."""
         best = self._search.best
         weight = np.zeros(axis.size(best))
         for name, n in axis.members:

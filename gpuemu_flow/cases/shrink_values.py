@@ -35,15 +35,12 @@ class Domain(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return ``float``, ``int``, ``uint`` or ``bool``."""
         return DTYPES[dtype_name(self.dtype) or ""].kind
 
     def number(self, value: Any) -> int | float:
-        """Return an element as a Python number, exactly."""
         return float(value) if self.kind == "float" else int(value)
 
     def element(self, number: float) -> Any | None:
-        """Round a number to the dtype; return None if it is outside of the dtype or the range."""
         if self.kind != "float":
             bits = 1 if self.kind == "bool" else 8 * self.dtype.itemsize
             low, high = (-(1 << bits - 1), 1 << bits - 1) if self.kind == "int" else (0, 1 << bits)
@@ -61,11 +58,9 @@ class Domain(Struct, frozen=True):
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest element in the range; None if none is found.
-
-        The numbers 0, 1 and -1 are tried first. The ends of the range and the integers beside them
-        are tried next, in the order of their magnitudes.
-        """
+        """Return the simplest element in the range; None if none is found. The numbers 0, 1 and -1
+        are tried first. The ends of the range and the integers beside them are tried next, in the
+        order of their magnitudes."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
@@ -134,10 +129,8 @@ def _simpler_numbers(number: float) -> Iterator[float]:
 
 
 def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[str, Domain]:
-    """Return the domain of each input: its dtype, and the range that the schema gives it.
-
-    An input that the schema does not name has no limits.
-    """
+    """Return the domain of each input: its dtype, and the range that the schema gives it. An input
+    that the schema does not name has no limits."""
     ranges = {t.name: (t.low, t.high) for t in schema.inputs} if schema is not None else {}
     return {
         name: Domain(array.dtype, *ranges.get(name, (None, None))) for name, array in inputs.items()
@@ -145,11 +138,8 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
 
 
 class ElementSet(Struct, frozen=True):
-    """A set of elements of several inputs.
-
-    `owners` has the index of each element's input, and `positions` its flat position among the
-    values that `Candidate.stored` returns.
-    """
+    """A set of elements of several inputs. `owners` has the index of each element's input, and
+    `positions` its flat position among the values that `Candidate.stored` returns."""
 
     owners: NDArray[np.intp]
     positions: NDArray[np.intp]
@@ -161,7 +151,6 @@ class ElementSet(Struct, frozen=True):
         return ElementSet(self.owners[where], self.positions[where])
 
     def without(self, where: slice) -> ElementSet:
-        """Return the set without the elements in the slice `where`."""
         return ElementSet(np.delete(self.owners, where), np.delete(self.positions, where))
 
 
@@ -176,7 +165,6 @@ class ValueShrinker:
         self._names = list(self._rests)
 
     def shrink(self) -> None:
-        """Try zeros, then simpler elements, until no change makes the case simpler."""
         self._zero_inputs()
         self._zero_elements()
         steps = -1
@@ -188,7 +176,6 @@ class ValueShrinker:
                 self._zero_elements()
 
     def _active(self) -> ElementSet:
-        """Return the elements whose bits are not those of the simplest value; -0 differs from 0."""
         owners, positions = [], []
         for number, name in enumerate(self._names):
             stored = self._search.best.stored(name)
@@ -228,10 +215,8 @@ class ValueShrinker:
 
     def _zero_elements(self) -> None:
         """Try the simplest value on runs of elements; halve the runs until they have one element.
-
         This is delta debugging by complements (Zeller and Hildebrandt, "Simplifying and isolating
-        failure-inducing input", 2002). The search ends when no single element can be zeroed.
-        """
+        failure-inducing input", 2002). The search ends when no single element can be zeroed."""
         active = self._active()
         length = (len(active) + 1) // 2
         while len(active):
@@ -281,13 +266,10 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Round to significant digits; return NaN for magnitudes outside about 1e-20 to 1e20.
-
-    The caller leaves values unchanged where the result is NaN.
-
-    Powers of ten up to 1e22 are exact in float64. So the results are the float64 numbers nearest to
-    the decimal numbers, and rounding them again does not change them.
-    """
+    """Round to significant digits; return NaN for magnitudes outside about 1e-20 to 1e20. The
+    caller leaves values unchanged where the result is NaN. Powers of ten up to 1e22 are exact in
+    float64. So the results are the float64 numbers nearest to the decimal numbers, and rounding
+    them again does not change them."""
     places = digits - 1 - np.floor(np.log10(np.abs(values)))
     places[~(np.abs(places) <= 20)] = np.nan
     up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)

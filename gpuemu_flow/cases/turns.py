@@ -85,7 +85,6 @@ def holds_specials(spec: InputSpec) -> bool:
 
 
 def specials_lender(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputSpec | None:
-    """Return the input from which an input copies NaN and infinities; None if it copies none."""
     if spec.strategy != "special" or spec.turn not in SHARED_SPECIALS:
         return None
     for other in inputs:
@@ -107,11 +106,9 @@ def _is_free(spec: InputSpec) -> bool:
 
 
 class Turns:
-    """Chooses the variety of values that each input shows in a case.
-
-    The class counts the varieties that have been shown, separately for each input and strategy. The
-    next case in which an input has the same strategy then shows the next variety.
-    """
+    """Chooses the variety of values that each input shows in a case. The class counts the varieties
+    that have been shown, separately for each input and strategy. The next case in which an input
+    has the same strategy then shows the next variety."""
 
     def __init__(self) -> None:
         self._shown: Counter[tuple[str, str]] = Counter()
@@ -120,24 +117,20 @@ class Turns:
         self._longest: Counter[str] = Counter()
 
     def of(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-        """Return the inputs of the next case, each with the variety that it is to show.
-
-        The varieties of the strategy `special`, except for the first one, need a case in which no
-        other input may have NaN or infinities. Otherwise, special values of two inputs could hide
-        each other's effect: for example, the difference of two infinities is NaN.
-        """
+        """Return the inputs of the next case, each with the variety that it is to show. The
+        varieties of the strategy `special`, except for the first one, need a case in which no other
+        input may have NaN or infinities. Otherwise, special values of two inputs could hide each
+        other's effect: for example, the difference of two infinities is NaN."""
         alone = sum(map(holds_specials, inputs)) == 1
         turned = tuple(self._with_turn(spec, inputs, alone=alone) for spec in inputs)
         return self._with_shared_specials(self._with_lone(turned))
 
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
-        """Select at most one input to get lone values in this case; return all inputs.
-
-        A lone value is the only zero or the only nonzero value in a row; see `lone_values`. Of the
-        inputs that can get lone values (see `_lone_turn`), the one that has had them in the fewest
-        cases is selected. No input is selected if any input has a strategy in `STRATEGIES` other
-        than `normal`, since such a strategy can draw many zeros, which could hide the lone values.
-        """
+        """Select at most one input to get lone values in this case; return all inputs. A lone value
+        is the only zero or the only nonzero value in a row; see `lone_values`. Of the inputs that
+        can get lone values (see `_lone_turn`), the one that has had them in the fewest cases is
+        selected. No input is selected if any input has a strategy in `STRATEGIES` other than
+        `normal`, since such a strategy can draw many zeros, which could hide the lone values."""
         for spec in inputs:
             width = spec.shape[-1] if spec.shape else 0
             self._longest[spec.name] = max(self._longest[spec.name], width)

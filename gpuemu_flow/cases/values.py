@@ -55,10 +55,7 @@ def draw(
     nonfinite: bool | None = None,
     turn: int = 0,
 ) -> Array:
-    """Draw the values of a tensor.
-
-    Raises ValueError when there is no such strategy or dtype.
-    """
+    """Draw the values of a tensor. Raises ValueError when there is no such strategy or dtype."""
     drawn = draw_alike(
         strategy, [rng.seed], shape, dtype, low, high, nonfinite=nonfinite, turn=turn
     )
@@ -237,16 +234,12 @@ def _offset(rows: ManyRows, form: _Format) -> Array:
 
 def _extremes(rows: ManyRows, form: _Format) -> Array:
     """Draw rows of the dtype's limits, alternating with rows of numbers whose squares are finite.
-
-    Limits are the dtype's largest and smallest numbers, 0 and 1, of either sign.
-
-    If the square of the largest number overflows in float32, this number occurs only once in a
-    tensor. If it occurred more often, too many elements of a matrix product would be infinite.
-
-    In about every second tensor, or in all if ``rows.turn`` is not 0, one element is so large that
-    its square overflows. An op that squares this element may return Inf even where the correct
-    result is small. No tolerance accepts Inf for a small result.
-    """
+    Limits are the dtype's largest and smallest numbers, 0 and 1, of either sign. If the square of
+    the largest number overflows in float32, this number occurs only once in a tensor. If it
+    occurred more often, too many elements of a matrix product would be infinite. In about every
+    second tensor, or in all if ``rows.turn`` is not 0, one element is so large that its square
+    overflows. An op that squares this element may return Inf even where the correct result is
+    small. No tolerance accepts Inf for a small result."""
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
     values = _magnitudes(rows, form, -exponent, exponent)
@@ -284,12 +277,10 @@ def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:
-    """Set one random element of some tensors to a number whose square overflows in their dtype.
-
-    The number is a power of two, with an exponent of at least `low` and less than `end`. If
+    """Set one random element of some tensors to a number whose square overflows in their dtype. The
+    number is a power of two, with an exponent of at least `low` and less than `end`. If
     ``rows.turn`` is above 0, every tensor gets such a number. Otherwise, each tensor gets one with
-    a probability of one half.
-    """
+    a probability of one half."""
     rngs = rows.rngs.derive("beyond root")
     coins, places = rngs.gen_range(0, 2) | (rows.turn > 0), rngs.gen_range(0, rows.count)
     powers = rngs.gen_range(low, end)
@@ -307,13 +298,11 @@ def _unmark_one(marks: NDArray[np.bool_], rngs: SeededStreams) -> None:
 
 
 def _special(rows: ManyRows, form: _Format) -> Array:
-    """Draw normal values, and write special numbers into about `SPECIAL_ROWS` of the rows.
-
-    There are six kinds of such rows. A row has one NaN; one +Inf; one -Inf; -0 in half of its
-    elements; only -Inf; or one each of NaN, +Inf and -Inf, to test maxima and sums. Some rows of
-    -Inf are followed by two more, to fill the window of a pooling op. In a dtype without Inf, its
-    largest value replaces Inf.
-    """
+    """Draw normal values, and write special numbers into about `SPECIAL_ROWS` of the rows. There
+    are six kinds of such rows. A row has one NaN; one +Inf; one -Inf; -0 in half of its elements;
+    only -Inf; or one each of NaN, +Inf and -Inf, to test maxima and sums. Some rows of -Inf are
+    followed by two more, to fill the window of a pooling op. In a dtype without Inf, its largest
+    value replaces Inf."""
     values = form.rounded(_normal(rows, form))
     columns = rows.random_columns()
     flips = rows.coin_flips()
@@ -352,11 +341,9 @@ _FLOATS: dict[str, Callable[[ManyRows, _Format], Array]] = {
 
 
 def _into_range(values: Array, low: float | None, high: float | None, dtype: str) -> Array:
-    """Reflect finite values into the range, and limit infinities to its ends.
-
-    If `low` is None, -Inf stays; if `high` is None, +Inf stays. NaN is replaced by `low` if the
-    range has both ends, and stays otherwise.
-    """
+    """Reflect finite values into the range, and limit infinities to its ends. If `low` is None,
+    -Inf stays; if `high` is None, +Inf stays. NaN is replaced by `low` if the range has both ends,
+    and stays otherwise."""
     limits = float_limits(dtype)
     bottom = -limits.max if low is None else max(low, -limits.max)
     top = limits.max if high is None else min(high, limits.max)
@@ -379,10 +366,8 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _finite(values: Array, dtype: str, low: float | None, high: float | None) -> Array:
-    """Replace Inf by a large number of its sign, and NaN by the number nearest 0 in range.
-
-    Beyond an open end of the range, no number is larger: products of three such values are finite.
-    """
+    """Replace Inf by a large number of its sign, and NaN by the number nearest 0 in range. Beyond
+    an open end of the range, no number is larger: products of three such values are finite."""
     largest = limit = float_limits(dtype).max
     exact = values.astype(np.float64)
     if limit > OVERFLOWS_SQUARED:

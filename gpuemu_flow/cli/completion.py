@@ -73,7 +73,6 @@ class _Named(click.types.StringParamType):
 
 
 def _cut_off(words: object) -> str:
-    """Return the part of the last word up to its last colon, which bash has split off."""
     split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
     found = ""
     while len(split) > 1 and split[-1] == ":":
@@ -83,11 +82,9 @@ def _cut_off(words: object) -> str:
 
 
 def _words(known: KnownNames, begun: str) -> list[str]:
-    """Return the words among which the shell searches for completions of the word `begun`.
-
-    These are the names of tasks if `begun` contains a colon, as after ``STAGE:``. Otherwise, they
-    are all other words that the command ``run`` takes.
-    """
+    """Return the words among which the shell searches for completions of the word `begun`. These
+    are the names of tasks if `begun` contains a colon, as after ``STAGE:``. Otherwise, they are all
+    other words that the command ``run`` takes."""
     return known.tasks if ":" in begun else known.groups
 
 

@@ -13,10 +13,10 @@ from gpuemu_flow.cli.say import say
 from gpuemu_flow.emulator import session, show
 from gpuemu_flow.emulator.host import run
 from gpuemu_flow.emulator.host.session import Options
-from gpuemu_flow.emulator.host.show import as_json as executed_json
-from gpuemu_flow.emulator.host.show import summary
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET
 from gpuemu_flow.emulator.session import parse_checks
+from gpuemu_flow.emulator.show import as_json as executed_json
+from gpuemu_flow.emulator.show import summary
 from gpuemu_flow.report import json_writer
 
 if TYPE_CHECKING:

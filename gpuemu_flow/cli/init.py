@@ -212,7 +212,6 @@ def import_problems(
 
 
 def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None]], ImportOutcome]:
-    """Return the function that imports a format; load only that format's module."""
     if format_name == "gpumode":
         from gpuemu_flow.services.problems.gpumode import import_gpumode  # noqa: PLC0415
 
@@ -229,7 +228,6 @@ def _importer(format_name: str) -> Callable[[Path, Options, Callable[[str], None
 
 
 def _summary(found: ImportOutcome, into: Path) -> str:
-    """Return the summary: imported problems, left-out problems, and the next steps."""
     lines = []
     for one in found.taken:
         names = ", ".join(candidate.name for candidate in one.source.candidates) or "no candidate"

@@ -29,17 +29,14 @@ class KnownNames:
 
     @property
     def ops(self) -> list[str]:
-        """Return the names of the ops, in the order of the configuration."""
         return self._names("ops")
 
     @property
     def kernels(self) -> list[str]:
-        """Return the names of the kernels, in the order of the configuration."""
         return self._names("kernels")
 
     @property
     def rules(self) -> list[str]:
-        """Return the names of the rules, in the order of the configuration."""
         return self._names("rules")
 
     def _names(self, key: str) -> list[str]:
@@ -60,7 +57,6 @@ class KnownNames:
 
     @property
     def failures(self) -> list[str]:
-        """Return the ids of recorded failures, newest first."""
         cache = self._cache()
         if not (cache.folder / "failures").is_dir():
             return []
@@ -68,7 +64,6 @@ class KnownNames:
 
     @property
     def baselines(self) -> list[str]:
-        """Return the names of stored baselines, newest first."""
         return [found.tag for found in BaselineStore(self._cache()).list()]
 
     def _last(self) -> Snapshot | None:

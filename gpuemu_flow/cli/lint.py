@@ -14,7 +14,7 @@ from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import json_writer, lint_text, linting, sarif, text
-from gpuemu_flow.report.linting import explain_rule
+from gpuemu_flow.report.linting import explain_rule, lint_files
 
 if TYPE_CHECKING:
     from gpuemu_flow.judge.results import RunReport
@@ -52,7 +52,6 @@ def lint(
 
 
 def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
-    """Split the words of a command line into files, recognised by suffix, and names of kernels."""
     files, names = [], []
     for word in words:
         if Path(word).suffix in _FILE_SUFFIXES:
@@ -68,8 +67,6 @@ def lint_report(
     """Lint the given files, or the workspace's kernels if no compiled file is given."""
     sources = [path for path in files if path.suffix == ".cu"]
     if files and not sources:
-        from gpuemu_flow.report.lint_files import lint_files  # noqa: PLC0415
-
         return lint_files(files, names, linting.open_workspace(), listing=listing)
     workspace = Workspace()
     names = (*names, *linting.names_of_sources(workspace, files))
@@ -78,7 +75,6 @@ def lint_report(
 
 
 def print_json(report: RunReport) -> None:
-    """Print the JSON object of ``lint`` and ``artifacts``."""
     whole = json_writer.run_report(report)
     common = ("schema_version", "kernels", "problems")
     say(json_writer.dumps({name: whole[name] for name in common}))

@@ -21,7 +21,6 @@ _Edge = tuple[str, str]
 
 
 def _text(names: Sequence[str], edges: Sequence[_Edge]) -> str:
-    """Return the graph as text; each line names a task and the tasks whose results it uses."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)
@@ -31,7 +30,6 @@ def _text(names: Sequence[str], edges: Sequence[_Edge]) -> str:
 
 
 def _mermaid(names: Sequence[str], edges: Sequence[_Edge]) -> str:
-    """Return a Mermaid flowchart, left to right."""
     ids = {name: f"t{n}" for n, name in enumerate(names)}
     lines = ["flowchart LR"]
     lines += [f'  {ids[name]}["{name.replace(chr(34), "#quot;")}"]' for name in names]
@@ -40,8 +38,6 @@ def _mermaid(names: Sequence[str], edges: Sequence[_Edge]) -> str:
 
 
 def _dot(names: Sequence[str], edges: Sequence[_Edge]) -> str:
-    """Return a Graphviz digraph, left to right."""
-
     def quoted(name: str) -> str:
         return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

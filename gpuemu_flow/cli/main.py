@@ -87,7 +87,6 @@ class Commands(click.Group):
     """The commands. Each is imported on demand, because importing all of them would take long."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the names of all commands."""
         return sorted(COMMANDS)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,7 +95,6 @@ class Commands(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a command without importing it."""
         begun = [CompletionItem(n, help=h) for n, h in COMMANDS.items() if n.startswith(incomplete)]
         return [*begun, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -113,7 +111,6 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def load(self, name: str) -> click.Command:
-        """Import an existing command."""
         if name not in self.commands:
             module, _, attribute = _PLACES.get(name, f"{name}:{name}").partition(":")
             found = importlib.import_module(f"gpuemu_flow.cli.{module}")
@@ -125,7 +122,6 @@ class Commands(click.Group):
         return self.commands[name]
 
     def load_all(self) -> None:
-        """Import every command."""
         for name in COMMANDS:
             self.load(name)
 
@@ -160,11 +156,8 @@ def cli(directory: Path | None, file: Path | None) -> None:
 
 
 def _completed(error: click.ClickException) -> click.ClickException:
-    """Replace the error for a global option that was written after the command.
-
-    The new error says that the option belongs before the command. Any other error is returned
-    unchanged.
-    """
+    """Replace the error for a global option that was written after the command. The new error says
+    that the option belongs before the command. Any other error is returned unchanged."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         name, command = error.option_name, error.ctx.command_path.partition(" ")[2]
         for option in cli.params:
@@ -180,7 +173,6 @@ def run_cli() -> int:
 
 
 def _run_command() -> object:
-    """Run the command line; return its exit code if it has one."""
     try:
         return cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -198,7 +190,6 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
-    """Print problems on standard error, one per line."""
     for problem in problems:
         say(printable(str(problem)), err=True)
 
@@ -238,7 +229,6 @@ def exit_code_of(command: Callable[[], object]) -> int:
 
 
 def _say_last(text: str) -> None:
-    """Print a line on standard error; do nothing if that fails because the terminal was closed."""
     try:
         say(text, err=True)
     except OSError:

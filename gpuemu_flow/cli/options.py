@@ -34,7 +34,6 @@ class AliasedChoice(click.Choice[str]):
         self._aliases = aliases
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Convert a name or an alias to the name."""
         return str(super().convert(self._aliases.get(value.lower(), value.lower()), param, ctx))
 
 
@@ -55,10 +54,8 @@ def seed_overrides(
     words: tuple[str, ...] = (),
     given: frozenset[str] = frozenset(),
 ) -> Overrides:
-    """Convert the options of a check to overrides of the workspace's settings.
-
-    All parameters except `seed` become the attributes of `Overrides` with the same names.
-    """
+    """Convert the options of a check to overrides of the workspace's settings. All parameters
+    except `seed` become the attributes of `Overrides` with the same names."""
     drawn = isinstance(seed, str)
     own = None if isinstance(seed, str) else seed
     return Overrides(
@@ -93,9 +90,7 @@ def parse_shard(
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Combine several decorators, each of which adds an option to a command, into one decorator.
-
-    The help text of the command lists the options in the order of the arguments.
-    """
+    The help text of the command lists the options in the order of the arguments."""
 
     def add(function: F) -> F:
         for option in reversed(options):
@@ -156,10 +151,8 @@ def parse_resources(
 
 
 class ExecutorOptions(Struct, frozen=True):
-    """Options that select who executes the work: this process, or workers of dask.
-
-    Raises click.UsageError: Options of dask are given without ``--executor dask``.
-    """
+    """Options that select who executes the work: this process, or workers of dask. Raises
+    click.UsageError: Options of dask are given without ``--executor dask``."""
 
     name: str
     scheduler: str
@@ -170,12 +163,8 @@ class ExecutorOptions(Struct, frozen=True):
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
     def check_forced(self) -> None:
-        """Refuse dask for a command that must ignore caches, as with ``-B``.
-
-        The results of dask's workers come through a cache.
-
-        Raises click.UsageError: Dask is selected.
-        """
+        """Refuse dask for a command that must ignore caches, as with ``-B``. The results of dask's
+        workers come through a cache. Raises click.UsageError: Dask is selected."""
         if self.name == "dask":
             raise click.UsageError(
                 "-B ignores caches, but results of --executor dask come through one"
@@ -272,10 +261,8 @@ def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_triggers(text: str | None) -> tuple[str, ...]:
-    """Parse the value of ``--rerun-triggers``, which is a list of names joined by commas.
-
-    Raises UsageError: ``unknown-trigger``.
-    """
+    """Parse the value of ``--rerun-triggers``, which is a list of names joined by commas. Raises
+    UsageError: ``unknown-trigger``."""
     if text is None:
         return TRIGGER_NAMES
     words = tuple(word.strip() for word in text.split(",") if word.strip())
@@ -292,7 +279,6 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 
 
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Split the values of a repeatable option at commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())
 
 

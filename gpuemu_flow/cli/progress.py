@@ -38,10 +38,8 @@ def say_looking(op: str) -> None:
 
 
 def _show(text: str) -> None:
-    """Print progress on standard error; do nothing if the terminal was closed.
-
-    The command has to go on, to store what it has found.
-    """
+    """Print progress on standard error; do nothing if the terminal was closed. The command has to
+    go on, to store what it has found."""
     try:
         say(text, err=True)
     except OSError as error:
@@ -64,17 +62,14 @@ class LiveListener(Listener):
         self._running: dict[str, Progress] = {}
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Remember the number of tasks that may run."""
         self._todo = todo
         self._waiting = ""
 
     def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Remember the tasks' last durations, and how many tasks run in parallel."""
         with self._lock:
             self._remaining = Remaining(seconds, self._todo, jobs)
 
     def on_task(self, event: TaskEvent) -> None:
-        """Add or remove a running task."""
         with self._lock:
             self._waiting = ""
             if event.what == "started":
@@ -87,14 +82,12 @@ class LiveListener(Listener):
                 self._finished += 1
 
     def on_progress(self, progress: Progress) -> None:
-        """Remember the progress of a running task, so that the display shows it."""
         with self._lock:
             self._fresh[progress.task] = progress.fresh
             if progress.task in self._running:
                 self._running[progress.task] = progress
 
     def on_wait(self, holder: str) -> None:
-        """Show which process holds the workspace's lock."""
         with self._lock:
             self._waiting = waiting_for(holder)
 
@@ -125,7 +118,6 @@ class PlainListener(Listener):
     """A display that prints only the reason for a long wait."""
 
     def on_wait(self, holder: str) -> None:
-        """Print which process holds the workspace's lock."""
         say_waiting(holder)
 
 
@@ -141,18 +133,15 @@ class LineListener(PlainListener):
         self._last = 0.0
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Print the number of tasks that may run."""
         self._todo = todo
         self._say("-", 0, 0)
 
     def on_task(self, event: TaskEvent) -> None:
-        """Print that a task has begun or ended, and count ended tasks."""
         with self._lock:
             self._finished += event.what != "started"
             self._say(event.task, 0, 0)
 
     def on_progress(self, progress: Progress) -> None:
-        """Print the number of finished cases of a task."""
         with self._lock:
             if time.monotonic() - self._last >= self._SHORTEST_PAUSE_S:
                 self._say(progress.task, progress.done, progress.total)
@@ -180,10 +169,8 @@ def make_listener(*, live: bool) -> Iterator[Listener]:
 
 @contextmanager
 def live_display(picture: Callable[[], RenderableType], per_second: float) -> Iterator[None]:
-    """Draw ``picture()`` on the terminal `per_second` times a second; erase it at the end.
-
-    It is not an error if the terminal was closed, so that results of an interrupted run are kept.
-    """
+    """Draw ``picture()`` on the terminal `per_second` times a second; erase it at the end. It is
+    not an error if the terminal was closed, so that results of an interrupted run are kept."""
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415
 
@@ -217,15 +204,12 @@ class Remaining:
         self._finished: set[str] = set()
 
     def finish(self, task: str) -> None:
-        """Count a task that has ended, whatever its outcome."""
         self._finished.add(task)
 
     def estimate(self, running: Mapping[str, float]) -> float | None:
-        """Return the remaining seconds; None if too little is known.
-
-        A task that already takes longer than last time is assumed to need another tenth of its time
-        so far, so that the estimate is never 0.
-        """
+        """Return the remaining seconds; None if too little is known. A task that already takes
+        longer than last time is assumed to need another tenth of its time so far, so that the
+        estimate is never 0."""
         if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:
             return None
         usual = sum(self._seconds.values()) / len(self._seconds)
@@ -258,7 +242,6 @@ class FuzzDisplay:
         self._classes: set[tuple[str, str, str]] = set()
 
     def start(self, op: str, wanted: int | None) -> None:
-        """Begin the display of an op."""
         self._op, self._wanted = op, wanted
         self._begin = time.monotonic()
         self._done = self._failed = 0
@@ -266,7 +249,6 @@ class FuzzDisplay:
         self._classes = set()
 
     def case(self, judged: Judged) -> None:
-        """Count a case that was judged."""
         self._done += 1
         result = judged.result
         if result.verdict in (Verdict.FAILED, Verdict.ERROR):

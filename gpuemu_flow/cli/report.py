@@ -85,7 +85,6 @@ def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Raise an error for files that cannot be written, before the reports in them are made."""
     problems = []
     for path in outputs:
         folder = path.resolve().parent
@@ -109,10 +108,8 @@ def render(report: Report, name: str, *, color: bool = False, warn_threshold: fl
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a report to a file, either completely or not at all.
-
-    Raises UsageError: ``report-not-writable``.
-    """
+    """Write a report to a file, either completely or not at all. Raises UsageError:
+    ``report-not-writable``."""
     data = text.encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():  # a pipe or /dev/stdout is no file to replace
@@ -151,10 +148,8 @@ def publish(
 
 
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
-    """Print annotations and write the job summary, inside a GitHub workflow.
-
-    Annotations go to standard error because standard output may contain JSON; GitHub reads both.
-    """
+    """Print annotations and write the job summary, inside a GitHub workflow. Annotations go to
+    standard error because standard output may contain JSON; GitHub reads both."""
     summary = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") != "true" and not summary:
         return
@@ -192,10 +187,8 @@ class _ReportGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a subcommand, or fail with a message that suggests ``-o`` and ``--merge``.
-
-        An unknown word is probably a path that was given without one of these options.
-        """
+        """Find a subcommand, or fail with a message that suggests ``-o`` and ``--merge``. An
+        unknown word is probably a path that was given without one of these options."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             ctx.fail(
@@ -267,7 +260,6 @@ def report(
 
 
 def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: str) -> int:
-    """Report on all shards together, and return the exit code of the whole run."""
     whole = merged_report(shards)
     publish(whole, outputs, output_format, warn_threshold=1.0)
     return whole.exit_code

@@ -214,7 +214,6 @@ def _validate(
 
 
 def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
-    """Store the results of a run for later commands."""
     from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
     from gpuemu_flow.report import history  # noqa: PLC0415
     from gpuemu_flow.report.clean_run import save_if_clean  # noqa: PLC0415

@@ -91,7 +91,6 @@ def score(
 
 
 def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
-    """Print errors, and warnings of the configuration; other warnings are in the results."""
     for problem in report.problems:
         if not problem.warning or problem in configured:
             say(text.printable(str(problem)), err=True)
@@ -100,8 +99,6 @@ def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
 def _watch(
     words: tuple[str, ...], jobs: int | None, seed: int | None, *, confirm: bool, poll: bool
 ) -> NoReturn:
-    """Print the scores now, and again whenever a file is saved."""
-
     class ScoreWatch(WatchState):
         """A watch that prints scores."""
 

@@ -58,10 +58,8 @@ def watch(
 def watch_with(
     make: type[WatchState], options: RunOptions, seed: int | None, *, poll: bool
 ) -> NoReturn:
-    """Run the tasks again at every save until interrupted, then exit.
-
-    `make` is the class of the watch's state.
-    """
+    """Run the tasks again at every save until interrupted, then exit. `make` is the class of the
+    watch's state."""
     config = find_config(Path.cwd(), os.environ)
     files = FileWatch(config.parent.resolve())
     files.follow_config(config)
@@ -92,7 +90,6 @@ class WatchState(Struct):
     _pool_of: tuple[int, Path] | None = None
 
     def close(self) -> None:
-        """End the workers."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
@@ -118,11 +115,9 @@ class WatchState(Struct):
 
     def turn(self, saved: set[str]) -> bool:
         """Run the tasks that saved files affect, and show results; return True if interrupted.
-
         Usually, the names of the saved files are printed. While the configuration has errors, they
         are printed only if one of the files may be a source or is the configuration, or if the
-        errors change or vanish. Other files could be logs, even of this command's own output.
-        """
+        errors change or vanish. Other files could be logs, even of this command's own output."""
         told = self.config.name in saved or any(map(may_be_source, saved))
         quiet = bool(self._problems and saved) and not told
         if saved and not quiet:

@@ -34,11 +34,9 @@ MAX_NESTED = 64
 def as_array(
     value: Any, name: str, dtype: str | None = None, *, known: Names = dtype_name
 ) -> NDArray[Any]:
-    """Convert one tensor to a numpy array with a dtype of the protocol.
-
-    Raises ClientError: ``client-not-a-tensor``; ``client-several-tensors`` for a tuple or list of
-    tensors, which numpy would stack.
-    """
+    """Convert one tensor to a numpy array with a dtype of the protocol. Raises ClientError:
+    ``client-not-a-tensor``; ``client-several-tensors`` for a tuple or list of tensors, which numpy
+    would stack."""
     if holds_tensors(value):
         text = f"{name!r} is a {type(value).__name__} with tensors in it, which would be stacked"
         hint = "give one tensor: what the list holds, or numpy.stack of it"
@@ -76,11 +74,9 @@ def _as_numpy(value: Any) -> NDArray[Any]:
 
 
 def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
-    """Convert a PyTorch tensor to a dense numpy array in the memory of the CPU.
-
-    numpy has no bfloat16 and float8, and PyTorch does not know the types that we use for them in
-    numpy. Such tensors are therefore converted bit by bit.
-    """
+    """Convert a PyTorch tensor to a dense numpy array in the memory of the CPU. numpy has no
+    bfloat16 and float8, and PyTorch does not know the types that we use for them in numpy. Such
+    tensors are therefore converted bit by bit."""
     if value.is_quantized or value.is_nested:
         raise TypeError("it is a quantized or nested tensor; send what it stands for")
     tensor = value.detach().cpu()
@@ -111,11 +107,9 @@ def as_arrays(
 def elements_changed(
     before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]
 ) -> dict[str, int]:
-    """Count, for each array that an op changed, the elements whose bits differ.
-
-    Arrays without changes are left out. NaNs with the same bits are equal. If the shape or dtype
-    changed, all elements count.
-    """
+    """Count, for each array that an op changed, the elements whose bits differ. Arrays without
+    changes are left out. NaNs with the same bits are equal. If the shape or dtype changed, all
+    elements count."""
     found = {}
     for name, array in before.items():
         now = after[name]
@@ -130,11 +124,9 @@ def elements_changed(
 
 
 def output_fields(output: Any, dtype: str | None = None) -> dict[str, Any]:
-    """Return the field of a request that contains the output, or all outputs by name.
-
-    Raises ClientError: ``client-several-outputs`` for a tuple or list of tensors, which numpy would
-    stack.
-    """
+    """Return the field of a request that contains the output, or all outputs by name. Raises
+    ClientError: ``client-several-outputs`` for a tuple or list of tensors, which numpy would
+    stack."""
     if isinstance(output, Mapping):
         for name, one in output.items():
             _refuse_several(one, f"the output {name!r}")
@@ -151,10 +143,8 @@ def _refuse_several(output: Any, what: str) -> None:
 
 
 def holds_tensors(value: Any) -> bool:
-    """Tell whether a value is a tuple or list that contains a tensor.
-
-    Of nested lists, only the first is examined, because they usually form a matrix of numbers.
-    """
+    """Tell whether a value is a tuple or list that contains a tensor. Of nested lists, only the
+    first is examined, because they usually form a matrix of numbers."""
     for _ in range(MAX_NESTED):
         if not isinstance(value, (tuple, list)) or not value:
             return False
@@ -215,12 +205,10 @@ def seed_or_new(seed: int | None) -> int:
 
 
 def the_result(reply: Reply) -> ValidationResult:
-    """Read a reply with one result."""
     return ValidationResult.from_dict(reply.fields["result"])
 
 
 def the_results(reply: Reply) -> list[ValidationResult]:
-    """Read a reply with a list of results."""
     return [ValidationResult.from_dict(item) for item in reply.fields["results"]]
 
 
@@ -240,11 +228,8 @@ def validate(
     client: Mapping[str, Json] | None = None,
     modified: Mapping[str, int] | None = None,
 ) -> Call[ValidationResult]:
-    """Make the request to judge an output.
-
-    Raises ClientError: ``client-no-output`` if the output is None; ``client-several-outputs`` for
-    several outputs without names.
-    """
+    """Make the request to judge an output. Raises ClientError: ``client-no-output`` if the output
+    is None; ``client-several-outputs`` for several outputs without names."""
     if output is None:
         raise ClientError(Problem("client-no-output", f"there is no output of {op_name} to judge"))
     request: dict[str, Any] = {
@@ -270,11 +255,9 @@ def submit_outputs(
     client: Mapping[str, Json],
     request_id: str,
 ) -> Call[list[ValidationResult]]:
-    """Make the request to judge the outputs for several cases; an extension of protocol v1.
-
-    Raises ClientError: ``client-no-output`` if an output is None; ``client-several-outputs`` for
-    several outputs without names.
-    """
+    """Make the request to judge the outputs for several cases; an extension of protocol v1. Raises
+    ClientError: ``client-no-output`` if an output is None; ``client-several-outputs`` for several
+    outputs without names."""
     submitted = []
     for seed, inputs, output in cases:
         if output is None:
@@ -339,7 +322,6 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Return the part of a request that determines a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {
@@ -378,11 +360,9 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
 def about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
-    """Return the fields of a request for cases.
-
-    If `own_cases` is true and `config` has no schema, the cases follow the op's schema, if any. If
-    `own_cases` and `own_dtypes` are true, the cases have the op's dtypes, not those of `config`.
-    """
+    """Return the fields of a request for cases. If `own_cases` is true and `config` has no schema,
+    the cases follow the op's schema, if any. If `own_cases` and `own_dtypes` are true, the cases
+    have the op's dtypes, not those of `config`."""
     return {
         "type": kind,
         "op_name": op_name,
@@ -448,11 +428,9 @@ def checked_arguments(given: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def check_tolerance(name: str, value: Any) -> None:
-    """Raise ClientError ``client-bad-tolerance`` unless a value is None or a finite number.
-
-    Texts such as ``"1e-3"`` are refused, although the daemon accepts them from published clients,
-    which send every argument as text.
-    """
+    """Raise ClientError ``client-bad-tolerance`` unless a value is None or a finite number. Texts
+    such as ``"1e-3"`` are refused, although the daemon accepts them from published clients, which
+    send every argument as text."""
     if value is None:
         return
     if not isinstance(value, Real) or isinstance(value, bool):

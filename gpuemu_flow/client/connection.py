@@ -81,11 +81,9 @@ PING: Call[dict[str, Json]] = Call({"type": "Ping"}, "Pong", calls.the_fields)
 
 
 class Connection:
-    """The way to one daemon, which is found or started when needed. Thread-safe.
-
-    Without `socket_path`, it is the daemon of `workspace`: a folder, a configuration file, or None
-    for the current folder. Raises ClientError ``client-no-workspace`` if there is none.
-    """
+    """The way to one daemon, which is found or started when needed. Thread-safe. Without
+    `socket_path`, it is the daemon of `workspace`: a folder, a configuration file, or None for the
+    current folder. Raises ClientError ``client-no-workspace`` if there is none."""
 
     def __init__(
         self,
@@ -109,7 +107,6 @@ class Connection:
         _connections.add(self)
 
     def _start_anew(self) -> None:
-        """Make locks, and close the copies of a parent's connections, in a forked process."""
         self._start_lock = threading.Lock()
         self._process = os.getpid()
         busy, self._busy = self._busy, set()
@@ -135,11 +132,8 @@ class Connection:
                 wire.shutdown(socket.SHUT_RDWR)  # its thread wakes, and closes it
 
     def prepare(self, call: Call[T], exchange: Exchange | None) -> bytes:
-        """Encode the request of a call as a message.
-
-        Raises ClientError: ``client-too-large`` for a message above the limit; ``client-bad-
-        request`` if a value cannot be encoded.
-        """
+        """Encode the request of a call as a message. Raises ClientError: ``client-too-large`` for a
+        message above the limit; ``client-bad- request`` if a value cannot be encoded."""
 
         def encoded(value: object) -> Any:
             if isinstance(value, np.ndarray):
@@ -163,10 +157,8 @@ class Connection:
         return data
 
     def read(self, call: Call[T], data: bytes | bytearray, exchange: Exchange | None) -> T:
-        """Decode the reply to a call, and return the result.
-
-        Raises ClientError if the daemon replied with an error, or the reply violates the protocol.
-        """
+        """Decode the reply to a call, and return the result. Raises ClientError if the daemon
+        replied with an error, or the reply violates the protocol."""
         try:
             fields = parse(data)
             kind = fields.get("type")
@@ -181,11 +173,9 @@ class Connection:
         raise ClientError(Problem("client-bad-reply", f"the daemon's answer is invalid: {reason}"))
 
     def exchange_messages(self, call: Call[T], timeout_ms: int, *, start: bool = True) -> T:
-        """Connect, send a call once, and return its result, or raise ClientError.
-
-        The time limit does not include the time to connect. Unless `start` is true, no daemon is
-        started for this call.
-        """
+        """Connect, send a call once, and return its result, or raise ClientError. The time limit
+        does not include the time to connect. Unless `start` is true, no daemon is started for this
+        call."""
         wire = self._begin(timeout_ms, start=start)
         try:
             data = self.prepare(call, wire.exchange)
@@ -215,10 +205,8 @@ class Connection:
         return DaemonUnreachableError(Problem("client-no-daemon", text, START_HINT))
 
     def _reach(self, timeout_ms: int) -> Wire:
-        """Connect to the daemon that listens, and check which workspace it serves.
-
-        Raises TransportUnreached: No process listens at the path. Raises ClientError.
-        """
+        """Connect to the daemon that listens, and check which workspace it serves. Raises
+        TransportUnreached: No process listens at the path. Raises ClientError."""
         path = _fitting(self.socket_path)
         begun = time.monotonic()
         while True:
@@ -251,11 +239,8 @@ class Connection:
             time.sleep(RETRY_SECONDS)
 
     def _start(self, timeout_ms: int, config: Path) -> Wire:
-        """Start the workspace's daemon, and connect to it.
-
-        If another process is starting the daemon, or the previous daemon is still ending, wait for
-        it.
-        """
+        """Start the workspace's daemon, and connect to it. If another process is starting the
+        daemon, or the previous daemon is still ending, wait for it."""
         environ = {name: text for name, text in self._environ.items() if name != "GPUEMU_CONFIG"}
         if config.name != CONFIG_NAME:
             environ["GPUEMU_CONFIG"] = str(config)
@@ -277,10 +262,8 @@ class Connection:
                     time.sleep(RETRY_SECONDS)
 
     def _meet(self, data: bytes | bytearray) -> Exchange | None:
-        """Check the answer to the first ping on a connection.
-
-        Raises VersionMismatchError, OtherWorkspaceError, DaemonUnreachableError.
-        """
+        """Check the answer to the first ping on a connection. Raises VersionMismatchError,
+        OtherWorkspaceError, DaemonUnreachableError."""
         pong = self.read(PING, data, None)
         theirs = pong.get("protocol_version", 0)
         if theirs != PROTOCOL_VERSION:
@@ -301,11 +284,9 @@ class Connection:
         return None
 
     def _require_workspace(self, pong: Mapping[str, Json], config: Path) -> None:
-        """Raise an error if the daemon uses another configuration than this client.
-
-        There is one exception: if the caller named the socket, and the daemon's workspace does not
-        exist here, the daemon may run in another container, and no error is raised.
-        """
+        """Raise an error if the daemon uses another configuration than this client. There is one
+        exception: if the caller named the socket, and the daemon's workspace does not exist here,
+        the daemon may run in another container, and no error is raised."""
         root = pong.get("workspace")
         if self._named is not None and (root is None or not Path(root).exists()):
             return
@@ -334,11 +315,8 @@ class Calling:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Make a call that may take long.
-
-        If it is interrupted (KeyboardInterrupt) or exceeds the time limit, it is cancelled in the
-        daemon.
-        """
+        """Make a call that may take long. If it is interrupted (KeyboardInterrupt) or exceeds the
+        time limit, it is cancelled in the daemon."""
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):
@@ -418,13 +396,10 @@ def _fitting(path: Path) -> Path:
 
 
 def _config_of(workspace: str | Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the configuration file that the client's daemon must use.
-
-    The result is None if `workspace` is None and the current folder is not part of a workspace.
-
-    Raises ClientError: ``client-no-workspace``: the given folder is not part of a workspace, or
-    ``GPUEMU_CONFIG`` names a file that does not exist.
-    """
+    """Return the path of the configuration file that the client's daemon must use. The result is
+    None if `workspace` is None and the current folder is not part of a workspace. Raises
+    ClientError: ``client-no-workspace``: the given folder is not part of a workspace, or
+    ``GPUEMU_CONFIG`` names a file that does not exist."""
     if workspace is None:
         found = find_config(Path.cwd(), environ)
         named = environ.get("GPUEMU_CONFIG", "")
@@ -478,7 +453,6 @@ class Wire(socket.socket):
         self._number = secrets.randbits(31)
 
     def open(self, path: Path, deadline: float) -> None:
-        """Connect to the socket at a path, or raise a TransportError."""
         self._limit(deadline)
         try:
             self.connect(str(path))

@@ -199,7 +199,6 @@ class Record(Struct, frozen=True, eq=False):
 
 
 def _with_infinities(data: Json) -> Json:
-    """Put in the values that JSON cannot hold; replies send them as text in ``nonfinite``."""
     if isinstance(data, list):
         return [_with_infinities(item) for item in data]
     if not isinstance(data, Mapping):

@@ -62,10 +62,8 @@ INVALID: Final[Any] = _Invalid()
 
 
 def check_table(table: type[Table], value: Json, path: KeyPath, out: Reporter) -> Any:
-    """Return the valid values of a table by the keys' main names; report all problems.
-
-    The result is `INVALID` if `value` is no table, or if it is empty and must not be.
-    """
+    """Return the valid values of a table by the keys' main names; report all problems. The result
+    is `INVALID` if `value` is no table, or if it is empty and must not be."""
     if not isinstance(value, dict):
         _wrong_type(table.what, value, path, out)
         return INVALID
@@ -139,7 +137,6 @@ def check(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> Any:
 
 
 def _check_form(kind: ms.Type, value: Any, path: KeyPath, out: Reporter) -> Any:
-    """Check a value that has the right TOML type."""
     node, extra = parts(kind)
     checked = value
     if "choice" in extra:
@@ -168,7 +165,6 @@ def _wrong_type(what: str, value: Json, path: KeyPath, out: Reporter, hint: str 
 
 
 def _toml_type(value: object) -> str:
-    """Return words for the TOML type of a parsed value, such as ``a string``."""
     names: dict[type, str] = {
         bool: "a boolean", int: "an integer", float: "a float", str: "a string",
         list: "an array", dict: "a table",
@@ -189,7 +185,6 @@ def _check_number(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> A
 
 
 def _number(node: Any, extra: Mapping[str, Any], value: Json) -> float | int | None:
-    """Return a number that is within its limits; None for any other value."""
     most: float = extra.get("most", I63_MAX if isinstance(node, ms.IntType) else math.inf)
     most = most if node.le is None else node.le
     number = parse_size(value) if isinstance(value, str) else value
@@ -293,10 +288,8 @@ _SIZE = re.compile(r"(\d{1,15})(\.\d{1,6})?\s*([a-zA-Z]*)")
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of a size such as ``2GB``; None if the text is no size.
-
-    KB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB of 1024.
-    """
+    """Return the bytes of a size such as ``2GB``; None if the text is no size. KB, MB, GB and TB
+    are powers of 1000; KiB, MiB, GiB and TiB of 1024."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or match[3].lower() not in _UNITS or not text.isascii():
         return None
@@ -306,7 +299,6 @@ def parse_size(text: str) -> int | None:
 
 
 def _free_fault(value: Json) -> str:
-    """Return the reason why a free value is invalid; empty if it is valid."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""
@@ -338,10 +330,8 @@ def _scalar_fault(value: Json) -> str:
 
 
 def _joined(key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-    """Combine the values that a table gives for two names of the same key.
-
-    Two lists are joined. In other cases, return `first`, and report values that differ.
-    """
+    """Combine the values that a table gives for two names of the same key. Two lists are joined. In
+    other cases, return `first`, and report values that differ."""
     if isinstance(first, list) and isinstance(second, list):
         return first + [element for element in second if element not in first]
     if first != second:
@@ -357,11 +347,9 @@ def _counts(key: Key) -> bool:
 
 
 def _may_be(key: Key, name: str, written: str, value: Json) -> bool:
-    """Tell whether the unknown key `written` may be a misspelling of `name`, a name of `key`.
-
-    If one of the two is short, the unknown key's `value` must be valid for the key, since short
-    names are similar to many words.
-    """
+    """Tell whether the unknown key `written` may be a misspelling of `name`, a name of `key`. If
+    one of the two is short, the unknown key's `value` must be valid for the key, since short names
+    are similar to many words."""
     long = min(len(name), len(written)) > SHORT
     return _counts(key) and (long or is_meant(key.type, value, ()))
 
@@ -407,10 +395,8 @@ def _report_unknown(
 
 
 def _ending(known: Iterable[str], written: str) -> str:
-    """Return a hint that names the known keys whose names end in ``_`` followed by `written`.
-
-    The hint is empty if there are no such keys, or more than `FEW`.
-    """
+    """Return a hint that names the known keys whose names end in ``_`` followed by `written`. The
+    hint is empty if there are no such keys, or more than `FEW`."""
     found = [name for name in known if name.endswith(f"_{written}")]
     if len(found) != 1:
         few = " or ".join(map(repr, found[:FEW]))
@@ -419,10 +405,8 @@ def _ending(known: Iterable[str], written: str) -> str:
 
 
 def _longer(table: type[Table], written: str, value: Json) -> Key | None:
-    """Return the only key whose name contains `written` and that accepts the word `value`.
-
-    Names consist of parts joined by underscores, and `written` must be one or several whole parts.
-    """
+    """Return the only key whose name contains `written` and that accepts the word `value`. Names
+    consist of parts joined by underscores, and `written` must be one or several whole parts."""
     found = [
         key
         for key in keys_of(table).values()
@@ -432,11 +416,9 @@ def _longer(table: type[Table], written: str, value: Json) -> Key | None:
 
 
 def _taking(table: type[Table], value: Json, out: Reporter) -> str:
-    """Return a hint that names the only key of a table that accepts the word `value`, else ''.
-
-    It is also empty for a short word such as ``auto``, which the keys of other programs often have
-    as a value.
-    """
+    """Return a hint that names the only key of a table that accepts the word `value`, else ''. It
+    is also empty for a short word such as ``auto``, which the keys of other programs often have as
+    a value."""
     if out.hopeless or not isinstance(value, str) or len(value) <= SHORT:
         return ""
     found = [name for name, key in keys_of(table).items() if _takes_word(key.type, value)]
@@ -446,13 +428,11 @@ def _taking(table: type[Table], value: Json, out: Reporter) -> str:
 def _holders_of(
     table: type[Table], written: str, values: Mapping[str, Json], path: KeyPath
 ) -> tuple[Key, ...]:
-    """Find the keys of a table below which the misplaced key `written` may belong.
-
-    A key is a candidate if its value can be a table that has a key `written` with this value. At
-    the top level, return all candidates. Elsewhere, return the first of these groups that is not
-    empty: the candidates to which `values` gives a table, those to which it gives any value, the
-    first candidate alone.
-    """
+    """Find the keys of a table below which the misplaced key `written` may belong. A key is a
+    candidate if its value can be a table that has a key `written` with this value. At the top
+    level, return all candidates. Elsewhere, return the first of these groups that is not empty: the
+    candidates to which `values` gives a table, those to which it gives any value, the first
+    candidate alone."""
     value = values[written]
     found = []
     for key in keys_of(table).values():
@@ -480,10 +460,8 @@ def _below(holders: Iterable[Key], written: str, values: Mapping[str, Json], pat
 
 
 def _holds_keys_of(kind: ms.Type, value: Json) -> bool:
-    """Tell whether `value` is a table whose keys and values fit a closed table.
-
-    The result is False if it is empty or has only the key ``mode``, which several tables have.
-    """
+    """Tell whether `value` is a table whose keys and values fit a closed table. The result is False
+    if it is empty or has only the key ``mode``, which several tables have."""
     table = table_of(kind)
     if table is None or not table.closed or not isinstance(value, dict):
         return False
@@ -493,7 +471,6 @@ def _holds_keys_of(kind: ms.Type, value: Json) -> bool:
 
 
 def _types_of(kind: ms.Type, name: str) -> Iterator[ms.Type]:
-    """Yield the types that the key `name` has in the tables that `kind` allows."""
     for form in forms(kind):
         table = table_of(form)
         if table is not None and name in names_of(table):
@@ -501,13 +478,11 @@ def _types_of(kind: ms.Type, name: str) -> Iterator[ms.Type]:
 
 
 def is_meant(kind: ms.Type, value: Json, path: KeyPath) -> bool:
-    """Tell whether a misplaced key with this value seems meant as a key of type `kind`.
-
-    `path` is the path of the table that contains the misplaced key. At the top level, the value
-    must be valid for `kind`, since the key may belong to another program. In other tables, the
-    value need not be valid, unless it is a string and `kind` is a choice of words: many programs
-    have keys with the same name, such as ``mode``, and with other words as values.
-    """
+    """Tell whether a misplaced key with this value seems meant as a key of type `kind`. `path` is
+    the path of the table that contains the misplaced key. At the top level, the value must be valid
+    for `kind`, since the key may belong to another program. In other tables, the value need not be
+    valid, unless it is a string and `kind` is a choice of words: many programs have keys with the
+    same name, such as ``mode``, and with other words as values."""
     common = choice_of(kind) is not None and isinstance(value, str)
     if path and not common:
         return True
@@ -521,7 +496,6 @@ def _is_possible(kind: ms.Type, value: Json) -> bool:
 
 
 def _takes_word(kind: ms.Type, value: Json) -> bool:
-    """Tell whether `kind` is a fixed list of words that contains `value`."""
     words = choice_of(kind)
     return words is not None and not words.soft and is_meant(kind, value, ())
 
@@ -544,10 +518,8 @@ _OF_OPS = {
 
 @cache
 def _elsewhere() -> dict[str, list[tuple[str, ms.Type]]]:
-    """Map names of keys to the tables to which they belong, and the keys' types there.
-
-    The keys are those that would weaken a check or the sandbox if they were ignored.
-    """
+    """Map names of keys to the tables to which they belong, and the keys' types there. The keys are
+    those that would weaken a check or the sandbox if they were ignored."""
     found: dict[str, list[tuple[str, ms.Type]]] = {}
     for heading, table, names in (
         ("[sandbox]", SandboxConfig, {*keys_of(SandboxConfig)}),

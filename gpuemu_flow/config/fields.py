@@ -37,12 +37,9 @@ MOST_ITEMS = 10_000
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table with known keys, and its values with all defaults.
-
-    An unknown key is an error if its loss could weaken a check or a limit: if it is a misspelt
-    known key, or belongs to another table. Any other unknown key is only a warning, since gpuemu
-    0.1.0 ignores unknown keys.
-    """
+    """A table with known keys, and its values with all defaults. An unknown key is an error if its
+    loss could weaken a check or a limit: if it is a misspelt known key, or belongs to another
+    table. Any other unknown key is only a warning, since gpuemu 0.1.0 ignores unknown keys."""
 
     # Name of the table in messages.
     what: ClassVar[str] = "a table"
@@ -213,7 +210,6 @@ def forms(kind: ms.Type) -> list[ms.Type]:
 
 
 def table_of(kind: ms.Type) -> type[Table] | None:
-    """Return the table that a value of this type is; None for any other type."""
     node, _ = parts(kind)
     if not isinstance(node, ms.StructType):
         return None
@@ -222,7 +218,6 @@ def table_of(kind: ms.Type) -> type[Table] | None:
 
 
 def rows_of(kind: ms.Type) -> type[Table] | None:
-    """Return the table that each element of an array of tables is; None for any other type."""
     node, extra = parts(kind)
     if isinstance(node, ms.VarTupleType) and "heading" in extra:
         return table_of(node.item_type)
@@ -299,7 +294,6 @@ def plain(markdown: str) -> str:
 
 
 def json_schema(kind: ms.Type) -> dict[str, Json]:
-    """Return a type as JSON Schema."""
     found = forms(kind)
     if len(found) > 1:
         return {"anyOf": [_schema(form) for form in found]}
@@ -364,7 +358,6 @@ def _either_case(char: str) -> str:
 
 
 def table_schema(table: type[Table]) -> dict[str, Json]:
-    """Return a table as JSON Schema, with all names of its keys."""
     properties: dict[str, Json] = {}
     keys = list(keys_of(table).values())
     for each in keys:
@@ -386,10 +379,8 @@ def table_schema(table: type[Table]) -> dict[str, Json]:
 
 
 def key_at(file: type[Table], path: Sequence[str | int]) -> Key | None:
-    """Return the key at a path such as ``("ops", 0, "timeout")``; None for an unknown key.
-
-    Indices of arrays may be left out.
-    """
+    """Return the key at a path such as ``("ops", 0, "timeout")``; None for an unknown key. Indices
+    of arrays may be left out."""
     words = [part for part in path if isinstance(part, str)]
     found = table_at(file, words[:-1])
     return names_of(found).get(words[-1]) if found is not None and words else None
@@ -418,7 +409,6 @@ def _inner_table(kind: ms.Type) -> type[Table] | None:
 
 
 def _values(kind: ms.Type) -> ms.Type | None:
-    """Return the type of a table's values if users choose its keys; None for any other type."""
     node, extra = parts(kind)
     return node.value_type if isinstance(node, ms.DictType) and "free" not in extra else None
 
@@ -557,10 +547,8 @@ DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 
 
 def _layouts_of_table(table: Mapping[str, bool]) -> list[str]:
-    """Return the layouts that a table enables.
-
-    A layout that the table omits is enabled if it is documented.
-    """
+    """Return the layouts that a table enables. A layout that the table omits is enabled if it is
+    documented."""
     return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
 
 
@@ -632,10 +620,8 @@ Precision = Annotated[str, choice(*PRECISIONS, noun="precision")]
 
 
 def one_policy(policy: str | None, check: bool | None) -> str | None:
-    """Return the policy of a table for NaN or infinities; None if it sets none.
-
-    A policy decides over the documented key `check`.
-    """
+    """Return the policy of a table for NaN or infinities; None if it sets none. A policy decides
+    over the documented key `check`."""
     if policy or check is None:
         return policy or None
     return "strict" if check else "match"
@@ -651,12 +637,10 @@ GROUPS = ("quick", "lint", "all")
 
 
 def name_fault(name: str) -> str:
-    """Return the reason why an op, kernel or target cannot have this name; empty if it can.
-
-    A task is called ``STAGE:SUBJECT`` or ``STAGE:SUBJECT:DTYPE`` (``:ARCH`` for kernels). A subject
-    may itself contain colons (``aten::softmax``). But a subject must not begin with a stage or end
-    with a dtype, so that the parts can be recognised.
-    """
+    """Return the reason why an op, kernel or target cannot have this name; empty if it can. A task
+    is called ``STAGE:SUBJECT`` or ``STAGE:SUBJECT:DTYPE`` (``:ARCH`` for kernels). A subject may
+    itself contain colons (``aten::softmax``). But a subject must not begin with a stage or end with
+    a dtype, so that the parts can be recognised."""
     first, _, last = name.split(":", 1)[0], "", name.rsplit(":", 1)[-1]
     if name in STAGES or name in GROUPS:
         return "is the name of a stage or group"

@@ -75,11 +75,8 @@ def load_config(
     changes: ConfigChanges = NO_CHANGES,
     copied: bool = False,
 ) -> Config:
-    """Load the configuration.
-
-    Raises UsageError: ``config-not-found``. Raises ConfigError: Holds all errors of all files,
-    unknown keys included.
-    """
+    """Load the configuration. Raises UsageError: ``config-not-found``. Raises ConfigError: Holds
+    all errors of all files, unknown keys included."""
     start = start or Path.cwd()
     config, problems = _load(path, start, environ, strict=strict, changes=changes, copied=copied)
     errors = [problem for problem in problems if not problem.warning]
@@ -98,10 +95,8 @@ def check_config(
     strict: bool = False,
     edited: str | None = None,
 ) -> list[Problem]:
-    """Return all errors and warnings of the configuration.
-
-    `edited` is an editor's text of the file at `path`, which is then not read and need not exist.
-    """
+    """Return all errors and warnings of the configuration. `edited` is an editor's text of the file
+    at `path`, which is then not read and need not exist."""
     config, problems = _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)
     if config is not None:
         problems = sorted([*problems, *missing_functions(config)], key=lambda each: each.line)
@@ -150,11 +145,9 @@ def _load(
 
 
 def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """Return the paths of the user's and the daemon's configuration files, which hold defaults.
-
-    The user's file is below ``XDG_CONFIG_HOME`` if `environ` sets it to an absolute path, else
-    below ``.config`` in `home`.
-    """
+    """Return the paths of the user's and the daemon's configuration files, which hold defaults. The
+    user's file is below ``XDG_CONFIG_HOME`` if `environ` sets it to an absolute path, else below
+    ``.config`` in `home`."""
     given = environ.get("XDG_CONFIG_HOME", "")
     # By the XDG specification, a relative path is ignored.
     user = Path(given) if given.startswith("/") else home / ".config"
@@ -208,13 +201,10 @@ class _Assembly:
         return definer(self.layers, where, self.sources[0])
 
     def workspace(self, where: KeyPath, source: ConfigSource | None = None) -> WorkspacePaths:
-        """Return the resolver of the paths that a configuration file contains.
-
-        `source` is the file. By default, it is the file that defines the key `where`.
-
-        Paths in an included file are relative to the folder of the project's file, so that a table
-        can be moved from one file to another unchanged.
-        """
+        """Return the resolver of the paths that a configuration file contains. `source` is the
+        file. By default, it is the file that defines the key `where`. Paths in an included file are
+        relative to the folder of the project's file, so that a table can be moved from one file to
+        another unchanged."""
         base = (source or self.definer(where)).path.parent
         wanted = _allows_outside(self.tree)
         return WorkspacePaths(
@@ -349,10 +339,8 @@ class _Assembly:
         )
 
     def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
-        """Report a cache folder that contains files of the workspace.
-
-        This is an error, since no op may read the cache, and ``clean`` empties it.
-        """
+        """Report a cache folder that contains files of the workspace. This is an error, since no op
+        may read the cache, and ``clean`` empties it."""
         inside = (path for path in files if folder and path.resolve().is_relative_to(folder))
         found = next(inside, None)
         if found is not None:
@@ -362,7 +350,6 @@ class _Assembly:
             self.out_of(where).add("config-value", where, f"cache.dir = {text}", hint)
 
     def refuse_unknown_profiles(self) -> None:
-        """Report targets whose profile does not exist."""
         known = self.section("profiles")
         for name, target in self.targets.items():
             option = target.options.get("profile")
@@ -373,7 +360,6 @@ class _Assembly:
                 out.add("unknown-profile", where, text, out.nearest(option.value, known))
 
     def parts(self, key: str) -> list[_Part]:
-        """Return the arrays of tables named `key`, one for each file."""
         where = (key,)
         found = [_Part(self.tables(key), self.workspace(where), self.out_of(where))]
         for source in self.included:
@@ -384,9 +370,7 @@ class _Assembly:
 
     def rules(self) -> RuleParser:
         """Return the parser of rules, after it has parsed all rules and the ``build`` of each op.
-
-        Ops are parsed later, since they may name files that rules have yet to make.
-        """
+        Ops are parsed later, since they may name files that rules have yet to make."""
         names: dict[str, str] = {}
         parser = RuleParser(
             self.workspace(("rules",), self.sources[0]),
@@ -405,7 +389,6 @@ class _Assembly:
         return parser
 
     def reporters(self) -> dict[str, Reporter]:
-        """Map each file's name, as it is shown to the user, to the file's reporter."""
         return {source.out.file: source.out for source in (*self.sources, *self.included)}
 
     def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:
@@ -447,7 +430,6 @@ class _Names(NamedTuple):
 
 
 def missing_functions(config: Config) -> Iterator[Problem]:
-    """Yield an error for each function that its file cannot define. Nothing is imported or run."""
     known: dict[Path, _Names | None] = {}
     told: set[tuple[int, str]] = set()
     for op in config.ops:
@@ -471,11 +453,8 @@ def _functions(op: OpConfig) -> Iterator[ProgramRef]:
 
 
 def _names_of(path: Path) -> _Names | None:
-    """Return the names that occur in a module.
-
-    Return None if the file cannot be parsed, or if the module may define names that do not occur in
-    its text.
-    """
+    """Return the names that occur in a module. Return None if the file cannot be parsed, or if the
+    module may define names that do not occur in its text."""
     try:
         with path.open("rb") as file:
             source = file.read(LARGEST + 1)

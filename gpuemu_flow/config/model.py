@@ -180,10 +180,9 @@ class OpConfig(Struct, frozen=True):
     @property
     def in_place(self) -> tuple[str, ...]:
         """Return the inputs that hold outputs after a call in a client's or a test's process.
-
-        These are the inputs in `mutates`. However, none is returned if one of them is a member of a
-        group: in such a process, members are separate tensors, and the op may get copies of them.
-        """
+        These are the inputs in `mutates`. However, none is returned if one of them is a member
+        of a group: in such a process, members are separate tensors, and the op may get copies of
+        them."""
         members = {member for group in self.groups.values() for member in group.members}
         return () if members.intersection(self.mutates) else self.mutates
 
@@ -192,11 +191,9 @@ class OpConfig(Struct, frozen=True):
 
 
 def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
-    """Return the part of an op's configuration that decides its results, split by stage.
-
-    The op's name, lines, files of the configuration and absolute paths are left out, since none of
-    them changes a result. Programs are included by their path, not by their content.
-    """
+    """Return the part of an op's configuration that decides its results, split by stage. The op's
+    name, lines, files of the configuration and absolute paths are left out, since none of them
+    changes a result. Programs are included by their path, not by their content."""
     explicit = {
         name: {"atol": t.atol, "rtol": t.rtol}
         for name, t in op.tolerances.items()
@@ -253,32 +250,26 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def gradients_of(op: OpConfig) -> dict[str, Json]:
-    """Return the settings of an op's gradients, in the form that its programs receive."""
     apart = [contract.name for contract in op.outputs if not contract.in_place]
     return {"inputs": list(op.gradients), "apart": apart, "masks": masks_of(op)}
 
 
 def masks_of(op: OpConfig) -> dict[str, Json]:
-    """Return, by output name, the masks that select the elements to compare.
-
-    Outputs of which all elements are compared have no mask, and are left out.
-    """
+    """Return, by output name, the masks that select the elements to compare. Outputs of which all
+    elements are compared have no mask, and are left out."""
     said = {contract.name: to_builtins(contract) for contract in op.outputs}
     return {name: contract["only"] for name, contract in said.items() if "only" in contract}
 
 
 def groups_of(op: OpConfig) -> dict[str, Json]:
-    """Return the arguments that consist of several inputs."""
     return {name: to_builtins(group) for name, group in op.groups.items()}
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """Return the dtype to request from the reference; None means float64, if supported.
-
-    If the op is judged by the documented table of tolerances, and its configuration names no dtype
-    for the reference, the result is `dtype`. The table supposes a reference that computes in the
-    op's own dtype: correct outputs would fail if they were compared with more precise ones.
-    """
+    """Return the dtype to request from the reference; None means float64, if supported. If the op
+    is judged by the documented table of tolerances, and its configuration names no dtype for the
+    reference, the result is `dtype`. The table supposes a reference that computes in the op's own
+    dtype: correct outputs would fail if they were compared with more precise ones."""
     by_table = op.tolerance == "table" and dtype is not None and dtype not in op.tolerances
     return dtype if by_table and op.reference_dtype is None else op.reference_dtype
 
@@ -346,23 +337,19 @@ class TargetOptions(Struct, frozen=True):
 
 
 def members_of(value: Json) -> list[str]:
-    """Return the members of a target, given as a list of them or as a table with options."""
     members: list[str] = value.get(TASKS, []) if isinstance(value, dict) else value
     return members
 
 
 def members_path(name: str, value: Json) -> KeyPath:
-    """Return the key path of the list that contains a target's members."""
     return ("targets", name, TASKS) if isinstance(value, dict) else ("targets", name)
 
 
 def read_targets(
     given: Mapping[str, Json], place_of: Callable[[KeyPath], str]
 ) -> dict[str, Target]:
-    """Return the targets of a configuration by name.
-
-    The dict is empty if no target is a table: only tables can have options.
-    """
+    """Return the targets of a configuration by name. The dict is empty if no target is a table:
+    only tables can have options."""
     if not any(isinstance(value, dict) for value in given.values()):
         return {}
     found = {}
@@ -376,7 +363,6 @@ def read_targets(
 
 
 def _settings(table: Mapping[str, Json]) -> Iterator[tuple[str, KeyPath, Json]]:
-    """Yield the name, the path and the value of each option of a target."""
     for key, value in table.items():
         if key == CONFIG:
             for section, settings in value.items():
@@ -389,12 +375,9 @@ def _settings(table: Mapping[str, Json]) -> Iterator[tuple[str, KeyPath, Json]]:
 def chosen_options(
     targets: Mapping[str, Target], words: Iterable[str], given: Collection[str] = ()
 ) -> dict[str, Option]:
-    """Return the options that apply to a command.
-
-    A target also has the options of the targets inside it, but its own options take precedence.
-
-    Raises UsageError: ``target-options-differ`` if two targets set a key to different values.
-    """
+    """Return the options that apply to a command. A target also has the options of the targets
+    inside it, but its own options take precedence. Raises UsageError: ``target-options-differ`` if
+    two targets set a key to different values."""
     named = [word for word in words if word in targets]
     if not named:
         return {}
@@ -435,7 +418,6 @@ def _contradiction(key: str, first: Option, second: Option) -> Problem:
 
 
 def as_options(found: Mapping[str, Option]) -> TargetOptions:
-    """Convert the result of `chosen_options` to `TargetOptions`."""
     plain: dict[str, Json] = {}
     config: dict[str, dict[str, Json]] = {}
     for key, option in found.items():
@@ -641,10 +623,8 @@ class Sampling(Struct, frozen=True):
     seed: int | None = None
 
     def of(self, op: OpConfig) -> OpConfig:
-        """Return a copy of an op in which `cases` and `shapes` replace the op's own settings.
-
-        The op keeps its shapes if it has a schema.
-        """
+        """Return a copy of an op in which `cases` and `shapes` replace the op's own settings. The
+        op keeps its shapes if it has a schema."""
         schema = op.schema
         if self.shapes and not op.has_schema:
             schema = fixed_shapes_schema(op.input_names, self.shapes)
@@ -652,10 +632,8 @@ class Sampling(Struct, frozen=True):
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """Return, by mode of ``[ci]``, the changes that the mode makes to the ops' cases.
-
-    A mode that changes nothing is left out.
-    """
+    """Return, by mode of ``[ci]``, the changes that the mode makes to the ops' cases. A mode that
+    changes nothing is left out."""
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),

@@ -184,7 +184,6 @@ class OpParser(Struct, dict=True):
         )
 
     def globs(self, table: Table, key: str, where: KeyPath) -> tuple[str, ...]:
-        """Return the globs of a key; warn of globs that match nothing."""
         found = self.workspace.globs(table.get(key, ()), (*where, key), self.out)
         for pattern, place in found.items():
             self.presence.warn_of_none(pattern, place, self.out)
@@ -238,10 +237,8 @@ class OpParser(Struct, dict=True):
     def inputs(
         self, table: Table, where: KeyPath
     ) -> tuple[tuple[str, ...], OpSchema | None, dict[str, ArgumentGroup]]:
-        """Return the input names, the schema, and the arguments that consist of several inputs.
-
-        If only the names or only the schema is given, the other is derived from it.
-        """
+        """Return the input names, the schema, and the arguments that consist of several inputs. If
+        only the names or only the schema is given, the other is derived from it."""
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
         for name in sorted(repeated):
@@ -344,10 +341,8 @@ class OpParser(Struct, dict=True):
         op: ProgramRef | None,
         where: KeyPath,
     ) -> None:
-        """Report names in ``kwargs`` that are inputs, and names in ``mutates`` that are not.
-
-        Warn of inputs whose names cannot be keyword arguments of a callable.
-        """
+        """Report names in ``kwargs`` that are inputs, and names in ``mutates`` that are not. Warn
+        of inputs whose names cannot be keyword arguments of a callable."""
         members = {member for group in groups.values() for member in group.members}
         for name in table.get("kwargs", {}):
             if name in names or name in groups:
@@ -375,10 +370,8 @@ class OpParser(Struct, dict=True):
                 self.out.add("config-no-kernel", (*where, key), text, hint)
 
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
-        """Return the mode for dtypes without an explicit tolerance, and the explicit tolerances.
-
-        An op that sets ``tolerance`` itself does not inherit explicit tolerances.
-        """
+        """Return the mode for dtypes without an explicit tolerance, and the explicit tolerances. An
+        op that sets ``tolerance`` itself does not inherit explicit tolerances."""
         shared = self.validation
         own = partial_tolerances(table.get("tolerances", {}))
         below = partial_tolerances(self.shared_table.get("tolerances", {}))
@@ -393,7 +386,6 @@ class OpParser(Struct, dict=True):
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Return the invariants, and `OpConfig.shape_preserved_input`."""
     if isinstance(given, dict):
         requested = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in requested else None
@@ -430,12 +422,10 @@ class GradientsParser(Struct, frozen=True):
         reference: ProgramRef,
         outputs: tuple[OutputContract, ...],
     ) -> tuple[str, ...]:
-        """Return the inputs with respect to which gradients are wanted; empty if none are.
-
-        `wanted` is the configured value: True for all possible inputs, or a list of names. An
-        error is reported to `out` if a name is wrong, or if gradients are impossible with the
-        programs `op` and `reference` or with the `outputs`.
-        """
+        """Return the inputs with respect to which gradients are wanted; empty if none are. `wanted`
+        is the configured value: True for all possible inputs, or a list of names. An error is
+        reported to `out` if a name is wrong, or if gradients are impossible with the programs `op`
+        and `reference` or with the `outputs`."""
         if not wanted:
             return ()
         self._check_programs(op, reference)
@@ -484,10 +474,8 @@ class GradientsParser(Struct, frozen=True):
             self._impossible(text, "remove `gradients`")
 
     def _differentiable(self) -> dict[str, tuple[str, ...]]:
-        """Map each argument made of floats to the names that the runner uses for its tensors.
-
-        A list has one name for each member. Any other argument has only its own name.
-        """
+        """Map each argument made of floats to the names that the runner uses for its tensors. A
+        list has one name for each member. Any other argument has only its own name."""
         tensors = {tensor.name: tensor for tensor in self.schema.inputs}
         found: dict[str, tuple[str, ...]] = {}
         inside = {member for group in self.groups.values() for member in group.members}

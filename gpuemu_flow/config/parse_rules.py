@@ -52,7 +52,6 @@ class RuleParser(Struct):
 
     @property
     def made(self) -> frozenset[Path]:
-        """Return the absolute paths of the files that rules make."""
         return frozenset(self.workspace.root / name for name in self.producers)
 
     def add(self, name: str, table: Table, where: KeyPath, out: Reporter) -> None:
@@ -81,7 +80,6 @@ class RuleParser(Struct):
         self.rules[name] = _Parsed(rule, where, out, tuple(values["needs"]))
 
     def finish(self) -> tuple[RuleConfig, ...]:
-        """Return all rules in dependency order; report conflicts between them."""
         for name, parsed in self.rules.items():
             self._check_inputs(parsed)
             needs = self.named(parsed.wanted, (*parsed.where, "needs"), parsed.out)
@@ -93,10 +91,8 @@ class RuleParser(Struct):
         return tuple(self.rules[name].rule for name in self._ordered())
 
     def refuse_names(self, kernels: Collection[str]) -> None:
-        """Report each rule that has the same name as a kernel.
-
-        A rule and a kernel are both built by a task called ``build:NAME``.
-        """
+        """Report each rule that has the same name as a kernel. A rule and a kernel are both built
+        by a task called ``build:NAME``."""
         for name, parsed in self.rules.items():
             if name in kernels:
                 text = f"a kernel is named {shown(name)}, too, and build:{name} makes it"
@@ -152,11 +148,6 @@ class RuleParser(Struct):
         return tuple(found)
 
     def _is_free(self, name: str, path: str, written: str, here: KeyPath, out: Reporter) -> bool:
-        """Add an output to `places` and `above`; return False if it conflicts with another output.
-
-        Outputs conflict if they have the same path, or if one lies below the other. The conflict is
-        reported, unless it is the same rule that lists the same path twice.
-        """
         root = self.workspace.root
         parent, _, last = path.rpartition("/")
         real = f"{os.path.realpath(root / parent)}/{last}"  # two folders may be one, by a link
@@ -182,9 +173,7 @@ class RuleParser(Struct):
 
     def _inside(self, written: str, here: KeyPath, out: Reporter) -> str | None:
         """Return the path of an output relative to the workspace; None if a problem was reported.
-
-        `written` is the output's path in the configuration, and `here` the position to report.
-        """
+        `written` is the output's path in the configuration, and `here` the position to report."""
         root, fault = self.workspace.root, ""
         path = Path(os.path.normpath(root / written))
         if not path.is_relative_to(root) or path == root:
@@ -220,7 +209,6 @@ class RuleParser(Struct):
         return tuple(dict.fromkeys(found))
 
     def _check_inputs(self, parsed: _Parsed) -> None:
-        """Report an input that matches neither a file of the workspace nor an output of a rule."""
         rule, root = parsed.rule, self.workspace.root
         own = set(rule.outputs)
         for pattern in rule.inputs:
@@ -240,11 +228,9 @@ class RuleParser(Struct):
                 parsed.out.add("config-rule-input", here, text, hint)
 
     def _implied(self, rule: RuleConfig) -> list[str]:
-        """Return the names of the other rules whose outputs this rule uses.
-
-        The rule uses an output if one of its ``inputs`` matches the output, or if a word of its
-        command is the output's path. The words of a shell command are not examined.
-        """
+        """Return the names of the other rules whose outputs this rule uses. The rule uses an output
+        if one of its ``inputs`` matches the output, or if a word of its command is the output's
+        path. The words of a shell command are not examined."""
         words = () if rule.shell else rule.command
         named = {os.path.normpath(word) for word in words if word}
         return [
@@ -255,7 +241,6 @@ class RuleParser(Struct):
         ]
 
     def _ordered(self) -> list[str]:
-        """Return the names of all rules, each after the rules that it needs; report cycles."""
         order: dict[str, None] = {}
         for start in self.rules:
             path: dict[str, None] = {} if start in order else {start: None}
@@ -350,11 +335,9 @@ class ExpectedFiles(Struct):
         out.add(SLUG, where, text, hint, warning=True)
 
     def tell_of_none(self, pattern: str, where: KeyPath, out: Reporter) -> None:
-        """Report a glob of ``include`` that matches no file.
-
-        If a part of the glob seems misspelt, an error is reported, else a warning. Nothing is
-        reported if the folder exists and is empty.
-        """
+        """Report a glob of ``include`` that matches no file. If a part of the glob seems
+        misspelt, an error is reported, else a warning. Nothing is reported if the folder exists
+        and is empty."""
         plain = takewhile(lambda part: not _WILDCARDS & {*part}, PurePosixPath(pattern).parts)
         folder = self._base(pattern).joinpath(*plain)
         if isdir(folder) and all(name.startswith(".") for name in _names(folder)):
@@ -366,11 +349,9 @@ class ExpectedFiles(Struct):
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
     ) -> None:
-        """Report a glob of ``apart`` that matches nothing, which is probably a mistake.
-
-        A glob is not reported if its folder is empty, or if it matches files that will be made or
-        that a template looks for.
-        """
+        """Report a glob of ``apart`` that matches nothing, which is probably a mistake. A glob is
+        not reported if its folder is empty, or if it matches files that will be made or that a
+        template looks for."""
         first = next(self._matched(pattern), None)
         if first is not None:
             self.looked_at.add(first)
@@ -404,12 +385,10 @@ class ExpectedFiles(Struct):
         *,
         mild: bool = False,
     ) -> None:
-        """Report paths of ``hidden`` that do not exist.
-
-        A path outside of the workspace is no error if its parent folder does not exist either, and
-        neither seems misspelt: the workspace may have been imported from such folders, and then
-        copied to another machine. A single warning reports all of these paths.
-        """
+        """Report paths of ``hidden`` that do not exist. A path outside of the workspace is no error
+        if its parent folder does not exist either, and neither seems misspelt: the workspace may
+        have been imported from such folders, and then copied to another machine. A single warning
+        reports all of these paths."""
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)
         gone: list[str] = []
@@ -444,7 +423,6 @@ class ExpectedFiles(Struct):
         return Path("/") if pattern.startswith("/") else self.root
 
     def _matched(self, pattern: str) -> Iterator[Path]:
-        """Yield the files and folders that a glob matches."""
         if not pattern.strip("/"):
             yield self._base(pattern)
             return
@@ -467,11 +445,9 @@ class ExpectedFiles(Struct):
         )
 
     def _nearest(self, pattern: str) -> str:
-        """Return a hint for a glob of which a part may be misspelt; empty if there is none.
-
-        The first part that does not exist is compared with the names in its folder, and the hint
-        gives the most similar name. Parts from the first wildcard on are not compared.
-        """
+        """Return a hint for a glob of which a part may be misspelt; empty if there is none. The
+        first part that does not exist is compared with the names in its folder, and the hint gives
+        the most similar name. Parts from the first wildcard on are not compared."""
         path = self._base(pattern)
         for part in PurePosixPath(pattern.strip("/")).parts:
             if _WILDCARDS & {*part}:

@@ -81,10 +81,8 @@ def unique_names(
 
 
 def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
-    """Convert a table of tolerances, which has already been checked.
-
-    The keys of the table and of the result are canonical names of dtypes.
-    """
+    """Convert a table of tolerances, which has already been checked. The keys of the table and of
+    the result are canonical names of dtypes."""
     return {dtype: PartialTolerance(**given) for dtype, given in table.items()}
 
 
@@ -95,11 +93,9 @@ def explicit_tolerances(shared: Validation) -> dict[str, Tolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """Return a table's policy for `kind`, which is ``nan`` or ``inf``; None if it sets none.
-
-    For ``nan``, the keys are ``nan_policy`` and ``check_nan``. If both are set, ``nan_policy``
-    decides.
-    """
+    """Return a table's policy for `kind`, which is ``nan`` or ``inf``; None if it sets none. For
+    ``nan``, the keys are ``nan_policy`` and ``check_nan``. If both are set, ``nan_policy``
+    decides."""
     return one_policy(table.get(f"{kind}_policy"), table.get(f"check_{kind}"))
 
 
@@ -121,7 +117,6 @@ def project(table: Table, out: Reporter) -> Project:
 
 
 def too_large(shape: Shape, where: KeyPath, out: Reporter) -> None:
-    """Report a shape that has too many elements to be run."""
     count = 1
     for size in shape:
         count *= size
@@ -147,12 +142,10 @@ def validation(table: Table, out: Reporter) -> Validation:
 
 
 def policies(table: Table, ci_table: Table, out: Reporter) -> Policies:
-    """Make ``[policies]``.
-
-    The key ``warn_threshold`` has two documented meanings. A value above `GROWTH_MEANING_UP_TO` is
-    a share of the tolerance. Any other value is a relative growth, and is used as the
-    ``regression_threshold`` if none is set here or in `ci_table`, the table ``[ci]``.
-    """
+    """Make ``[policies]``. The key ``warn_threshold`` has two documented meanings. A value above
+    `GROWTH_MEANING_UP_TO` is a share of the tolerance. Any other value is a relative growth, and
+    is used as the ``regression_threshold`` if none is set here or in `ci_table`, the table
+    ``[ci]``."""
     found = decoded(Policies, table)
     warn = found.warn_threshold
     regression = table.get("regression_threshold", ci_table.get("regression_threshold"))
@@ -201,11 +194,6 @@ def sandbox(
     presence: ExpectedFiles,
     project: Reporter,
 ) -> SandboxConfig:
-    """Make ``[sandbox]``; `outs` maps each key to the reporter of the file that sets it.
-
-    A missing path is an error only if the project's file names it. In the user's own file, which
-    applies to all workspaces, it is a warning.
-    """
     out, where = outs["writable"], ("sandbox", "writable")
     found = [workspace.resolve(path, where, out) for path in table.get("writable", ())]
     writable = tuple(path for path in found if path is not None)
@@ -247,7 +235,6 @@ def _path(
     *,
     anywhere: bool = False,
 ) -> Path | None:
-    """Return the absolute path that a key of `table` gives; None if there is none."""
     written = table.get(where[1])
     return None if written is None else workspace.resolve(written, where, out, anywhere=anywhere)
 
@@ -319,10 +306,8 @@ class TargetParser(Struct, dict=True):
 
     def task_fault(self, stage: str, subject: str, last: str, out: Reporter) -> tuple[str, str]:
         """Return the reason why a task does not exist, and a hint; both are empty if it exists.
-
         They are also empty if the subject has errors of its own, which are reported anyway. `last`
-        is the end of the task's name: a dtype, an architecture, or ''.
-        """
+        is the end of the task's name: a dtype, an architecture, or ''."""
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""
         if stage == BUILD and subject in self.rules and not last:
@@ -377,12 +362,11 @@ class TargetParser(Struct, dict=True):
         self.out_of(where).add("config-target-cycle", where, text, "remove one of them")
 
     def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
-        """Store the members of target `start` in ``self.expanded``, with nested targets expanded.
-
-        A target among the members is replaced by its own members, and its expansion is stored, too.
-        `given` maps each target to the members that the configuration names. The code does not
-        recurse, as targets may nest deeply. It stops early if there are over `MAX_MEMBERS` members.
-        """
+        """Store the members of target `start` in ``self.expanded``, with nested targets
+        expanded. A target among the members is replaced by its own members, and its expansion is
+        stored, too. `given` maps each target to the members that the configuration names. The
+        code does not recurse, as targets may nest deeply. It stops early if there are over
+        `MAX_MEMBERS` members."""
         stack = [start]
         while stack and self.total <= MAX_MEMBERS:
             name = stack[-1]
@@ -476,7 +460,6 @@ class KernelParser(Struct):
         return path
 
     def artifact(self, table: Table, kind: str, where: KeyPath, *, made: bool) -> Path | None:
-        """Return the path of a PTX or cubin file, which must exist unless a build makes it."""
         if kind not in table:
             return None
         find = self.workspace.resolve if made else self.workspace.existing_file
@@ -560,11 +543,9 @@ def join_kernels(
     reporters: Mapping[str, Reporter],
     out: Reporter,
 ) -> tuple[list[OpConfig], list[KernelConfig]]:
-    """Assign to each op of kind ``cuda`` the kernel whose build makes its PTX.
-
-    If an op names its ``.cu`` file itself, a kernel with the op's name is added. It is built and
-    linted like the kernels of ``[[kernels]]``.
-    """
+    """Assign to each op of kind ``cuda`` the kernel whose build makes its PTX. If an op names its
+    ``.cu`` file itself, a kernel with the op's name is added. It is built and linted like the
+    kernels of ``[[kernels]]``."""
     joiner = _Joiner({kernel.name: kernel for kernel in kernels})
     joined = []
     for op in ops:

@@ -28,7 +28,6 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether `path` is a regular file; return False if access is refused."""
     try:
         return path.is_file()
     except OSError:
@@ -36,13 +35,9 @@ def is_file(path: Path) -> bool:
 
 
 def find_config(start: Path, environ: Mapping[str, str]) -> Path:
-    """Return the path of the project's configuration file.
-
-    This is the file that ``GPUEMU_CONFIG`` names, relative to `start`; else, the ``gpuemu.toml`` in
-    `start` or in the nearest folder above.
-
-    Raises UsageError: ``config-not-found``.
-    """
+    """Return the path of the project's configuration file. This is the file that ``GPUEMU_CONFIG``
+    names, relative to `start`; else, the ``gpuemu.toml`` in `start` or in the nearest folder above.
+    Raises UsageError: ``config-not-found``."""
     named = environ.get("GPUEMU_CONFIG", "")
     if named:
         path = start / named
@@ -72,7 +67,6 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def _match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Tell whether a glob's parts match a path's parts; ``**`` stands for any number of folders."""
     reachable = {0}
     for number, part in enumerate(pattern):
         if part == "**":
@@ -133,17 +127,13 @@ class WorkspacePaths(Struct):
 
     def inside(self, path: Path) -> bool:
         """Tell whether a resolved path is in the workspace or in the folder of the file being read.
-
         A user's defaults file is allowed to name files in its own folder. The check prevents a
-        downloaded project from using files outside of its folder.
-        """
+        downloaded project from using files outside of its folder."""
         return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
 
     def relative(self, path: Path) -> str:
-        """Return `path` relative to the root if it is inside, else only its name.
-
-        The result is the same on all machines.
-        """
+        """Return `path` relative to the root if it is inside, else only its name. The result is the
+        same on all machines."""
         if path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
         return path.name
@@ -151,11 +141,9 @@ class WorkspacePaths(Struct):
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """Return the absolute path that `text` names; None if a problem was reported.
-
-        Symbolic links in the path are not resolved, so that later changes of them are noticed. The
-        path and the present targets of its links must lie inside the workspace.
-        """
+        """Return the absolute path that `text` names; None if a problem was reported. Symbolic
+        links in the path are not resolved, so that later changes of them are noticed. The path and
+        the present targets of its links must lie inside the workspace."""
         written = Path(text)
         if anywhere and written.parts[:1] == ("~",):
             written = self.home.joinpath(*written.parts[1:])
@@ -189,11 +177,9 @@ class WorkspacePaths(Struct):
         return None
 
     def globs(self, patterns: Iterable[str], where: KeyPath, out: Reporter) -> dict[str, KeyPath]:
-        """Map each glob, made relative to the workspace root, to its key path in the file.
-
-        An invalid glob is reported and left out. So is a glob outside of the workspace, unless the
-        user allows it; an allowed one is made absolute.
-        """
+        """Map each glob, made relative to the workspace root, to its key path in the file. An
+        invalid glob is reported and left out. So is a glob outside of the workspace, unless the
+        user allows it; an allowed one is made absolute."""
         globs: dict[str, KeyPath] = {}
         for place, pattern in enumerate(patterns):
             here = (*where, place)
@@ -231,11 +217,9 @@ class WorkspacePaths(Struct):
         return globs
 
     def named(self, written: Path) -> Path:
-        """Make the path `written` in the file absolute; keep its links where possible.
-
-        Links before a ``..`` are resolved, since ``..`` leads to the parent of a link's target. If
-        the result is not below `root`, which is resolved, then the links of `base` are resolved.
-        """
+        """Make the path `written` in the file absolute; keep its links where possible. Links before
+        a ``..`` are resolved, since ``..`` leads to the parent of a link's target. If the result is
+        not below `root`, which is resolved, then the links of `base` are resolved."""
         path = self.base / written
         parts = path.parts
         if ".." in parts:
@@ -247,7 +231,6 @@ class WorkspacePaths(Struct):
         return base / path.relative_to(self.base) if path.is_relative_to(self.base) else path
 
     def existing_file(self, text: str, where: KeyPath, out: Reporter) -> Path | None:
-        """Resolve the path of a file that must exist, or that a rule makes; see `resolve`."""
         path = self.resolve(text, where, out)
         if path is None or path in self.made:
             return path
@@ -262,7 +245,6 @@ class WorkspacePaths(Struct):
 
     @staticmethod
     def file_fault(path: Path) -> str:
-        """Return the reason why `path` cannot be read as a file; empty if it can."""
         try:
             if path.is_dir():
                 return "is a folder"

@@ -46,9 +46,7 @@ def with_loaded(
     looked_into: dict[Path, str],
 ) -> ProgramRef | None:
     """Add the file that ``loads`` names to a program; return None if a problem was reported.
-
-    Without ``loads``, the program is returned unchanged.
-    """
+    Without ``loads``, the program is returned unchanged."""
     if "loads" not in table:
         for key in LOADED_KEYS[1:]:
             if key in table:
@@ -134,7 +132,6 @@ class Programs(Struct):
         return self.executable(stripped, where, text, python=stripped != text)
 
     def of_kind(self, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
-        """Parse a table with a ``kind``; report keys that this kind does not use."""
         kind = table["kind"]
         compiled = kind == "triton" and table.get("mode") == "compiled"
         read = {"kind", *KEYS[kind], *(("arch", "checks") if compiled else ())}
@@ -177,7 +174,6 @@ class Programs(Struct):
         )
 
     def portable(self, argument: str) -> str:
-        """Return an argument with paths of the workspace made relative."""
         path = Path(argument)
         return self.workspace.relative(path) if path.is_absolute() else argument
 
@@ -215,7 +211,6 @@ class Programs(Struct):
         return self.ref("callable", where, text, path, module=module, function=function)
 
     def module_file(self, module: str, where: KeyPath) -> Path | None:
-        """Return the file of a module in the workspace; None for an installed or missing module."""
         stem = Path(*module.split("."))
         for place in (stem.with_suffix(".py"), stem / "__init__.py"):
             path = self.workspace.root / place
@@ -225,7 +220,6 @@ class Programs(Struct):
         return None
 
     def is_workspace_package(self, module: str) -> bool:
-        """Tell whether the first part of a dotted path is a package or module of the workspace."""
         top = self.workspace.root / module.split(".", maxsplit=1)[0]
         return any(map(is_file, (top.with_suffix(".py"), top / "__init__.py")))
 
@@ -363,7 +357,6 @@ def compiled_triton(
 def _framework_kind(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
-    """Parse a function that takes a framework's tensors, or a module of PyTorch."""
     source = next((key for key in ("file", "path") if key in table), "module")
     name = _class_key(table, source)
     if not _needs(programs, table, where, (source, name)):
@@ -376,12 +369,10 @@ def _framework_kind(
 
 
 def _class_key(table: Mapping[str, Json], source: str) -> str:
-    """Return the key of `table` that names the function or the class to call.
-
-    The key is ``function``, unless the table defines a PyTorch module by its class. Such a table
-    names the class under ``module_class``. If its code is in a file, it may use ``module`` instead.
-    `source` is the key under which the table names the file or the Python module with the code.
-    """
+    """Return the key of `table` that names the function or the class to call. The key is
+    ``function``, unless the table defines a PyTorch module by its class. Such a table names the
+    class under ``module_class``. If its code is in a file, it may use ``module`` instead. `source`
+    is the key under which the table names the file or the Python module with the code."""
     if table["kind"] == "torch" and "function" not in table:
         if "module_class" in table:
             return "module_class"
@@ -391,7 +382,6 @@ def _class_key(table: Mapping[str, Json], source: str) -> str:
 
 
 def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> str:
-    """Return the arguments and the seed that construct a module, as JSON text."""
     init = table.get("init", {})
     if not isinstance(init, (dict, list)) or not _is_plain(init):
         place = (*where, "init")
@@ -405,11 +395,9 @@ def _module_text(programs: Programs, table: Mapping[str, Json], where: KeyPath) 
 def with_shared_weights(
     op: ProgramRef, reference: ProgramRef, where: KeyPath, out: Reporter
 ) -> tuple[ProgramRef, ProgramRef]:
-    """Give two modules the same seed, so that both draw the same weights.
-
-    The seed is the one that is set for either module, or 0 if none is set. Two different seeds are
-    reported as a problem at `where`, the place of the reference.
-    """
+    """Give two modules the same seed, so that both draw the same weights. The seed is the one that
+    is set for either module, or 0 if none is set. Two different seeds are reported as a problem at
+    `where`, the place of the reference."""
     made = [json.loads(ref.argv[1]) for ref in (op, reference)]
     seeds = sorted({told["seed"] for told in made} - {None})
     if len(seeds) > 1:
@@ -425,12 +413,10 @@ def with_shared_weights(
 
 
 def is_module(ref: ProgramRef | None) -> bool:
-    """Tell whether a program is a PyTorch module, which has weights."""
     return ref is not None and ref.kind == "torch" and bool(ref.argv)
 
 
 def _is_plain(value: Json) -> bool:
-    """Tell whether JSON can represent a value of the configuration file."""
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list):
@@ -439,7 +425,6 @@ def _is_plain(value: Json) -> bool:
 
 
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
-    """Return the names of the checks that the emulator makes on a compiled Triton kernel."""
     given = table.get("checks", list(DEFAULT_CHECKS))
     if isinstance(given, list) and all(name in DEFAULT_CHECKS for name in given):
         return list(given)
@@ -489,7 +474,6 @@ def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) ->
 def _host_function(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
-    """Parse a C function of a ``.cu`` file, which itself allocates, copies and launches."""
     source = "path" if "path" in table else "file"
     for name in ("kernel", *LAUNCH_KEYS, "launches", "checks", "backend"):
         if name in table and name != "args":
@@ -518,8 +502,6 @@ def _host_function(
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
-    """Parse a compiled kernel and its launches from a table."""
-
     # The emulator's modules are imported only for a workspace with such an op.
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
         place = (*where, *below)
@@ -601,10 +583,8 @@ Table = Mapping[str, Json]
 
 class FrameworkKinds(Struct):
     """Chooses the kind, such as ``torch``, of functions that the configuration writes without one.
-
     The kind is that of the first framework that the configuration names and the function's source
-    file imports.
-    """
+    file imports."""
 
     out: Reporter
     # ``project.framework``; empty if it is not set.
@@ -616,12 +596,10 @@ class FrameworkKinds(Struct):
     def apply(
         self, table: Table, ref: ProgramRef | None, written: Json, op: ProgramRef | None = None
     ) -> ProgramRef | None:
-        """Return `ref`, with the kind of a framework if the program is written without a kind.
-
-        The framework is the first one that the configuration names and the program's file imports;
+        """Return `ref`, with the kind of a framework if the program is written without a kind. The
+        framework is the first one that the configuration names and the program's file imports;
         PyTorch if the file, or that of the reference's `op`, builds an extension of PyTorch. If
-        there is none, `ref` is returned unchanged.
-        """
+        there is none, `ref` is returned unchanged."""
         named = self._named(table)
         # An edit of these files counts by what they import, which the graph's basis holds anyway.
         if not named and any(_EXTENSION in self._imports_of(r) for r in (ref, op) if r is not None):
@@ -643,10 +621,8 @@ class FrameworkKinds(Struct):
         op: ProgramRef | None,
         reference: ProgramRef,
     ) -> None:
-        """Report frameworks that an op's table names and that neither program imports.
-
-        Also report a table that has both ``framework`` and ``frameworks``.
-        """
+        """Report frameworks that an op's table names and that neither program imports. Also report
+        a table that has both ``framework`` and ``frameworks``."""
         named = self._named(table)
         if table.get("framework") and table.get("frameworks"):
             place = (*where, "framework")
@@ -740,11 +716,9 @@ def refuse_one_program(
     root: Path,
     fenced: bool,
 ) -> None:
-    """Report an op and a reference that are one program or, in the sandbox, in one file.
-
-    A program has to read its own file, so that no sandbox can hide a reference that is in it. A
-    compiled kernel reads no files.
-    """
+    """Report an op and a reference that are one program or, in the sandbox, in one file. A program
+    has to read its own file, so that no sandbox can hide a reference that is in it. A compiled
+    kernel reads no files."""
     if _identity(op) == _identity(reference):
         text = f"{shown(op.text)} is the op and its reference: it would pass whatever it does"
         out.add(_SLUG, place, text, "name a reference that is written independently")
@@ -763,7 +737,6 @@ def refuse_one_program(
 
 
 def _identity(program: ProgramRef) -> tuple[str, ...]:
-    """Return what tells a program from others: its file's real path, or its module, and more."""
     path = program.loads or program.path
     place = os.path.realpath(path) if path is not None else program.module
     if program.loads is not None:
@@ -774,7 +747,6 @@ def _identity(program: ProgramRef) -> tuple[str, ...]:
 
 
 def _files(program: ProgramRef, root: Path) -> Iterator[Path]:
-    """Yield the real paths of a program's files in the workspace, its main file first."""
     inside = Path(os.path.realpath(root))
     files = program.files if program.loads is None else (program.loads, *program.files)
     for path in map(Path, map(os.path.realpath, files)):
@@ -797,12 +769,10 @@ class Modules(Struct):
     consulted: set[Path] = set()
 
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:
-        """Return the callable, or None with the reason why it cannot be run.
-
-        ``pkg.mod:function`` names the function itself. A dotted path without a function, such as
-        ``pkg.mod``, is looked up in this order: the function in ``pkg.mod`` with the op's name, the
-        function ``mod`` in ``pkg.mod``, and the attribute ``mod`` of ``pkg``.
-        """
+        """Return the callable, or None with the reason why it cannot be run. ``pkg.mod:function``
+        names the function itself. A dotted path without a function, such as ``pkg.mod``, is looked
+        up in this order: the function in ``pkg.mod`` with the op's name, the function ``mod`` in
+        ``pkg.mod``, and the attribute ``mod`` of ``pkg``."""
         if ":" in text or text.endswith(".py"):
             return self._written_out(text, where)
         if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", text):
@@ -837,10 +807,8 @@ class Modules(Struct):
         return self.programs.parse(text, where), ""
 
     def _top_level_names(self, path: Path) -> set[str]:
-        """Return the names that a file defines or imports at its top level.
-
-        The result is empty if the file cannot be read and parsed as Python.
-        """
+        """Return the names that a file defines or imports at its top level. The result is empty if
+        the file cannot be read and parsed as Python."""
         self.consulted.add(path)
         try:
             if path.stat().st_size > MAX_SOURCE:

@@ -61,7 +61,6 @@ class ConfigSource(Struct):
 
 
 def check_file(raw: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
-    """Return the tables of a whole configuration after checking them; report their problems."""
     checked: dict[str, Json] = check_table(File, raw, (), out)
     return checked
 
@@ -74,10 +73,8 @@ def read_source(
     check: Callable[[Mapping[str, Json], Reporter], dict[str, Json]] = check_file,
     root: Path | None = None,
 ) -> ConfigSource:
-    """Read and check one configuration file.
-
-    A missing file is no problem: the result is then empty.
-    """
+    """Read and check one configuration file. A missing file is no problem: the result is then
+    empty."""
     source = ConfigSource(path, Reporter(shown_as))
     data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
@@ -95,7 +92,6 @@ def read_source(
 
 
 def _read_bytes(source: ConfigSource) -> bytes | None:
-    """Read a file; return None if it is missing, not a regular file, unreadable or too large."""
     try:
         # Opening a named pipe would wait for a writer for ever.
         descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -114,15 +110,12 @@ def _read_bytes(source: ConfigSource) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """Encode an editor's text as UTF-8.
-
-    Surrogates, which UTF-8 does not allow, are encoded too. `_decode` reports them as an error.
-    """
+    """Encode an editor's text as UTF-8. Surrogates, which UTF-8 does not allow, are encoded too.
+    `_decode` reports them as an error."""
     return edited.encode("utf-8", "surrogatepass")
 
 
 def _sized(data: bytes, out: Reporter) -> bytes | None:
-    """Return the bytes; report and return None if there are too many."""
     if len(data) > MAX_BYTES:
         text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
         out.add("config-too-large", (), text, "is this the right file?")
@@ -155,9 +148,7 @@ def _decode(data: bytes, out: Reporter) -> str | None:
 
 def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
     """Parse TOML text into tables, which are not checked; return None if the syntax is wrong.
-
-    Problems are added to `out`, and ``out.positions`` is set to the lines of the text's keys.
-    """
+    Problems are added to `out`, and ``out.positions`` is set to the lines of the text's keys."""
     found = scan(text)
     out.positions = found
     if found.too_deep:
@@ -178,7 +169,6 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report the line at which tomli stopped, or a bracket or quote that is never closed."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""
@@ -190,11 +180,9 @@ def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> N
 
 
 def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
-    """Merge the checked keys of sources, given from the highest priority to the lowest.
-
-    Tables are merged recursively. Any other value, such as an array of tables, is taken whole from
-    the file of highest priority that defines it.
-    """
+    """Merge the checked keys of sources, given from the highest priority to the lowest. Tables are
+    merged recursively. Any other value, such as an array of tables, is taken whole from the file of
+    highest priority that defines it."""
     out: dict[str, Json] = {}
     for source in reversed(sources):
         _over(out, source.tree)
@@ -202,7 +190,6 @@ def merged(sources: Sequence[ConfigSource]) -> dict[str, Json]:
 
 
 def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
-    """Merge `high` over `low`, in place, without changing `high`."""
     for name, value in high.items():
         below = low.get(name)
         if isinstance(value, dict):
@@ -214,7 +201,6 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
 
 
 def definer(sources: Sequence[ConfigSource], path: KeyPath, default: ConfigSource) -> ConfigSource:
-    """Return the source that defines a merged key; `default` if no source does."""
     for source in sources:
         node: Json = source.tree
         for part in path:
@@ -330,7 +316,6 @@ def _variants(table: Table, where: KeyPath, out: Reporter, folders: Folders) -> 
 
 
 def _tell(out: Reporter, where: KeyPath, text: str, hint: str) -> None:
-    """Report a problem at the line of the template, not at the lines of its ops."""
     out.problem_at("config-foreach", out.positions.line(where), text, hint)
 
 
@@ -368,7 +353,6 @@ def _lists(
 
 
 def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> list[Json] | None:
-    """Return the part of each file's name that ``*`` matches; None if a problem was reported."""
     if folders.root is None:
         return []
     try:
@@ -385,7 +369,6 @@ def _files(written: str, place: KeyPath, out: Reporter, folders: Folders) -> lis
 
 
 def _placeholders(value: Json) -> Iterator[str]:
-    """Yield the names in braces from all texts in a value."""
     todo = [value]
     while todo:
         each = todo.pop()
@@ -410,12 +393,9 @@ def _weight(value: Json) -> int:
 
 
 def _filled(value: Json, given: Mapping[str, Json]) -> Json:
-    """Return a value with each name in braces replaced by its value in `given`.
-
-    If a whole text is one name in braces, the result is the name's value itself, for example a
-    number, and not a text. The recursion is bounded, since no value nests deeper than
-    `positions.MAX_DEPTH`.
-    """
+    """Return a value with each name in braces replaced by its value in `given`. If a whole text is
+    one name in braces, the result is the name's value itself, for example a number, and not a text.
+    The recursion is bounded, since no value nests deeper than `positions.MAX_DEPTH`."""
     if isinstance(value, str):
         match = _PLACEHOLDER.fullmatch(value)
         if match is not None and match[2]:
@@ -455,31 +435,23 @@ class FilesError(Exception):
 
 
 def is_pattern(value: Json) -> bool:
-    """Tell whether a value of ``foreach`` is a table with only the key ``files``."""
     return isinstance(value, dict) and set(value) == {FILES} and isinstance(value[FILES], str)
 
 
 def listing_of(written: str) -> str:
-    """Return the glob whose matches change whenever the result of `names_matched` changes.
-
-    It is a glob for `build.files.glob_files`. It also matches folders and broken links, since they
-    make `names_matched` fail. `written` is the pattern in the configuration.
-
-    Raises FilesError: A bad pattern.
-    """
+    """Return the glob whose matches change whenever the result of `names_matched` changes. It is a
+    glob for `build.files.glob_files`. It also matches folders and broken links, since they make
+    `names_matched` fail. `written` is the pattern in the configuration. Raises FilesError: A bad
+    pattern."""
     return f"{_checked(written)}/"
 
 
 def names_matched(root: Path, written: str) -> list[str]:
-    """Return the part of each file's name that ``*`` matches, sorted.
-
-    Names that begin with a dot are left out, since editors and systems use them for their own
-    files.
-
-    Raises FilesError: The pattern is bad or matches too many files, or a match is no regular file
-    of the workspace, or its name cannot be part of an op's name. Such a match is not ignored, since
-    its op would then be missing without notice.
-    """
+    """Return the part of each file's name that ``*`` matches, sorted. Names that begin with a dot
+    are left out, since editors and systems use them for their own files. Raises FilesError: The
+    pattern is bad or matches too many files, or a match is no regular file of the workspace, or its
+    name cannot be part of an op's name. Such a match is not ignored, since its op would then be
+    missing without notice."""
     pattern = _checked(written)
     folder = root.joinpath(*pattern.parts[:-1])
     beginning, _, end = pattern.name.partition("*")
@@ -592,7 +564,6 @@ def read_included(project: ConfigSource) -> IncludedFiles:
 
 
 def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
-    """Return a glob as a normalised relative path; empty if a problem was reported."""
     path, fault = plain_glob(written)
     if fault:
         text = f"{dotted(where)} = {shown(written)} {fault}"
@@ -602,10 +573,8 @@ def _pattern(written: str, where: KeyPath, out: Reporter) -> str:
 
 
 def _matches(root: Path, pattern: str, where: KeyPath, project: ConfigSource) -> list[Path]:
-    """Return the files that a glob matches; report links out of `root`, and a missing file.
-
-    A glob with wildcards that matches nothing is reported as well.
-    """
+    """Return the files that a glob matches; report links out of `root`, and a missing file. A glob
+    with wildcards that matches nothing is reported as well."""
     out, found = project.out, []
     own = root / project.path.name
     for path in sorted(root.glob(pattern)):
@@ -662,10 +631,8 @@ NO_CHANGES = ConfigChanges()
 
 
 def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
-    """Return the targets of a configuration by name.
-
-    The dict is empty if no target has options, since targets then do not affect the settings.
-    """
+    """Return the targets of a configuration by name. The dict is empty if no target has options,
+    since targets then do not affect the settings."""
 
     def place_of(path: KeyPath) -> str:
         out = definer(sources, path, sources[0]).out
@@ -677,11 +644,9 @@ def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
 def layers(
     sources: Sequence[ConfigSource], changes: ConfigChanges, options: Mapping[str, Option]
 ) -> list[ConfigSource]:
-    """Return the changes as configuration sources, from the highest priority to the lowest.
-
-    Raises UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``;
-    for an unknown key or a wrong value, the same errors as in a configuration file.
-    """
+    """Return the changes as configuration sources, from the highest priority to the lowest. Raises
+    UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``; for an
+    unknown key or a wrong value, the same errors as in a configuration file."""
     found = []
     if changes.settings:
         found.append(_of_settings(sources[0], changes.settings))
@@ -749,7 +714,6 @@ def _put(raw: dict[str, Json], setting: str) -> None:
 
 
 def _value(setting: str, text: str) -> Json:
-    """Read a value of TOML; a bare word is read as a string, since shells remove quotes."""
     if len(setting) > MAX_SETTING:
         raise _bad(setting, f"has more than {MAX_SETTING} characters")
     if _BARE.fullmatch(text) and text not in ("true", "false", "inf", "nan"):

@@ -128,7 +128,6 @@ class _Scanner:
         return self.text[self.pos : self.pos + 1]
 
     def header(self) -> None:
-        """Scan ``[table]`` or ``[[array of tables]]``."""
         line = self.line_at(self.pos)
         brackets = 2 if self.text.startswith("[[", self.pos) else 1
         self.pos += brackets
@@ -146,11 +145,9 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def within_arrays(self, parts: list[str], line: int) -> KeyPath:
-        """Return a table header's key path, with an index after each array of tables.
-
-        The index is that of the array's last element so far. Tables that the path names for the
-        first time are recorded as being on line `line`.
-        """
+        """Return a table header's key path, with an index after each array of tables. The index is
+        that of the array's last element so far. Tables that the path names for the first time are
+        recorded as being on line `line`."""
         path: KeyPath = ()
         for part in parts:
             path = (*path, part)
@@ -184,7 +181,6 @@ class _Scanner:
             self.pos += 1
 
     def assignment(self) -> None:
-        """Scan ``key = value`` outside of brackets."""
         line = self.line_at(self.pos)
         if not self.key_and_equals(self.table, recorded=True):
             self.skip(_REST_OF_LINE)
@@ -200,7 +196,6 @@ class _Scanner:
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
-        """Scan ``a.b =`` and store the path in `key_path`; return False if there is none."""
         line = self.line_at(self.pos)
         parts = self.dotted_key()
         path = parent
@@ -216,7 +211,6 @@ class _Scanner:
         return True
 
     def value(self, path: KeyPath) -> None:
-        """Scan a value with everything nested in it, using a stack instead of recursion."""
         stack: list[_Frame] = []
         self.open_or_skip(path, stack, recorded=True)
         while stack:
@@ -300,7 +294,6 @@ def scan(text: str) -> Positions:
 
 
 def positions(text: str) -> Mapping[KeyPath, int]:
-    """Map each key path of a TOML text to its line; see `Positions.lines`."""
     return scan(text).lines
 
 
@@ -311,7 +304,6 @@ MAX_WARNINGS = 2_000  # a file with more is hardly a configuration
 
 
 def dotted(path: KeyPath) -> str:
-    """Return a key path in TOML's notation: ``ops[0].schema.dims``; empty for the whole file."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -362,10 +354,8 @@ class Reporter(Struct):
     _told_of_templates: set[tuple[str, KeyPath, str]] = set()
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of the key at `path`, even if the file has the key under an alias.
-
-        If the file does not have the key, return the line of the key's nearest ancestor.
-        """
+        """Return the line of the key at `path`, even if the file has the key under an alias. If the
+        file does not have the key, return the line of the key's nearest ancestor."""
         for end in range(len(path), 0, -1):
             written = self.aliases.get(path[:end])
             if written is not None:
@@ -397,11 +387,9 @@ class Reporter(Struct):
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
-        """Return a hint with the known name most similar to `name`.
-
-        If no name is similar, the hint lists all names if `or_all` is true; else it is empty. It is
-        also empty after `MAX_COMPARED` comparisons, since comparing many names takes long.
-        """
+        """Return a hint with the known name most similar to `name`. If no name is similar, the hint
+        lists all names if `or_all` is true; else it is empty. It is also empty after `MAX_COMPARED`
+        comparisons, since comparing many names takes long."""
         self.compared += len(known)
         if self.compared > MAX_COMPARED:
             return ""
@@ -452,10 +440,8 @@ ENDING = 3
 
 def is_misspelt(written: str, known: Iterable[str]) -> bool:
     """Tell whether a name is a variant of a known name, or one or two typing errors away from it.
-
     Variants are the known name cut short (``grad`` for ``gradients``) and the known name with a
-    short ending (``depends_on`` for ``depends``, ``forbidden`` for ``forbid``).
-    """
+    short ending (``depends_on`` for ``depends``, ``forbidden`` for ``forbid``)."""
     return any(_near(written, name) or _is_form(written.lower(), name) for name in known)
 
 
@@ -480,12 +466,9 @@ def _omits_letters(written: str, name: str) -> bool:
 
 
 def edits(first: str, second: str) -> int:
-    """Return the number of typing errors between two words.
-
-    One error is an additional, missing or wrong character, or an exchange of two neighbours (the
-    Damerau-Levenshtein distance in its restricted form, in which each character changes at most
-    once).
-    """
+    """Return the number of typing errors between two words. One error is an additional, missing or
+    wrong character, or an exchange of two neighbours (the Damerau-Levenshtein distance in its
+    restricted form, in which each character changes at most once)."""
     above: list[int] = []
     row = list(range(len(second) + 1))
     for i, a in enumerate(first, start=1):

@@ -95,10 +95,8 @@ class PlainShapes(Table, frozen=True):
 
 
 class Validation(Table, frozen=True):
-    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in.
-
-    `seed` 0 means a new random seed for every run.
-    """
+    """Defaults for ops, from ``[validation]``; each `OpConfig` already has them filled in. `seed` 0
+    means a new random seed for every run."""
 
     dtypes: Annotated[Dtypes, documented("Dtypes to check, under any of their names.")] = (
         "float32",
@@ -206,12 +204,10 @@ class Limits(Table, frozen=True):
 
     @property
     def fail(self) -> int | None:
-        """Return the limit above which a metric fails."""
         return self.max
 
     @property
     def warn(self) -> int | None:
-        """Return the limit above which a metric causes a warning."""
         return self.warn_above
 
 
@@ -226,12 +222,10 @@ class ByteLimits(Table, frozen=True):
 
     @property
     def fail(self) -> int | None:
-        """Return the limit above which a metric fails."""
         return self.max_bytes
 
     @property
     def warn(self) -> int | None:
-        """Return the limit above which a metric causes a warning."""
         return self.warn_above
 
 
@@ -294,11 +288,9 @@ class QuickCi(Table, frozen=True):
 
 
 class Ci(Table, frozen=True):
-    """Settings of ``[ci]``.
-
-    If `quick_shapes` is empty and the iterations are None, the cases are those of a plain run.
-    `seed` 0 means a new random seed for every run, and None the seed of ``[validation]``.
-    """
+    """Settings of ``[ci]``. If `quick_shapes` is empty and the iterations are None, the cases are
+    those of a plain run. `seed` 0 means a new random seed for every run, and None the seed of
+    ``[validation]``."""
 
     quick_dtypes: Annotated[Dtypes, documented("Dtypes of `quick`.")] = ("float32",)
     quick_shapes: Annotated[
@@ -341,7 +333,6 @@ class Ci(Table, frozen=True):
 
     @property
     def quick_fuzz_iterations(self) -> int | None:
-        """Return the cases of a quick run; None for those of a plain run."""
         return self.quick.fuzz_iterations
 
 

@@ -18,15 +18,12 @@ _TOLERANCES = ("ops", "tolerances")
 def write_tolerances(
     text: str, op: str, tolerances: Mapping[str, Tolerance], file: str = ""
 ) -> str:
-    """Set the tolerances of some dtypes for one op, and return the new text.
-
-    Values that the op already has for these dtypes are replaced in place, in every allowed
-    spelling. Other values are added to the op's ``[ops.tolerances]``, or to a new table at the end
-    of the op. Comments, order, blank lines and line ends are kept.
-
-    Raises ConfigError: ``config-syntax``, ``unknown-op``, or ``config-not-editable`` for a form
-    that is not supported, such as ``ops = [{ ... }]``. The hint then shows the text to add.
-    """
+    """Set the tolerances of some dtypes for one op, and return the new text. Values that the op
+    already has for these dtypes are replaced in place, in every allowed spelling. Other values are
+    added to the op's ``[ops.tolerances]``, or to a new table at the end of the op. Comments, order,
+    blank lines and line ends are kept. Raises ConfigError: ``config-syntax``, ``unknown-op``, or
+    ``config-not-editable`` for a form that is not supported, such as ``ops = [{ ... }]``. The hint
+    then shows the text to add."""
     before = _parse(text, file)
     index = _op_index(before, op, file)
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -117,7 +114,6 @@ class _Editor:
             self._own.append(statement)
 
     def set(self, dtype: str, tolerance: Tolerance, newline: str) -> list[str]:
-        """Set the tolerance of a dtype, and return the new lines."""
         value = _written(tolerance)
         mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
         keys = [s for s in mine if not s.header]
@@ -132,7 +128,6 @@ class _Editor:
         return self._lines
 
     def _in_inline_table(self, statement: Statement, dtype: str, value: str) -> None:
-        """Rewrite an entry of ``tolerances = { ... }``, and keep the other entries unchanged."""
         _, text, _ = self._parts(statement)
         table = tomli.loads(f"value = {text}")["value"]
         if not isinstance(table, dict):
@@ -144,7 +139,6 @@ class _Editor:
         self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
 
     def _replace(self, statements: Sequence[Statement], tolerance: Tolerance, newline: str) -> None:
-        """Replace a dtype's tolerance, be it one value or separate ``atol`` and ``rtol``."""
         whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
         if whole is not None:
             self._rewrite(whole, _written(tolerance))
@@ -167,10 +161,8 @@ class _Editor:
             self._lines.insert(place, line)
 
     def _insert(self, mine: Sequence[Statement], entry: str, newline: str) -> None:
-        """Add an entry to the op's tolerances, in a new table if necessary.
-
-        `mine` holds the statements that set the op's tolerances so far.
-        """
+        """Add an entry to the op's tolerances, in a new table if necessary. `mine` holds the
+        statements that set the op's tolerances so far."""
         header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
         if header is not None:
             inside = [header]
@@ -204,14 +196,12 @@ class _Editor:
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 
     def _parts(self, statement: Statement) -> tuple[str, str, str]:
-        """Return the text of a key's lines before its value, the value, and the text after it."""
         text = "".join(self._lines[statement.start : statement.stop])
         start, end = statement.value or (0, 0)
         return text[:start], text[start:end], text[end:]
 
 
 def _written(tolerance: Tolerance) -> str:
-    """Write a tolerance as TOML, in the shorter form if possible."""
     if not tolerance.rtol:
         return repr(float(tolerance.atol))
     return f"{{ atol = {float(tolerance.atol)!r}, rtol = {float(tolerance.rtol)!r} }}"

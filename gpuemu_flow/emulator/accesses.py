@@ -30,7 +30,6 @@ class ClusterMemory(GlobalMemory):
     """Translates addresses of shared memory within the clusters of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch, and record the place of each cluster's blocks within the batch."""
         super().begin(block_ids)
         size = self.cluster_size
         order = np.argsort(self.ranks.reshape(-1, size), axis=1)
@@ -102,11 +101,9 @@ class ClusterMemory(GlobalMemory):
     def map_shared(
         self, generic: bool, address: Array, rank: Array, mask: Array | None, step: int
     ) -> Array:
-        """Compute ``mapa``: the address of the same offset in another block's shared memory.
-
-        `rank` is the other block's rank in the cluster. `generic` is True if addresses are generic,
-        False if they belong to the state space ``.shared``.
-        """
+        """Compute ``mapa``: the address of the same offset in another block's shared memory. `rank`
+        is the other block's rank in the cluster. `generic` is True if addresses are generic, False
+        if they belong to the state space ``.shared``."""
         active = self.spread(self.live if mask is None else mask)
         lost = active & (self.spread(rank) >= np.uint32(self.cluster_size))
         if lost.any():
@@ -129,10 +126,8 @@ class ClusterMemory(GlobalMemory):
 
     def rank_of_shared(self, generic: bool, address: Array) -> Array:
         """Compute ``getctarank``: the rank of the block whose shared memory holds an address.
-
         `generic` is True if addresses are generic, False if they belong to the state space
-        ``.shared``.
-        """
+        ``.shared``."""
         _, rows = self.shared_rows(address - np.uint64(SHARED_BASE if generic else 0))
         return self.ranks[rows].astype(np.uint32)
 
@@ -209,11 +204,9 @@ class SharedMemory(ClusterMemory):
     def load_shared(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from shared memory; return one array for each of a lane's `vector` elements.
-
-        Each element has `width` bytes. Only the lanes in `mask` load, or all lanes if it is None.
-        `strong` is True if the access is volatile, relaxed or stronger.
-        """
+        """Load from shared memory; return one array for each of a lane's `vector` elements. Each
+        element has `width` bytes. Only the lanes in `mask` load, or all lanes if it is None.
+        `strong` is True if the access is volatile, relaxed or stronger."""
         size = width * vector
         races = self.thread_races
         if address.shape[1] == 1 and mask is None and self.cluster_size == 1:
@@ -231,11 +224,9 @@ class SharedMemory(ClusterMemory):
     def _shared_rows(
         self, address: Array, size: int, step: int
     ) -> tuple[ActiveLanes, Array | None]:
-        """Check a load that all threads of a block make at one address.
-
-        Return one offset per block into the batch's shared memory, and a mask of the blocks whose
-        address is valid; None in place of the mask if all addresses are valid.
-        """
+        """Check a load that all threads of a block make at one address. Return one offset per block
+        into the batch's shared memory, and a mask of the blocks whose address is valid; None in
+        place of the mask if all addresses are valid."""
         rows = np.broadcast_to(address, (self.count, 1))
         near = ActiveLanes(rows.reshape(-1), None, rows.shape)
         self._check_alignment(near, size, step, "shared")
@@ -250,12 +241,10 @@ class SharedMemory(ClusterMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store a vector of each lane to shared memory.
-
-        The n-th array in `values` holds the n-th element of every lane's vector. Each element has
-        `width` bytes. Only the lanes in `mask` store, or all lanes if it is None.
-        `strong` is True if the access is volatile, relaxed or stronger.
-        """
+        """Store a vector of each lane to shared memory. The n-th array in `values` holds the n-th
+        element of every lane's vector. Each element has `width` bytes. Only the lanes in `mask`
+        store, or all lanes if it is None. `strong` is True if the access is volatile, relaxed or
+        stronger."""
         size = width * len(values)
         lanes, good = self._shared_lanes(self.spread(address), mask, size, step, True, whole=True)
         if not lanes.offsets.size:
@@ -343,7 +332,6 @@ class Accesses(SharedMemory):
     def load_local(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from the local memory of each thread."""
         lanes, good = self._local_lanes(address, mask, width * vector, step, "reads")
         if not lanes.offsets.size:
             return [np.zeros((1, 1), f"u{width}")] * vector
@@ -355,7 +343,6 @@ class Accesses(SharedMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to the local memory of each thread."""
         size = width * len(values)
         lanes, good = self._local_lanes(address, mask, size, step, "writes")
         if not lanes.offsets.size:
@@ -385,7 +372,6 @@ class Accesses(SharedMemory):
     def load_generic(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load through a generic address."""
         out: list[Array] | None = None
         for space, base, chosen in self.windows(address, mask):
             load = getattr(self, f"load_{space}")
@@ -400,13 +386,11 @@ class Accesses(SharedMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store through a generic address."""
         for space, base, chosen in self.windows(address, mask):
             store = getattr(self, f"store_{space}")
             store(address - np.uint64(base), values, width, chosen, step, strong)
 
     def report_trap(self, mask: Array, step: int) -> None:
-        """Report that threads executed ``trap``."""
         numbers = np.flatnonzero(mask)
         row, lane = divmod(int(numbers[0]), self.width)
         where = f"thread {show_index(self.thread_index(lane))} (block " + (

@@ -102,7 +102,6 @@ class Atomics(Accesses):
         mask: Array | None,
         step: int,
     ) -> Array:
-        """Execute ``atom`` or ``red``."""
         out = np.zeros(self.full.shape, DTYPES[form.type_name])
         spaces: list[tuple[str, int, Array | None]] = [(space, 0, mask)]
         if space == "generic":
@@ -114,7 +113,6 @@ class Atomics(Accesses):
         return out
 
     def check_vector(self, address: Array, size: int, mask: Array | None, step: int) -> None:
-        """Report lanes whose address is misaligned for an atomic on a vector of elements."""
         bad = self.spread(self.live if mask is None else mask) & (
             (address & np.uint64(size - 1)) != 0
         )
@@ -182,9 +180,7 @@ class Atomics(Accesses):
 
 def _take_turns(cells: Array, places: Array, operands: list[Array], combine: Combine) -> Array:
     """Apply an atomic: lanes with the same address take turns, different addresses run together.
-
-    Lanes are stably sorted by address. Round n handles the n-th lane of every address.
-    """
+    Lanes are stably sorted by address. Round n handles the n-th lane of every address."""
     count = len(places)
     old = np.zeros(count, cells.dtype)
     if not count:

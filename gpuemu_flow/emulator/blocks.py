@@ -33,7 +33,6 @@ class Blocks(Struct):
 
 
 def is_barrier(step: Step) -> bool:
-    """Tell whether a step is a barrier of the threads of a block (``bar`` or ``barrier``)."""
     base, segments = step.opcode.base, step.opcode.segments
     return base in ("bar", "barrier") and "warp" not in segments and "cluster" not in segments
 
@@ -44,10 +43,8 @@ def is_cluster_barrier(step: Step) -> bool:
 
 
 def is_unaligned(step: Step) -> bool:
-    """Tell whether a step is a ``barrier`` without ``.aligned``.
-
-    The threads that meet at such a barrier may wait at different instructions.
-    """
+    """Tell whether a step is a ``barrier`` without ``.aligned``. The threads that meet at such a
+    barrier may wait at different instructions."""
     return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
 
 
@@ -57,7 +54,6 @@ def _ends_block(step: Step) -> bool:
 
 
 def registers_in(operand: Operand) -> tuple[int, ...]:
-    """List the registers that an operand names."""
     if isinstance(operand, Register):
         return (operand.number,)
     if isinstance(operand, Inverted):

@@ -63,7 +63,6 @@ class Bulk(Mbarriers):
     """Executes the ``cp.async.bulk`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
-        """Start a batch with no copies under way."""
         super().begin(block_ids)
         self._bulk: list[BulkCopy] = []
         self._bulk_group: Array = np.zeros(self.full.shape, np.int64)
@@ -73,7 +72,6 @@ class Bulk(Mbarriers):
         into_shared: bool, combine: AtomicForm | None, blocks: Array | None,
         mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start bulk copies between shared and global memory."""
         rows = [self.spread(x).reshape(-1) for x in (other, size)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
             far, count = (int(row[copy.lane]) for row in rows)
@@ -106,7 +104,6 @@ class Bulk(Mbarriers):
         self, target: Array, values: Sequence[Array], barrier: Array,
         combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start stores into a cluster's shared memory (``st.async``, ``red.async``)."""
         whole = [np.ascontiguousarray(self.spread(v)).reshape(-1) for v in values]
         size = sum(v.itemsize for v in whole)
         for copy, near in self.new_copies(target, True, barrier, None, mask, step):
@@ -149,16 +146,13 @@ class Bulk(Mbarriers):
                     yield replace(copy, barrier=end, row=target), offset
 
     def _split(self, address: Array) -> tuple[Array, Array]:
-        """Split addresses of shared memory, one for each lane."""
         offsets, rows = self.shared_rows(address)
         kept = np.minimum(offsets, np.uint64(1 << 40)).astype(np.int64)
         return self.spread(kept).reshape(-1), self.spread(rows).reshape(-1)
 
     def _named_rows(self, copy: BulkCopy, blocks: Array) -> list[int]:
         """Return the blocks of the cluster that a thread's bit mask names, by number in the batch.
-
-        Bits that stand for no block are reported as an error.
-        """
+        Bits that stand for no block are reported as an error."""
         bits = int(self.spread(blocks).reshape(-1)[copy.lane]) & 0xFFFF
         if bits >> self.cluster_size:
             self.blame(copy, "no-such-block", f"copies to the blocks of mask 0x{bits:x} of a "
@@ -215,9 +209,7 @@ class Bulk(Mbarriers):
 
     def _may_reach(self, copy: BulkCopy) -> bool:
         """Tell whether a copy may access its bytes of global memory; report an error if not.
-
-        Reading bytes that were never written is reported too, but permitted.
-        """
+        Reading bytes that were never written is reported too, but permitted."""
         if copy.inner:
             return True
         arena, far = self.launch.arena, copy.far[copy.far >= 0]
@@ -290,18 +282,15 @@ class Bulk(Mbarriers):
         data[far] = given
 
     def _finish_tensor(self, copy: BulkCopy, tensor: TensorMap, there: Array) -> None:
-        """Complete the elements that a copy of a box of a tensor put into shared memory.
-
-        Elements outside of the tensor get the fill value of the tensor map. Subnormals are flushed
-        if the map asks for it.
-        """
+        """Complete the elements that a copy of a box of a tensor put into shared memory. Elements
+        outside of the tensor get the fill value of the tensor map. Subnormals are flushed if the
+        map asks for it."""
         outside = copy.near[~there].reshape(-1, tensor.item)
         self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)
         rows = copy.near[there].reshape(-1, tensor.item)
         self.shared[rows] = tensor.as_loaded(self.shared[rows])
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver the copies that signal the `waited` barrier objects."""
         super().deliver_for(waited)
         if not self._bulk:
             return
@@ -328,10 +317,8 @@ class Bulk(Mbarriers):
         )  # fmt: skip
 
     def leave_copies(self, row: int) -> None:
-        """Drop the pending copies by other blocks into the memory of a block that has ended.
-
-        Each of these copies is reported as an error.
-        """
+        """Drop the pending copies by other blocks into the memory of a block that has ended. Each
+        of these copies is reported as an error."""
         left = []
         for copy in self._bulk:
             if not copy.into_shared or copy.row != row or copy.lane // self.width == row:
@@ -343,7 +330,6 @@ class Bulk(Mbarriers):
         self._bulk = left
 
     def commit_bulk(self, mask: Array | None) -> None:
-        """Close each thread's current group of copies; later copies belong to a new group."""
         self._bulk_group = self._bulk_group + self.spread(self.full if mask is None else mask)
 
     def wait_bulk(self, most: int, mask: Array | None) -> None:
@@ -361,10 +347,8 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Return the atomic operation with which a bulk copy combines new bytes with old ones.
-
-    The result is None if bulk copies do not support this operation for this type.
-    """
+    """Return the atomic operation with which a bulk copy combines new bytes with old ones. The
+    result is None if bulk copies do not support this operation for this type."""
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None
@@ -384,10 +368,8 @@ class TensorCopies(Bulk):
         self, address: Array, corner: Sequence[Array], shared: Array, barrier: Array | None,
         into_shared: bool, operation: str, blocks: Array | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Execute ``cp.async.bulk.tensor``: start one copy of a box for each active lane.
-
-        Raises UnsupportedError: The map has a property that the emulator does not support.
-        """
+        """Execute ``cp.async.bulk.tensor``: start one copy of a box for each active lane. Raises
+        UnsupportedError: The map has a property that the emulator does not support."""
         rows = [self.spread(x).reshape(-1) for x in (address, *corner)]
         for copy, near in self.new_copies(shared, into_shared, barrier, blocks, mask, step):
             where, *place = (int(row[copy.lane]) for row in rows)
@@ -403,11 +385,9 @@ class TensorCopies(Bulk):
     def _of_box(
         self, copy: BulkCopy, tensor: TensorMap, near: int, corner: list[int], operation: str
     ) -> BulkCopy:
-        """Return the tensor copy `copy`, with the byte offsets of its box filled in.
-
-        `near` is the offset of the box in shared memory, and `corner` holds its coordinates in the
-        tensor. If `operation` names a reduction, the reduction is filled in, too.
-        """
+        """Return the tensor copy `copy`, with the byte offsets of its box filled in. `near` is the
+        offset of the box in shared memory, and `corner` holds its coordinates in the tensor. If
+        `operation` names a reduction, the reduction is filled in, too."""
         places, inside = tensor.elements(corner)
         far = (places - GLOBAL_BASE)[:, None] + np.arange(tensor.item)
         far = np.where(inside[:, None], np.maximum(far, 0), -1).reshape(-1)
@@ -464,7 +444,6 @@ class TensorCopies(Bulk):
     def check_tensor_map(
         self, address: Array, dimensions: int, mask: Array | None, step: int
     ) -> None:
-        """Execute ``cp.async.bulk.prefetch.tensor``, which only checks the maps."""
         where = self.spread(address).reshape(-1)
         nowhere = np.zeros((1, 1), np.uint64)
         for copy, _ in self.new_copies(nowhere, True, None, None, mask, step):
@@ -474,7 +453,6 @@ class TensorCopies(Bulk):
         self, space: str, field: str, number: int, address: Array, value: Array,
         mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Execute ``tensormap.replace``."""
         first, width, _ = FIELDS[field]
         place = address + np.uint64(first + width * number)
         bits = np.asarray(value).astype(f"u{width}")

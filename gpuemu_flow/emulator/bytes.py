@@ -59,10 +59,8 @@ class Bytes(State):
                 self.shared_valid[start : start + launch.dynamic_shared] = True
 
     def describe_shared(self, offset: int, width: int = 1) -> str:
-        """Describe an offset in a block's shared memory as an element of a variable.
-
-        `width` is the size of an element in bytes.
-        """
+        """Describe an offset in a block's shared memory as an element of a variable. `width` is the
+        size of an element in bytes."""
         program = self.launch.program
         regions = [(r.name, r.offset, r.size) for r in program.shared]
         if self.launch.dynamic_shared:
@@ -86,7 +84,6 @@ class Bytes(State):
         return self.describe_shared(offset % max(1, self.shared_stride), width)
 
     def begin(self, block_ids: Array) -> None:
-        """Set up the memory of some blocks."""
         super().begin(block_ids)
         if self.launch.cases:
             self._parameters = {}  # other rows belong to other cases
@@ -139,19 +136,15 @@ class Bytes(State):
         return self._moved(places, self.launch.parameter_address, offset)
 
     def generic_parameter(self, address: Array) -> Array:
-        """Convert addresses in the parameter space to generic addresses.
-
-        Addresses below 2^32 are offsets in the parameter block; all others are generic already.
-        """
+        """Convert addresses in the parameter space to generic addresses. Addresses below 2^32 are
+        offsets in the parameter block; all others are generic already."""
         offsets = address >> np.uint64(32) == 0
         return np.where(offsets, address + self.parameter_address(0), address)
 
     def _moved(self, places: list[int], only: int, displacement: int) -> Array:
-        """Return, for each block of the batch, an address plus a displacement in bytes.
-
-        The address is the item of `places` for the block's case. In a launch without cases,
-        `places` is empty, and the result is a single address: `only` plus the displacement.
-        """
+        """Return, for each block of the batch, an address plus a displacement in bytes. The address
+        is the item of `places` for the block's case. In a launch without cases, `places` is empty,
+        and the result is a single address: `only` plus the displacement."""
         moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
             return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
@@ -192,11 +185,8 @@ class Bytes(State):
     def _take(
         self, data: Array, lanes: ActiveLanes, width: int, vector: int, good: Array | None
     ) -> list[Array]:
-        """Load `vector` elements of `width` bytes for each lane.
-
-        `good` marks the active lanes that may access `data`; None stands for all of them. All other
-        lanes get zeros.
-        """
+        """Load `vector` elements of `width` bytes for each lane. `good` marks the active lanes that
+        may access `data`; None stands for all of them. All other lanes get zeros."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         size = width * vector
         misaligned = size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1)
@@ -250,7 +240,6 @@ class Bytes(State):
                 cells[places + k if k else places] = active
 
     def active(self, value: Array, mask: Array | None) -> Array:
-        """Return the values of the active lanes as a one-dimensional array."""
         spread = self.spread(value)
         return spread.reshape(-1) if mask is None else spread[mask]
 
@@ -313,10 +302,8 @@ class GlobalMemory(Bytes):
     """Loads, stores and fences of one batch of blocks in global memory."""
 
     def fence(self, mask: Array | None, *, within_block: bool) -> None:
-        """Execute a fence, which orders the accesses of the threads that execute it.
-
-        If `within_block` is True, only threads of the same block are sure to see this order.
-        """
+        """Execute a fence, which orders the accesses of the threads that execute it. If
+        `within_block` is True, only threads of the same block are sure to see this order."""
         chosen = None if mask is None else self.spread(mask)
         if self.global_races is not None and not within_block:
             self.global_races.fence(self, chosen)
@@ -386,7 +373,6 @@ class GlobalMemory(Bytes):
     def load_global(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from global (or constant) memory."""
         races = self.global_races
         lanes = self._lanes(address - _G, mask, whole=races is not None)
         if not lanes.offsets.size:
@@ -400,7 +386,6 @@ class GlobalMemory(Bytes):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to global memory."""
         lanes = self._lanes(address - _G, mask, whole=True)
         if not lanes.offsets.size:
             return

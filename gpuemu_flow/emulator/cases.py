@@ -39,9 +39,7 @@ def launch_cases(
     budget: int = DEFAULT_BUDGET,
 ) -> list[Outputs] | None:
     """Run a kernel on many lists of arguments of the same shapes, in as few launches as possible.
-
-    Each list is a case.
-    """
+    Each list is a case."""
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)
     if per < 2 or not can_share(kernel.program):
@@ -60,12 +58,9 @@ def launch_cases(
 
 
 def can_share(program: KernelProgram) -> bool:
-    """Tell whether the cases of one launch cannot influence each other.
-
-    False if threads read a clock, or may wait for other threads, as the blocks of a cluster do.
-    The behaviour of such threads depends on the number of threads in the launch, which grows with
-    the number of cases.
-    """
+    """Tell whether the cases of one launch cannot influence each other. False if threads read a
+    clock, or may wait for other threads, as the blocks of a cluster do. The behaviour of such
+    threads depends on the number of threads in the launch, which grows with the number of cases."""
     return program.required_cluster is None and not any(map(_notices, program.steps))
 
 

@@ -74,10 +74,8 @@ class ClusterRaces(LoggedRaces):
         """Do nothing: each access was examined when it was made."""
 
     def cluster_arrive(self, chosen: Array, releases: bool) -> None:
-        """Record that threads arrived at the barrier of their cluster.
-
-        `releases` is False for a relaxed arrival, which does not publish the threads' clocks.
-        """
+        """Record that threads arrived at the barrier of their cluster. `releases` is False for a
+        relaxed arrival, which does not publish the threads' clocks."""
         warps = self._count(chosen)
         if releases:
             known = np.where(warps[:, :, None], self._clock, 0).max(axis=1)
@@ -89,20 +87,16 @@ class ClusterRaces(LoggedRaces):
         self._collected[clusters] = 0
 
     def cluster_pass(self, chosen: Array) -> None:
-        """Let threads pass the barrier of their cluster after waiting at it.
-
-        The clocks that arriving threads published at the barrier are merged into the clocks of the
-        warps of `chosen`, a mask of the waiting threads.
-        """
+        """Let threads pass the barrier of their cluster after waiting at it. The clocks that
+        arriving threads published at the barrier are merged into the clocks of the warps of
+        `chosen`, a mask of the waiting threads."""
         warps = self._warps_of(chosen)[:, :, None]
         known = np.maximum(self._clock, self._published[:, None, :])
         self._clock = np.where(warps, known, self._clock)
 
     def block_ended(self, row: int) -> None:
-        """Report accesses by other blocks to the memory of a block that has ended.
-
-        Accesses that are ordered before the block's end are not reported.
-        """
+        """Report accesses by other blocks to the memory of a block that has ended. Accesses that
+        are ordered before the block's end are not reported."""
         cluster, place = divmod(row, self._members)
         own = slice(place * self._own_warps, (place + 1) * self._own_warps)
         known = self._clock[cluster, own].max(axis=0)

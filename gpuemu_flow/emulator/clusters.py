@@ -42,13 +42,11 @@ def required_cluster(function: Function) -> Dimensions | None:
 
 
 def largest_cluster(function: Function) -> int:
-    """Return the largest number of blocks per cluster that a kernel permits."""
     match = _MOST.search(function.header)
     return MAX_CLUSTER if match is None else min(MAX_CLUSTER, int(match.group(1)))
 
 
 def size_of(cluster: Dimensions) -> int:
-    """Return the number of blocks of a cluster."""
     return cluster[0] * cluster[1] * cluster[2]
 
 
@@ -75,10 +73,8 @@ def cluster_numbers(blocks: Array, grid: Dimensions, cluster: Dimensions) -> Arr
 
 
 def together(ids: Array, grid: Dimensions, cluster: Dimensions) -> Array:
-    """Sort the numbers of blocks so that the blocks of each cluster are adjacent.
-
-    Clusters are ordered by their first blocks. Within a cluster, blocks keep their order.
-    """
+    """Sort the numbers of blocks so that the blocks of each cluster are adjacent. Clusters are
+    ordered by their first blocks. Within a cluster, blocks keep their order."""
     if size_of(cluster) == 1:
         return ids
     blocks = grid[0] * grid[1] * grid[2]
@@ -117,11 +113,9 @@ class ClusterBarriers:
         return twice
 
     def wait(self, group: Array, block: int, step: int) -> WaitResult:
-        """Make threads that have arrived wait until the phase of their barrier ends.
-
-        The result has masks of two kinds of threads that are not made to wait: those whose phase
-        has already ended, and those that have not arrived at the barrier.
-        """
+        """Make threads that have arrived wait until the phase of their barrier ends. The result has
+        masks of two kinds of threads that are not made to wait: those whose phase has already
+        ended, and those that have not arrived at the barrier."""
         absent = group & ~(self._arrived | self._through)
         stays = group & self._arrived
         passed = group & self._through
@@ -164,10 +158,8 @@ def check_dimensions(
     program: KernelProgram, grid: Sequence[int], block: Sequence[int], shared: int,
     cluster: Sequence[int] = (),
 ) -> LaunchShape:  # fmt: skip
-    """Check a launch's dimensions, and complete each of them to three numbers.
-
-    Raises LaunchError.
-    """
+    """Check a launch's dimensions, and complete each of them to three numbers. Raises
+    LaunchError."""
     full = _full("grid", grid)
     threads_of = _full("block", block)
     threads = size_of(threads_of)

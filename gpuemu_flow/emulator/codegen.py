@@ -59,7 +59,6 @@ class Code:
         return function
 
     def bind(self, prefix: str, key: tuple[object, ...], value: object) -> str:
-        """Make a value known to the generated code; return its name, which equal keys share."""
         whole = (prefix, *key)
         name = self._known.get(whole)
         if name is None:
@@ -70,12 +69,10 @@ class Code:
 
 
 def both(mask: Array | None, predicate: Array) -> Array:
-    """Combine a mask with a predicate; a mask of None stands for all lanes."""
     return predicate if mask is None else mask & predicate
 
 
 def _write_step(emitter: Emitter, program: KernelProgram, index: int) -> None:
-    """Write the code of one step."""
     step = program.steps[index]
     base = step.opcode.base
     if base == "brx":
@@ -109,7 +106,6 @@ def _write_form(emitter: Emitter, form: OpcodeForm, step: Step) -> None:
 
 
 def check_program(program: KernelProgram) -> None:
-    """Raise an error if a step of a program cannot be run."""
     source = program.module.source
     for step in program.steps:
         reason = why_not(step)
@@ -123,7 +119,6 @@ def check_program(program: KernelProgram) -> None:
 
 
 def why_not(step: Step) -> str:
-    """Return the reason why a step cannot be run, or an empty string."""
     opcode, operands = step.opcode, step.operands
     if opcode.is_branch or opcode.base in ENDS_THREADS:
         return ""

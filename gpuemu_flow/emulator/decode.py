@@ -60,16 +60,12 @@ STACK_BYTES = 8192
 
 
 def decode_program(function: Function) -> KernelProgram:
-    """Decode a kernel.
-
-    Raises UnsupportedError for text that is not PTX, and for a kernel that cannot be decoded.
-    Instructions that the emulator lacks are found later, by `check_program`.
-    """
+    """Decode a kernel. Raises UnsupportedError for text that is not PTX, and for a kernel that
+    cannot be decoded. Instructions that the emulator lacks are found later, by `check_program`."""
     return _Decoder(function).decode()
 
 
 def is_cuda_header(file: str) -> bool:
-    """Tell whether a source file is a header of CUDA, not the user's."""
     return "/include/" in file and ("cuda" in file or "/nvidia/" in file or "/cccl/" in file)
 
 
@@ -169,7 +165,6 @@ class _Decoder:
             self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
-        """Append the steps of a function's body to the program; return the function's frame."""
         if function.name in self._stack or len(self._stack) >= MAX_CALL_DEPTH:
             raise self._declined(
                 f"{function.name} calls itself", "recursion cannot be run", function.offset
@@ -506,7 +501,6 @@ _SUM = re.compile(r"([\w$%.]+)\s*\+\s*(-?\w+)\Z", re.ASCII)
 
 
 def decode_operand(text: str, lookup: Lookup) -> Operand | None:
-    """Decode one operand."""
     text = text.strip()
     if text.startswith("{"):
         return _group(split_operands(text[1:].rstrip().removesuffix("}")), lookup)

@@ -40,10 +40,8 @@ class StructText(Struct, frozen=True):
 
 
 class LaunchText(Struct, frozen=True):
-    """The description of one launch; its expressions are evaluated later, for each case.
-
-    `symbols` are the module's variables that it sets before, and the buffers they get.
-    """
+    """The description of one launch; its expressions are evaluated later, for each case. `symbols`
+    are the module's variables that it sets before, and the buffers they get."""
 
     entry: str
     grid: tuple[Expression, ...]
@@ -56,9 +54,7 @@ class LaunchText(Struct, frozen=True):
 
 class BufferText(Struct, frozen=True):
     """The description of a buffer that launches share; its dims are evaluated later, for each case.
-
-    An empty ``dtype`` stands for the type of the first input. ``fill`` is ``none`` or ``zero``.
-    """
+    An empty ``dtype`` stands for the type of the first input. ``fill`` is ``none`` or ``zero``."""
 
     name: str
     dims: tuple[Expression, ...]
@@ -83,7 +79,6 @@ def canonical_text(table: Mapping[str, Json]) -> str:
 
 
 def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches | None:
-    """Read and check a description of launches."""
     reader = _Reader(fault)
     given = table.get("launches")
     tables: list[tuple[tuple[str, ...], Json]] = [((), table)]

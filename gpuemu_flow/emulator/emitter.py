@@ -42,7 +42,6 @@ class Emitter:
 
     @property
     def parameter_bytes(self) -> int:
-        """Return the size of the parameter block in bytes."""
         return self._program.parameter_bytes
 
     def is_strong(self, step: Step, index: int) -> bool:
@@ -52,28 +51,23 @@ class Emitter:
     # Names
 
     def temporary(self, expression: str) -> str:
-        """Add a statement that assigns an expression to a new name; return the name."""
         name = f"v{self._temporaries}"
         self._temporaries += 1
         self.lines.append(f"{name} = {expression}")
         return name
 
     def do(self, statement: str) -> None:
-        """Add a statement to the function."""
         self.lines.append(statement)
 
     def constant(self, value: Array, key: tuple[object, ...]) -> str:
-        """Make a constant array known to the generated code, and return its name there."""
         return self._bind("k", key, value)
 
     def function(self, function: object, key: str) -> str:
-        """Make a function known to the generated code, and return its name there."""
         return self._bind("f", (key,), function)
 
     # Operands
 
     def read(self, operand: Operand, type_name: str) -> str:
-        """Return the expression for an operand's value as the given PTX type."""
         if isinstance(operand, Register):
             return self._read_register(operand, type_name)
         if isinstance(operand, Immediate):
@@ -112,7 +106,6 @@ class Emitter:
         return view
 
     def immediate(self, operand: Immediate, type_name: str) -> str:
-        """Convert a constant operand to a PTX type; return its name in the generated code."""
         dtype = DTYPES[type_name]
         key = (operand.value, operand.kind, dtype)
         value: Array
@@ -133,7 +126,6 @@ class Emitter:
         return self.constant(value, key)
 
     def immediate_number(self, value: int, type_name: str) -> str:
-        """Convert an integer to a PTX type; return its name in the generated code."""
         return self.immediate(Immediate(value), type_name)
 
     def _special(self, name: str, type_name: str) -> str:
@@ -150,7 +142,6 @@ class Emitter:
         return self.temporary(f"{expression}.{'view' if same else 'astype'}({dtype!r})")
 
     def symbol(self, operand: Symbol) -> str:
-        """Return the expression for a variable's address as a 64-bit integer."""
         if operand.space == "global":
             return self.temporary(f"m.symbol({operand.offset}, {operand.displacement})")
         if operand.space == "param":
@@ -162,7 +153,6 @@ class Emitter:
         return self.constant(value, ("address", offset))
 
     def address(self, operand: MemoryOperand) -> str:
-        """Return the expression for an address operand as a 64-bit integer."""
         base, displacement = operand.base, operand.displacement
         if isinstance(base, Symbol):
             moved = Symbol(base.space, base.offset, base.displacement + displacement)
@@ -184,7 +174,6 @@ class Emitter:
         return self.temporary(f"{name} + {self.constant(added, ('added', displacement, 8))}")
 
     def write(self, operand: Operand, expression: str, type_name: str, step: Step) -> None:
-        """Assign an expression of a PTX type to a register, where the step's guard holds."""
         if isinstance(operand, Sink):
             self.do(expression)
             return
@@ -212,7 +201,6 @@ class Emitter:
             self._written.append(operand.number)
 
     def guard(self, step: Step) -> str:
-        """Return the expression for a step's guard, negated if the step says so."""
         assert step.guard is not None
         name = self._read_register(step.guard, "pred")
         return f"(~{name})" if step.negated else name

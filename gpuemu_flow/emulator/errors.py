@@ -21,17 +21,14 @@ class BudgetError(FlowError):
 
 
 def unsupported(message: str, hint: str, file: str, line: int) -> UnsupportedError:
-    """Make the error for an unsupported instruction or declaration."""
     return UnsupportedError(Problem("emulator-unsupported", message, hint, file, line))
 
 
 def bad_launch(message: str, hint: str = "") -> LaunchError:
-    """Make the error for an impossible launch."""
     return LaunchError(Problem("emulator-launch", message, hint))
 
 
 def bad_argument(message: str, hint: str = "") -> LaunchError:
-    """Make the error for a kernel argument that cannot be used."""
     return LaunchError(Problem("emulator-argument", message, hint))
 
 

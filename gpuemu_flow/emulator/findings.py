@@ -53,7 +53,6 @@ class CheckFinding(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Return the name that compute-sanitizer gives the check."""
         return TITLES[self.check]
 
     def __str__(self) -> str:
@@ -67,9 +66,7 @@ class CheckFinding(Struct, frozen=True):
 
 def _short(text: str) -> str:
     """Shorten an instruction to its name and its state space or, without one, its first modifier.
-
-    For example, ``ld.volatile.shared.f32 ...`` becomes ``ld.shared``.
-    """
+    For example, ``ld.volatile.shared.f32 ...`` becomes ``ld.shared``."""
     words = text.split()
     opcode = next((word for word in words if not word.startswith("@")), "").rstrip(";")
     first, *rest = opcode.split(".")
@@ -84,7 +81,6 @@ _WHOLE = ("order", "trap", *DOUBTS)
 
 
 def show_index(index: tuple[int, int, int]) -> str:
-    """Format a block or thread index: ``3``, or ``(3, 1, 0)`` if y or z is used."""
     return str(index[0]) if index[1:] == (0, 0) else f"({index[0]}, {index[1]}, {index[2]})"
 
 
@@ -96,18 +92,14 @@ _LAST = re.compile(r"(\d{1,4})([A-Za-z_]\w*)\Z", re.ASCII)
 
 def plain_function(symbol: str) -> str:
     """Return a function's name from its C++ symbol, without namespaces and template arguments.
-
-    Other text is returned unchanged.
-    """
+    Other text is returned unchanged."""
     return readable_function(symbol).partition("<")[0].rpartition("::")[2] or symbol
 
 
 def readable_function(symbol: str) -> str:
-    """Return a function's name as C++ writes it, such as ``ns::scale<float, 4>``.
-
-    Other text, and symbols whose template arguments are no types and numbers, are returned
-    unchanged or without these arguments.
-    """
+    """Return a function's name as C++ writes it, such as ``ns::scale<float, 4>``. Other text, and
+    symbols whose template arguments are no types and numbers, are returned unchanged or without
+    these arguments."""
     return _Symbol(symbol).function() if symbol.startswith("_Z") else symbol
 
 
@@ -222,7 +214,6 @@ class _Symbol:
 
 
 def plain_variable(symbol: str) -> str:
-    """Return a static variable's plain name from its symbol; return other text unchanged."""
     if not symbol.startswith("_ZZ"):
         return symbol
     symbol = symbol.partition("_$_")[0]  # nvcc's number of a variable of that name

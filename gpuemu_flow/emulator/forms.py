@@ -33,10 +33,8 @@ def _arithmetic(
 def _half(
     base: str, type_name: str, count: int, words: frozenset[str], section: str
 ) -> OpcodeForm | None:
-    """Make the form of an addition, subtraction, multiplication or fma of 16-bit floats.
-
-    The types are f16, bf16, f16x2 and bf16x2. The result is None for modifiers that do not exist.
-    """
+    """Make the form of an addition, subtraction, multiplication or fma of 16-bit floats. The types
+    are f16, bf16, f16x2 and bf16x2. The result is None for modifiers that do not exist."""
     scalar = type_name.removesuffix("x2")
     function: Lanes
     if scalar == "f16":
@@ -311,7 +309,6 @@ def find_form(opcode: Opcode) -> OpcodeForm | None:
 
 
 def lane_wise_bases() -> tuple[str, ...]:
-    """List the base names of the lane-wise opcodes."""
     return tuple(sorted(BUILDERS))
 
 
@@ -501,10 +498,8 @@ def _canonical_half(x: Array) -> Array:
 
 
 def _convert_fp8(to: str, source: str, words: frozenset[str]) -> OpcodeForm | None:
-    """Make the form of a conversion from or to a pair of 8-bit floats; None if none exists.
-
-    If a pair is made from two operands, the first operand becomes the upper half.
-    """
+    """Make the form of a conversion from or to a pair of 8-bit floats; None if none exists. If a
+    pair is made from two operands, the first operand becomes the upper half."""
     if to == "f16x2" and source in _SMALL_PAIRS:
         kind = source.removesuffix("x2")
 

@@ -28,11 +28,9 @@ class Special(Struct, frozen=True):
 
 
 class Symbol(Struct, frozen=True):
-    """The address of a variable: an offset into the layout of its state space.
-
-    In the space ``global``, the offset is instead the number of the variable in
-    `KernelProgram.globals`. `displacement` bytes are added to the address.
-    """
+    """The address of a variable: an offset into the layout of its state space. In the space
+    ``global``, the offset is instead the number of the variable in `KernelProgram.globals`.
+    `displacement` bytes are added to the address."""
 
     space: str
     offset: int
@@ -92,7 +90,6 @@ class StepLocation(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Return the source file and line, or the PTX line if there is no line information."""
         if self.line:
             return f"{self.file.rpartition('/')[2]}:{self.line}"
         return f"PTX line {self.ptx_line}"
@@ -176,7 +173,6 @@ class KernelProgram(Struct):
         )
 
     def place(self, step: int) -> StepLocation:
-        """Return the location of a step."""
         found = self.steps[step]
         source = self.module.source
         file, line = "", 0

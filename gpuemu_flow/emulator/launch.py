@@ -51,11 +51,8 @@ DEFAULT_BUDGET = 20_000_000_000
 
 
 class BufferArgument(Struct, frozen=True):
-    """A buffer in global memory.
-
-    A buffer `beside` the parameters is one that a structure points to, or the content of the
-    module's variable `symbol`.
-    """
+    """A buffer in global memory. A buffer `beside` the parameters is one that a structure points
+    to, or the content of the module's variable `symbol`."""
 
     data: Array
     initialised: bool = True
@@ -116,12 +113,10 @@ class Kernel(Struct, dict=True):
 
     @property
     def name(self) -> str:
-        """Return the entry's name as written in the PTX."""
         return self.program.name
 
     @property
     def parameters(self) -> list[KernelParameter]:
-        """Return the parameters in order."""
         return self.program.parameters
 
     def launch(
@@ -138,11 +133,9 @@ class Kernel(Struct, dict=True):
         backend: str = "auto",
         cluster: Sequence[int] = (),
     ) -> LaunchResult:
-        """Run the kernel once.
-
-        Raises LaunchError for a grid, block or arguments that make no sense. Raises BudgetError
-        when the budget is spent, for example by a kernel that never ends.
-        """
+        """Run the kernel once. Raises LaunchError for a grid, block or arguments that make no
+        sense. Raises BudgetError when the budget is spent, for example by a kernel that never
+        ends."""
         wanted = frozenset(checks)
         kernel = self.for_checks(wanted)
         shape = check_dimensions(self.program, grid, block, shared, cluster)
@@ -152,10 +145,8 @@ class Kernel(Struct, dict=True):
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
         """Return the kernel to launch with these checks: this kernel, or a copy with extra code.
-
         The check ``init`` needs the copy if registers may be read before they are written. The copy
-        reports such reads.
-        """
+        reports such reads."""
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(
@@ -192,12 +183,9 @@ class Kernel(Struct, dict=True):
     def run(
         self, launch: KernelLaunch, ids: Array, *, written: frozenset[int] = frozenset()
     ) -> None:
-        """Run blocks with numpy, batch by batch.
-
-        `written` has the numbers of buffers that an earlier attempt at this launch wrote.
-
-        Raises MoreWrittenError when the launch must be made again, with more of them.
-        """
+        """Run blocks with numpy, batch by batch. `written` has the numbers of buffers that an
+        earlier attempt at this launch wrote. Raises MoreWrittenError when the launch must be made
+        again, with more of them."""
         races: GlobalRaces | None = None
         if "race" in launch.checks:
             races = QuickGlobalRaces(launch, written)
@@ -223,10 +211,8 @@ class Kernel(Struct, dict=True):
         self, shape: LaunchShape, lists: Sequence[Sequence[Argument]], shared: int,
         checks: frozenset[str], budget: int,
     ) -> tuple[KernelLaunch, list[list[int]]]:  # fmt: skip
-        """Lay out the memory of a launch for one case, or for several cases side by side.
-
-        `lists` has one list of arguments for each case.
-        """
+        """Lay out the memory of a launch for one case, or for several cases side by side. `lists`
+        has one list of arguments for each case."""
         program = self.program
         sizes = []
         for arguments in lists:
@@ -317,10 +303,8 @@ def _pack(
     program: KernelProgram, arguments: Sequence[Argument], arena: LaunchArena | SideBySide,
     buffers: list[int],
 ) -> bytearray:  # fmt: skip
-    """Allocate the buffers, and write the arguments to a parameter block.
-
-    The numbers of the buffers are written to `buffers`, in the order of the arguments.
-    """
+    """Allocate the buffers, and write the arguments to a parameter block. The numbers of the
+    buffers are written to `buffers`, in the order of the arguments."""
     block = bytearray(program.parameter_bytes + 16)
     for number, argument in enumerate(arguments):
         if isinstance(argument, PointerArgument):
@@ -364,10 +348,8 @@ def _check_pointer(parameter: KernelParameter, argument: BufferArgument | Pointe
 
 
 def _pointer(argument: BufferArgument | PointerArgument, start: int) -> bytes:
-    """Return the bytes of a pointer argument: an address or, for a tensor, its tensor map.
-
-    `start` is the address of the buffer into which the argument points.
-    """
+    """Return the bytes of a pointer argument: an address or, for a tensor, its tensor map. `start`
+    is the address of the buffer into which the argument points."""
     address = start + argument.offset
     if argument.tensor is None:
         return struct.pack("<Q", address)
@@ -393,11 +375,9 @@ def _result(
 def outputs_of(
     launch: KernelLaunch, buffers: Sequence[int], arguments: Sequence[Argument]
 ) -> tuple[Array | None, ...]:
-    """Return, for each argument, a copy of its buffer after the launch.
-
-    `buffers` has the number of each argument's buffer. If an argument has none, or only points
-    into the buffer of another one, its item in the result is None.
-    """
+    """Return, for each argument, a copy of its buffer after the launch. `buffers` has the number of
+    each argument's buffer. If an argument has none, or only points into the buffer of another one,
+    its item in the result is None."""
     return tuple(
         _take_out(launch.arena, buffer, argument)
         if buffer >= 0 and isinstance(argument, BufferArgument)
@@ -412,7 +392,6 @@ def _take_out(arena: LaunchArena, buffer: int, argument: BufferArgument) -> Arra
 
 
 def read_entries(data: bytes, file: str) -> list[Function]:
-    """Return the kernels of a PTX file; raise UnsupportedError if there are none."""
     found = read_ptx(link_modules(data), file)
     entries = list(found.entries())
     if found.problems:
@@ -425,14 +404,9 @@ def read_entries(data: bytes, file: str) -> list[Function]:
 
 
 def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
-    """Choose a kernel by its name in the PTX, or by its name in C++, with or without namespaces
-    and template arguments.
-
-    An empty name chooses the only kernel.
-
-    Raises LaunchError if not exactly one kernel has the name, or the name is empty and there are
-    several kernels.
-    """
+    """Choose a kernel by its name in the PTX, or by its name in C++, with or without namespaces and
+    template arguments. An empty name chooses the only kernel. Raises LaunchError if not exactly one
+    kernel has the name, or the name is empty and there are several kernels."""
     names = [readable_function(entry.name) for entry in entries]
     chosen = [e for e in entries if e.name == name]
     if not name and len(entries) == 1:
@@ -456,10 +430,7 @@ def _without_namespaces(symbol: str) -> str:
 
 
 def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
-    """Read a PTX file and make one of its kernels ready.
-
-    Raises UnsupportedError for a kernel that cannot be run; raised before anything runs. Raises
-    LaunchError if not exactly one kernel has the name, or the name is empty and there are several
-    kernels.
-    """
+    """Read a PTX file and make one of its kernels ready. Raises UnsupportedError for a kernel that
+    cannot be run; raised before anything runs. Raises LaunchError if not exactly one kernel has the
+    name, or the name is empty and there are several kernels."""
     return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))

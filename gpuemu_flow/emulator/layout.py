@@ -23,7 +23,6 @@ _GENERIC = re.compile(r"(?:generic\()?([A-Za-z_$%][\w$%]*)\)?(?:\s*\+\s*(\d+))?\
 
 
 def align_up(offset: int, alignment: int) -> int:
-    """Round an offset up to a multiple of `alignment`."""
     alignment = max(1, alignment)
     return -(-offset // alignment) * alignment
 
@@ -68,7 +67,6 @@ def _declared(text: str, function: Function) -> list[Variable]:
 
 
 def lay_out_parameters(function: Function) -> tuple[list[KernelParameter], int]:
-    """Place a kernel's parameters as the ABI does: in order, each at its alignment."""
     offset = 0
     found = []
     for variable in header_lists(function)[1]:

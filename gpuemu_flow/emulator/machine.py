@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,10 +21,133 @@ from gpuemu_flow.emulator.blocks import (
 from gpuemu_flow.emulator.clusters import ClusterBarriers
 from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.mbarriers import StuckError
-from gpuemu_flow.emulator.printing import Printing
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, LOCAL_BASE
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import BITS, WARP, Array
+from gpuemu_flow.emulator.wmma import WarpGroups
 from gpuemu_flow.model.types import THERE
+
+# Text that a kernel prints by ``printf``, and its failed assertions.
+
+MAX_PRINTED = 1 << 20
+"""Largest number of characters that are kept of the output of one launch."""
+
+MAX_TEXT = 4096
+_DIRECTIVE = re.compile(
+    r"%([-+ #0]{0,5})(\d{1,3})?(?:\.(\d{1,3}))?(hh|h|ll|l|j|z|t)?([diouxXeEfFgGaAcsp%])", re.ASCII
+)
+_LONG = ("ll", "l", "j", "z", "t")
+
+
+class Printing(WarpGroups):
+    """Executes ``vprintf`` and reports failed assertions, for one batch of blocks."""
+
+    def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
+        active = self.spread(self.live if mask is None else mask)
+        words, arguments = self.spread(words), self.spread(arguments)
+        counts = np.zeros(self.full.shape, np.uint32)
+        kept = sum(map(len, self.launch.printed))
+        for flat in np.flatnonzero(active).tolist():
+            if kept > MAX_PRINTED:
+                break
+            row, lane = divmod(flat, self.width)
+            form = self._text(int(words[row, lane]))
+            base = int(arguments[row, lane])
+
+            def fetch(offset: int, size: int, flat: int = flat, base: int = base) -> bytes:
+                return self._bytes(base + offset, size, flat)
+
+            text, counts[row, lane] = format_c(form, fetch, self._text)
+            self.launch.printed.append(text)
+            kept += len(text)
+        return counts
+
+    def assertion_failed(
+        self, message: Array, file: Array, line: Array, mask: Array | None, step: int
+    ) -> None:
+        """Report a failed ``assert``."""
+        active = self.spread(self.live if mask is None else mask)
+        numbers = np.flatnonzero(active)
+        if not numbers.size:
+            return
+        row, lane = divmod(int(numbers[0]), self.width)
+        said = self._text(int(self.spread(message)[row, lane]))
+        where = self._text(int(self.spread(file)[row, lane])).rpartition("/")[2]
+        at = int(self.spread(line)[row, lane])
+        who = self.who(int(numbers[0]))
+        self.report_lanes(
+            "trap", "assertion", numbers, step,
+            lambda _: f"assertion {said!r} of {where}:{at} failed in {who}",
+        )  # fmt: skip
+
+    def _bytes(self, address: int, size: int, flat: int) -> bytes:
+        """Read bytes at a generic address; return zeros if any of them lies outside of memory."""
+        data, start, limit = self.launch.arena.data, address - GLOBAL_BASE, 0
+        if address >> 36 == LOCAL_BASE >> 36:
+            start = address - LOCAL_BASE
+            inside = start >= 0 and start + size <= self.launch.program.local_bytes
+            data, start = self.local, start + flat * self.local_stride
+            limit = len(data) if inside else 0
+        else:
+            limit = len(data)
+        if start < 0 or start + size > limit:
+            return bytes(size)
+        return data[start : start + size].tobytes()
+
+    def _text(self, address: int) -> str:
+        start = address - GLOBAL_BASE
+        if not 0 <= start < len(self.launch.arena.data):
+            return "(no text)"
+        raw = self.launch.arena.data[start : start + MAX_TEXT].tobytes()
+        return raw.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def format_c(
+    form: str, fetch: Callable[[int, int], bytes], text: Callable[[int], str]
+) -> tuple[str, int]:
+    """Format as C's ``printf`` does."""
+    out: list[str] = []
+    position = offset = count = 0
+    for match in _DIRECTIVE.finditer(form):
+        out.append(form[position : match.start()])
+        position = match.end()
+        flags, width, precision, length, kind = match.groups()
+        if kind == "%":
+            out.append("%")
+            continue
+        size = 8 if kind in "eEfFgGaAsp" or length in _LONG else 4
+        offset = -(-offset // size) * size
+        raw = fetch(offset, size)
+        offset += size
+        count += 1
+        out.append(_one(raw, flags, width, precision, length, kind, text))
+    out.append(form[position:])
+    return "".join(out), count
+
+
+def _one(
+    raw: bytes, flags: str, width: str | None, precision: str | None, length: str | None,
+    kind: str, text: Callable[[int], str],
+) -> str:  # fmt: skip
+    number = int.from_bytes(raw, "little")
+    spec = f"%{flags}{width or ''}" + (f".{precision}" if precision is not None else "")
+    if kind in "eEfFgG":
+        return (spec + kind) % struct.unpack("<d", raw)[0]
+    if kind in "aA":
+        said = float(struct.unpack("<d", raw)[0]).hex()
+        return said.upper() if kind == "A" else said
+    if kind == "s":
+        return (spec + "s") % text(number)
+    if kind == "p":
+        return f"0x{number:x}"
+    if kind == "c":
+        return f"%{flags}{width or ''}s" % chr(number & 255)
+    bits = {"hh": 8, "h": 16}.get(length or "", 8 * len(raw))
+    number &= (1 << bits) - 1
+    if kind in "di" and number >> (bits - 1):
+        number -= 1 << bits
+    return (spec + ("d" if kind in "diu" else kind)) % number
+
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
 CodeSource = Callable[[int, bool], BlockFunction]
@@ -48,7 +173,6 @@ class BlockMachine(Printing):
         self.barrier_request = BarrierRequest(np.zeros((1, 1), np.int32))
 
     def run(self, block_ids: Array) -> None:
-        """Run some blocks to their end."""
         self.begin(block_ids)
         registers: list[Array] = [
             np.zeros((1, 1), BITS.get(t, "u4")) for t in self.launch.program.register_types
@@ -65,34 +189,27 @@ class BlockMachine(Printing):
         self, name: Array, wanted: Array | None, arrive_only: bool,
         predicate: Array | None, operation: str, result: int,
     ) -> None:  # fmt: skip
-        """Store the operands of the barrier instruction that ends a basic block.
-
-        The parameters are the fields of `BarrierRequest`.
-        """
+        """Store the operands of the barrier instruction that ends a basic block. The parameters are
+        the fields of `BarrierRequest`."""
         self.barrier_request = BarrierRequest(
             name, wanted, arrive_only, predicate, operation, result
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Record that threads passed a barrier."""
         if self.thread_races is not None:
             self.thread_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
-        """Record that threads arrived at a barrier without waiting."""
         return None if self.thread_races is None else self.thread_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
-        """Execute ``bar.warp.sync``."""
         self.check_members(members, mask, step)
         if self.thread_races is not None:
             self.thread_races.warp_barrier(None if mask is None else self.spread(mask))
 
     def cluster_arrived(self, group: Array, releases: bool) -> None:
-        """Record that threads arrived at the barrier of their cluster.
-
-        `releases` is False for a relaxed arrival, which does not publish the threads' writes.
-        """
+        """Record that threads arrived at the barrier of their cluster. `releases` is False for a
+        relaxed arrival, which does not publish the threads' writes."""
         if self.cluster_races is not None:
             self.cluster_races.cluster_arrive(group, releases)
         if self.global_races is not None and releases and self.cluster_size > 1:
@@ -106,18 +223,15 @@ class BlockMachine(Printing):
             self.global_races.cluster_complete(self, clusters)
 
     def cluster_passed(self, group: Array) -> None:
-        """Record that threads passed the barrier of their cluster."""
         if self.cluster_races is not None:
             self.cluster_races.cluster_pass(group)
         if self.global_races is not None and self.cluster_size > 1:
             self.global_races.cluster_pass(self, group)
 
     def blocks_ended(self, gone: Array) -> None:
-        """Report accesses by other blocks to the shared memory of blocks that have ended.
-
-        An access is not reported if it is ordered before the end of the block whose memory it
-        reaches. `gone` is a mask of the threads that have just ended.
-        """
+        """Report accesses by other blocks to the shared memory of blocks that have ended. An access
+        is not reported if it is ordered before the end of the block whose memory it reaches. `gone`
+        is a mask of the threads that have just ended."""
         rows = np.flatnonzero(gone.any(axis=1) & ~self.live.any(axis=1))
         for row in rows.tolist():
             self.leave_copies(row)
@@ -128,9 +242,7 @@ class BlockMachine(Printing):
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
     ) -> Array | None:
         """Execute one basic block for a group of threads; return the condition of its branch.
-
-        `alone` is True if no other thread is running or waiting.
-        """
+        `alone` is True if no other thread is running or waiting."""
         return self._code(block, not alone)(self, registers, mask, group)
 
 
@@ -152,7 +264,6 @@ class _Schedule:
         self._live_count = int(np.count_nonzero(self._live))
 
     def run(self) -> None:
-        """Run until no thread is left."""
         machine = self._m
         total = self._live.size
         self._groups = {0: self._live}
@@ -182,9 +293,7 @@ class _Schedule:
 
     def _another(self, block: int) -> int:
         """Choose the basic block to run in place of `block`, whose threads seem to wait for others.
-
-        The other blocks take turns; the result is `block` if no other can run.
-        """
+        The other blocks take turns; the result is `block` if no other can run."""
         others = sorted(
             b
             for b, group in self._groups.items()
@@ -345,10 +454,8 @@ class _Schedule:
 
     def _check_alike(self, released: Array) -> None:
         """Report threads of a block that wait for the same barrier at different instructions.
-
         `released` is a mask of the threads that a barrier has just released. A ``barrier`` without
-        ``.aligned`` is exempt.
-        """
+        ``.aligned`` is exempt."""
         waiting = self._waiting
         assert waiting is not None
         steps = waiting.step
@@ -398,10 +505,8 @@ class _Schedule:
 
 
 def _waiting_blocks(program: KernelProgram, blocks: Blocks) -> list[bool]:
-    """Tell for each basic block whether a thread may wait in it for another thread.
-
-    Such a block has an ``atom``, a strong load, a ``nanosleep`` or an ``mbarrier`` instruction.
-    """
+    """Tell for each basic block whether a thread may wait in it for another thread. Such a block
+    has an ``atom``, a strong load, a ``nanosleep`` or an ``mbarrier`` instruction."""
     words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):
@@ -456,7 +561,6 @@ class BarrierRequest(Struct):
 
     @property
     def plain(self) -> bool:
-        """Tell whether all threads name the same barrier, which waits for the whole block."""
         return self.wanted is None and self.name.size == 1
 
     def by_name(self, group: Array) -> Iterator[tuple[int, Array]]:
@@ -481,7 +585,6 @@ class BarrierWaits:
         self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
-        """Record that a group of threads has reached a barrier."""
         if request.arrive_only:
             for name, arrived in request.by_name(group):
                 here = arrived.sum(axis=1)
@@ -501,10 +604,8 @@ class BarrierWaits:
 
     def learn(self, name: int, known: Array | None) -> None:
         """Store the vector clocks of threads that arrived at barrier `name` without waiting.
-
         `known` holds these clocks, or is None if races are not checked. The clocks are merged with
-        those already stored for the barrier.
-        """
+        those already stored for the barrier."""
         if known is not None:
             before = self._known.get(name)
             self._known[name] = known if before is None else np.maximum(before, known)

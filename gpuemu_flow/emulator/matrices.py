@@ -77,7 +77,6 @@ def unpack_elements(word: Array, kind: str) -> Array:
 
 
 def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build the matrix A, in the shape (…, m, k), from fragments in registers (…, lanes)."""
     first = unpack_elements(registers[0], form.a)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.m, form.k), first.dtype)
@@ -90,7 +89,6 @@ def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build the matrix B, in the shape (…, k, n), from fragments in registers (…, lanes)."""
     first = unpack_elements(registers[0], form.b)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.k, form.n), first.dtype)
@@ -101,16 +99,13 @@ def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
-    """Return the rows and columns of the accumulator elements that the lanes of a warp hold.
-
-    Every lane holds the same number of elements. Item i of the list is a pair of arrays with one
-    entry per lane: the row and the column of the lane's element number i.
-    """
+    """Return the rows and columns of the accumulator elements that the lanes of a warp hold. Every
+    lane holds the same number of elements. Item i of the list is a pair of arrays with one entry
+    per lane: the row and the column of the lane's element number i."""
     return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
 
 
 def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
-    """Build the matrix C, in the shape (…, m, n), from fragments in registers (…, lanes)."""
     dtype = np.int64 if form.c == "s32" else np.float64
     out = np.zeros((*registers[0].shape[:-1], form.m, form.n), dtype)
     values: list[Array] = []
@@ -126,7 +121,6 @@ def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
-    """Round the matrix D to its type, and split it into registers."""
     values = [matrix[..., rows, columns] for rows, columns in _accumulator_places(form)]
     if form.d == "s32":
         if form.saturate:
@@ -148,10 +142,8 @@ def canonical_bits32(x: Array) -> Array:
 
 
 def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
-    """Compute the matrix D = ``a @ b + c`` in float64 or int64, without rounding it to D's type.
-
-    If the form's bit operation is ``xor``, the product of two bits is their exclusive or.
-    """
+    """Compute the matrix D = ``a @ b + c`` in float64 or int64, without rounding it to D's type. If
+    the form's bit operation is ``xor``, the product of two bits is their exclusive or."""
     if form.bit_operation == "xor":
         ones = a.sum(axis=-1)[..., :, None] + b.sum(axis=-2)[..., None, :]
         return ones - 2 * np.matmul(a, b) + c
@@ -170,7 +162,6 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> list[Array]:
-        """Execute ``mma.sync``; return the bits of the registers of D."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         left = gather_a([self.by_warp(x) for x in a], form)
         right = gather_b([self.by_warp(x) for x in b], form)
@@ -220,7 +211,6 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> None:
-        """Execute ``stmatrix`` for 8x8 matrices of 16-bit elements."""
         store = getattr(self, f"store_{space}")
         shape = self.full.shape
         for k, value in enumerate(values):
@@ -285,11 +275,9 @@ class SparseForm(Struct, frozen=True):
 
 
 def _row_words(metadata: Array, form: SparseForm) -> Array:
-    """Collect, for each row of the sparse matrix A, the words with the row's metadata.
-
-    In `metadata`, the words are ordered by the lanes that hold them. The result has the shape
-    (…, 16, chunks), for 16 rows; see `SparseForm.chunks`.
-    """
+    """Collect, for each row of the sparse matrix A, the words with the row's metadata. In
+    `metadata`, the words are ordered by the lanes that hold them. The result has the shape (…, 16,
+    chunks), for 16 rows; see `SparseForm.chunks`."""
     row = np.arange(_ROWS)[:, None]
     chunk = np.arange(form.chunks)[None, :]
     place = form.selector * form.chunks + chunk
@@ -301,10 +289,8 @@ def _row_words(metadata: Array, form: SparseForm) -> Array:
 
 
 def _indices(metadata: Array, form: SparseForm) -> Array:
-    """Return the position of each stored element, or pair of elements, within its group.
-
-    The shape of the result is (…, 16, stored elements or pairs).
-    """
+    """Return the position of each stored element, or pair of elements, within its group. The shape
+    of the result is (…, 16, stored elements or pairs)."""
     bits = 4 if form.whole.a == "tf32" else 2
     words = _row_words(metadata, form)
     shifts = np.arange(0, 32 if form.wide else 16, bits, dtype=np.uint32)
@@ -342,7 +328,6 @@ class SparseMatrices(Matrices):
         self, form: SparseForm, a: Sequence[Array], b: Sequence[Array], c: Sequence[Array],
         metadata: Array, mask: Array | None, step: int,
     ) -> list[Array]:  # fmt: skip
-        """Compute ``mma.sp``; return the registers of D as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         columns, wrong = columns_of(self.by_warp(metadata), form)
         if wrong.any():

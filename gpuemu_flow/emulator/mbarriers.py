@@ -29,10 +29,8 @@ class StuckError(Exception):
 
 
 class _CopyArrival(Struct):
-    """Arrivals that are counted once the arriving threads' copies are complete.
-
-    They come from ``cp.async.mbarrier.arrive``.
-    """
+    """Arrivals that are counted once the arriving threads' copies are complete. They come from
+    ``cp.async.mbarrier.arrive``."""
 
     lanes: Array
     space: str
@@ -44,7 +42,6 @@ class Mbarriers(Asynchronous):
     """Executes the ``mbarrier`` instructions of one batch of blocks."""
 
     def begin(self, block_ids: Array) -> None:
-        """Set up the state for a new batch of blocks; no thread waits yet."""
         super().begin(block_ids)
         self._arrivals: list[_CopyArrival] = []
         self._fruitless = 0
@@ -57,10 +54,8 @@ class Mbarriers(Asynchronous):
         self.any_idle = bool(self.idle.any())
 
     def _begin_anew(self) -> None:
-        """Restart the count of failed waits, and count no thread as idle.
-
-        Called before a barrier object changes, since the change may end the wait of a thread.
-        """
+        """Restart the count of failed waits, and count no thread as idle. Called before a barrier
+        object changes, since the change may end the wait of a thread."""
         self._fruitless = 0
         if self.any_idle:
             self.worked(self.full)
@@ -68,7 +63,6 @@ class Mbarriers(Asynchronous):
     def start_mbarrier(
         self, space: str, address: Array, count: Array, mask: Array | None, step: int
     ) -> None:
-        """Execute ``mbarrier.init``."""
         self._begin_anew()
         store = getattr(self, f"store_{space}")
         store(address, (mbarrier.fresh(self.spread(count)),), 8, mask, step, False)
@@ -77,7 +71,6 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.arrive`` or a variant of it."""
         self._begin_anew()
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)
@@ -107,11 +100,9 @@ class Mbarriers(Asynchronous):
         return self.spread(self.shared_places(offsets))[active].astype(np.int64)
 
     def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
-        """Store the vector clocks of the arriving threads' warps at the barrier objects.
-
-        A thread that later waits at the object takes over these clocks. What it does afterwards
-        is then ordered after everything that the arriving threads did before.
-        """
+        """Store the vector clocks of the arriving threads' warps at the barrier objects. A thread
+        that later waits at the object takes over these clocks. What it does afterwards is then
+        ordered after everything that the arriving threads did before."""
         if self.thread_races is not None:
             places = self._places(space, address, active)
             self.thread_races.signal(places, np.flatnonzero(active))
@@ -119,7 +110,6 @@ class Mbarriers(Asynchronous):
     def arrive_with_copies(
         self, space: str, address: Array, increment: bool, mask: Array | None, step: int
     ) -> None:
-        """Execute ``cp.async.mbarrier.arrive``: arrive when the thread's copies are complete."""
         active = self.spread(self.live if mask is None else mask)
         if increment:
             one = np.ones((1, 1), np.uint64)
@@ -127,10 +117,8 @@ class Mbarriers(Asynchronous):
         self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
 
     def _deliver_arrivals(self, waited: Array) -> None:
-        """Count the pending arrivals at the barrier objects `waited`, for which threads wait.
-
-        The copies on which these arrivals depend are completed first.
-        """
+        """Count the pending arrivals at the barrier objects `waited`, for which threads wait. The
+        copies on which these arrivals depend are completed first."""
         left = []
         for arrival in self._arrivals:
             places = np.full(self.full.shape, -1, np.int64)
@@ -148,7 +136,6 @@ class Mbarriers(Asynchronous):
         self._arrivals = left
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver the copies that signal the `waited` barrier objects."""
         self._deliver_arrivals(waited)
 
     def _ended(
@@ -166,7 +153,6 @@ class Mbarriers(Asynchronous):
         self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
         step: int,
     ) -> Array:  # fmt: skip
-        """Execute ``mbarrier.test_wait`` or ``mbarrier.try_wait``."""
         active = self.spread(self.live if mask is None else mask)
         done = self._ended(space, address, awaited, parity, mask, step)
         late = active & ~done

@@ -39,7 +39,6 @@ class Buffer(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """Return the offset of the first byte after the buffer."""
         return self.start + self.size
 
 
@@ -59,7 +58,6 @@ class LaunchArena:
         self._end = ALIGNMENT
 
     def reserve(self, size: int) -> int:
-        """Reserve `size` bytes for later allocations; return the offset of their start."""
         start = self._end
         self._end += size
         return start
@@ -72,7 +70,6 @@ class LaunchArena:
         self, name: str, size: int, data: bytes | None, item: int, *, writable: bool = True,
         initialised: bool = True,
     ) -> int:  # fmt: skip
-        """Place a buffer between guard zones."""
         guard = guard_bytes(size)
         start = -(-(self._top + guard) // ALIGNMENT) * ALIGNMENT
         self._top = start + size + guard
@@ -88,11 +85,9 @@ class LaunchArena:
         return GLOBAL_BASE + start
 
     def read(self, buffer: Buffer) -> Array:
-        """Return the present content of a buffer."""
         return self.data[buffer.start : buffer.end]
 
     def find(self, low: int, high: int) -> Buffer | None:
-        """Find the buffer that holds all offsets from `low` to `high`, `high` excluded."""
         for buffer in self.buffers:
             if buffer.start <= low and high <= buffer.end:
                 return buffer
@@ -118,10 +113,8 @@ class LaunchArena:
 
 
 class SideBySide:
-    """An arena shared by several cases: their n-th allocations lie side by side.
-
-    An access by one instruction then touches neighbouring buffers, for all cases at once.
-    """
+    """An arena shared by several cases: their n-th allocations lie side by side. An access by one
+    instruction then touches neighbouring buffers, for all cases at once."""
 
     def __init__(self, arena: LaunchArena, count: int) -> None:
         self._arena = arena
@@ -137,16 +130,13 @@ class SideBySide:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """Return all buffers, case after case."""
         return self._arena.buffers
 
     @property
     def data(self) -> Array:
-        """Return the arena's bytes."""
         return self._arena.data
 
     def begin_case(self) -> None:
-        """Begin the allocations of the next case."""
         self._case += 1
         self._calls = 0
 

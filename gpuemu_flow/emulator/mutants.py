@@ -107,7 +107,6 @@ def _cluster_barrier_removed(instruction: Instruction, _body: Body) -> str | Non
 
 
 def _is_zero(operand: str, body: Body) -> bool:
-    """Tell whether an operand is 0, or a register that is only ever set to 0."""
     made = [i for i in body.instructions if i.operands and i.operands[0].strip() == operand]
     return operand == "0" or (
         bool(made) and all(i.opcode.base == "mov" and i.operands[-1].strip() == "0" for i in made)
@@ -143,10 +142,8 @@ MUTANT_KINDS: tuple[MutantKind, ...] = (
 
 
 def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
-    """Plant each kind of bug at some locations of a kernel; each mutant has a single bug.
-
-    Raises UnsupportedError, LaunchError: The file is not PTX, or it has no kernel with this name.
-    """
+    """Plant each kind of bug at some locations of a kernel; each mutant has a single bug. Raises
+    UnsupportedError, LaunchError: The file is not PTX, or it has no kernel with this name."""
     function = choose_entry(read_entries(data, file), entry, file)
     text = function.module.source.text
     body = read_body(function)

@@ -39,12 +39,10 @@ def is_strong(step: Step) -> bool:
 
 
 def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
-    """Return the step numbers of the acquire and mmio loads, and of other loads that poll.
-
-    A volatile or relaxed load counts as polling if its value decides whether to load again, or
+    """Return the step numbers of the acquire and mmio loads, and of other loads that poll. A
+    volatile or relaxed load counts as polling if its value decides whether to load again, or
     whether an atomic update takes place. The kernel is then expected to be correct whether the load
-    comes before or after another thread's store. The module's docstring has examples.
-    """
+    comes before or after another thread's store. The module's docstring has examples."""
     steps = program.steps
     strong = [n for n, step in enumerate(steps) if step.opcode.base == "ld" and is_strong(step)]
     unclear = [n for n in strong if not _ALWAYS.intersection(steps[n].opcode.segments)]
@@ -63,10 +61,8 @@ def _is_cas(step: Step) -> bool:
 
 
 def _starts_cas(program: KernelProgram, load: int, compared: set[int]) -> bool:
-    """Tell whether a plain load only gives the first value that a ``cas`` compares with memory.
-
-    So begins the loop with which CUDA's programming guide makes an atomic of its own.
-    """
+    """Tell whether a plain load only gives the first value that a ``cas`` compares with memory. So
+    begins the loop with which CUDA's programming guide makes an atomic of its own."""
     step = program.steps[load]
     if (
         step.opcode.base != "ld"
@@ -180,11 +176,9 @@ class _Flow:
 
     def _through(self, step: Step, passes: _Passed, reach: _Reach) -> None:
         """Add a step's destination registers to `reach` if the step depends on the loaded value.
-
         The step depends on the value if it reads a register in `reach`, or if it loads from memory
         to which a dependent step may have stored. `passes` has the registers that the step sets and
-        those that it reads. A dependent store sets `reach.hidden`.
-        """
+        those that it reads. A dependent store sets `reach.hidden`."""
         base, space = step.opcode.base, step.opcode.space
         defined, used = passes
         if base == "ld" and reach.hidden and space in _HIDDEN:
@@ -194,11 +188,10 @@ class _Flow:
             reach.hidden |= base == "st" and space in _HIDDEN
 
     def _decide(self, block: int, reach: _Reach) -> None:
-        """Add to `reach` the blocks and registers that depend on the branch at the end of `block`.
-
-        A block depends on the branch if only some of the branch's targets lead to the block.
-        Registers that such a block sets, and that a later block reads, depend on the branch, too.
-        """
+        """Add to `reach` the blocks and registers that depend on the branch at the end of
+        `block`. A block depends on the branch if only some of the branch's targets lead to the
+        block. Registers that such a block sets, and that a later block reads, depend on the
+        branch, too."""
         ways = [self._forward(target) for target in self.blocks.successors[block]]
         only = {b for way in ways for b in way if not all(b in other for other in ways)}
         reach.decided |= only
@@ -228,9 +221,7 @@ class _Flow:
 
     def _is_first_look(self, load: int, reach: _Reach) -> bool:
         """Tell whether the loaded value decides about entering a loop that repeats the same load.
-
-        Compilers turn ``while`` into a first test, followed by a loop that tests at its end.
-        """
+        Compilers turn ``while`` into a first test, followed by a loop that tests at its end."""
         alike = [
             n
             for n, step in enumerate(self.program.steps)
@@ -254,11 +245,9 @@ class _Flow:
         )
 
     def _only_saves_work(self, load: int, reach: _Reach) -> bool:
-        """Tell whether the loaded value only decides which atomics and harmless stores run.
-
-        A store is harmless if it writes to the address of the load. The result is False if an
-        operand of a store or an atomic is the loaded value, or depends on it.
-        """
+        """Tell whether the loaded value only decides which atomics and harmless stores run. A store
+        is harmless if it writes to the address of the load. The result is False if an operand of a
+        store or an atomic is the loaded value, or depends on it."""
         place = self.program.steps[load].operands[1]
         for step in self.program.steps:
             base = step.opcode.base

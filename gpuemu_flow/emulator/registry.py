@@ -35,8 +35,6 @@ BIT_TYPES = frozenset({"b16", "b32", "b64"})
 
 
 def builds(*bases: str) -> Callable[[Builder], Builder]:
-    """Return a decorator that registers a builder of the opcodes with the given base names."""
-
     def register(builder: Builder) -> Builder:
         for base in bases:
             BUILDERS[base] = builder
@@ -46,12 +44,10 @@ def builds(*bases: str) -> Callable[[Builder], Builder]:
 
 
 def rounding(words: frozenset[str], default: str = "rn") -> str:
-    """Return the rounding mode that an opcode names, or `default` if it names none."""
     return next((mode for mode in ROUNDINGS if mode in words), default)
 
 
 def only(words: frozenset[str], *allowed: str) -> bool:
-    """Tell whether each word of an opcode is one of `allowed`."""
     return words <= frozenset(allowed)
 
 

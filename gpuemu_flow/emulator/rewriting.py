@@ -31,7 +31,6 @@ def rewritten(
     first: Sequence[Step] = (),
     types: Sequence[str] = (),
 ) -> KernelProgram:
-    """Make a program in which some steps are replaced."""
     steps, starts = list(first), []
     for index, step in enumerate(program.steps):
         starts.append(len(steps))
@@ -48,7 +47,6 @@ def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -
 
 
 def like(step: Step, **changes: Any) -> Step:
-    """Copy a step without its branch targets, and replace the fields given as keywords."""
     return replace(step, targets=(), **changes)
 
 

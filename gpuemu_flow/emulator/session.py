@@ -49,7 +49,6 @@ class Run(Struct, frozen=True):
 
 
 def read_ptx_file(path: Path) -> bytes:
-    """Read a PTX file; raise UsageError if that fails."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise bad_launch(f"{path} has more than {MAX_FILE:,} bytes")
@@ -61,7 +60,6 @@ def read_ptx_file(path: Path) -> bytes:
 
 
 def cover(paths: Sequence[Path]) -> list[KernelCoverage]:
-    """Return the coverage of each kernel of some PTX files."""
     return cover_file(b"\n".join(map(read_ptx_file, paths)), str(paths[0]))
 
 
@@ -71,8 +69,7 @@ def run_file(
     cluster: str | None = None, symbols: Sequence[str] = (),
 ) -> Run:  # fmt: skip
     """Launch one kernel of some PTX files, and launch it again for the checks that need more
-    launches.
-    """
+    launches."""
     if entry == "":  # such as a variable of a script that is not set
         raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
     data = b"\n".join(map(read_ptx_file, paths))
@@ -107,17 +104,14 @@ def run_file(
 
 
 def exit_code(result: LaunchResult) -> int:
-    """Return 0 without findings, 4 if all findings are doubts (checks in `DOUBTS`), and else 1."""
     if not result.findings:
         return 0
     return 4 if all(f.check in DOUBTS for f in result.findings) else 1
 
 
 def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
-    """Parse the size of a grid, block or cluster, such as ``8`` or ``8,4,1``.
-
-    `what` is the name of the option, without its dashes, for the error message.
-    """
+    """Parse the size of a grid, block or cluster, such as ``8`` or ``8,4,1``. `what` is the name of
+    the option, without its dashes, for the error message."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
         raise bad_launch(f"--{what} {text!r} is no shape", "write 8 or 8,4,1")
@@ -125,7 +119,6 @@ def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
 
 
 def parse_checks(words: Sequence[str]) -> tuple[str, ...]:
-    """Parse the names of checks; without names, return the default checks."""
     if not words:
         return DEFAULT_CHECKS
     if "all" in words:
@@ -162,8 +155,7 @@ def find_order_dependence(
     result: LaunchResult, *, shared: int, budget: int, cluster: Sequence[int] = (),
 ) -> list[CheckFinding]:  # fmt: skip
     """Launch with blocks in reverse order, then with warps in reverse order; compare the
-    buffers.
-    """
+    buffers."""
     found: list[CheckFinding] = []
     count = int(np.prod(grid))
     if count > 1:
@@ -185,11 +177,8 @@ def _differences(
     turned: str, kernel: Kernel, arguments: Sequence[Argument], result: LaunchResult,
     again: LaunchResult,
 ) -> Iterator[CheckFinding]:  # fmt: skip
-    """Yield one finding for each buffer whose bits differ.
-
-    `again` is the result of a second launch, in which `turned` (``blocks`` or ``warps``) ran in
-    reverse order.
-    """
+    """Yield one finding for each buffer whose bits differ. `again` is the result of a second
+    launch, in which `turned` (``blocks`` or ``warps``) ran in reverse order."""
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
     for parameter, argument, first, second in pairs:
         if first is None or second is None or first.tobytes() == second.tobytes():
@@ -248,10 +237,8 @@ class NamedArgument(Struct, frozen=True):
 def parse_arguments(
     texts: Sequence[str], parameters: Sequence[KernelParameter], seed: int
 ) -> list[NamedArgument]:
-    """Read ``--arg`` texts in the order of the kernel's parameters.
-
-    Raises LaunchError for a text in none of these forms.
-    """
+    """Read ``--arg`` texts in the order of the kernel's parameters. Raises LaunchError for a text
+    in none of these forms."""
     if len(texts) != len(parameters):
         names = ", ".join(f"{p.name} (.{p.type})" for p in parameters)
         raise bad_argument(
@@ -422,15 +409,12 @@ class KernelCoverage(Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """Tell whether the emulator can run the kernel."""
         return not self.missing and not self.problem
 
 
 def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
-    """Examine every kernel of a PTX file.
-
-    Raises UnsupportedError when the file is not PTX or holds no kernel.
-    """
+    """Examine every kernel of a PTX file. Raises UnsupportedError when the file is not PTX or holds
+    no kernel."""
     found = []
     for entry in read_entries(data, file):
         try:

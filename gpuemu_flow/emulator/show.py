@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
+from msgspec import to_builtins
 
 from gpuemu_flow.emulator.findings import CheckFinding, readable_function
+from gpuemu_flow.emulator.host.run import Executed
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult, unset_symbols
 from gpuemu_flow.emulator.session import KernelCoverage, NamedArgument
 from gpuemu_flow.emulator.types import Array
@@ -15,7 +19,6 @@ Json = object
 
 
 def finding_json(finding: CheckFinding) -> dict[str, Json]:
-    """Return a finding as a JSON object."""
     return {
         "check": finding.check,
         "rule": finding.rule,
@@ -45,7 +48,6 @@ def _summary(data: Array) -> dict[str, Json]:
 
 
 def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) -> dict[str, Array]:
-    """Return the buffers that the kernel changed, and those that were uninitialised before."""
     found = {}
     for named, after in zip(arguments, result.buffers, strict=True):
         before = getattr(named.argument, "data", None)
@@ -60,7 +62,6 @@ def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) ->
 def result_json(
     kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
 ) -> dict[str, Json]:
-    """Return a launch as a JSON object."""
     return {
         "schema_version": 1,
         "kernel": kernel.name,
@@ -78,7 +79,6 @@ def result_json(
 def result_text(
     kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
 ) -> str:
-    """Return a launch as text."""
     lines = [
         f"{readable_function(kernel.name)}: {result.instructions:,} thread instructions in "
         f"{seconds:.3f} s by {result.backend}",
@@ -107,7 +107,6 @@ def result_text(
 
 
 def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]:
-    """Return the coverage of a file as a JSON object."""
     return {
         "schema_version": 1,
         "file": file,
@@ -129,7 +128,6 @@ def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]
 
 
 def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
-    """Return the coverage of a file as text."""
     lines = []
     for kernel in found:
         state = "can be run" if kernel.runs else "cannot be run"
@@ -145,3 +143,47 @@ def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
     runs = sum(kernel.runs for kernel in found)
     lines.append(f"{runs} of {len(found)} kernels can be run")
     return "\n".join(lines)
+
+
+# What `exec` says at the end: a summary for people, and a report as JSON.
+
+
+def summary(executed: Executed) -> str:
+    report = executed.report
+    launches = sum(use.launches for use in report.kernels.values())
+    repeated = sum(use.repeated for use in report.kernels.values())
+    lines = []
+    if executed.signal:
+        lines.append(f"the program was ended by {executed.signal}")
+    if repeated:
+        lines.append(
+            f"{repeated:,} of {launches:,} launches repeated an earlier one: taken from it"
+        )
+    parts = [
+        _count(len(report.findings), "finding"), _count(launches, "launch", "es"),
+        _count(len(report.kernels), "kernel"),
+    ]  # fmt: skip
+    if report.problems:
+        parts.append(_count(len(report.problems), "problem"))
+    lines.append(", ".join(parts))
+    return "\n".join(f"========= {line}" for line in lines)
+
+
+def _count(number: int, what: str, plural: str = "s") -> str:
+    return f"{number:,} {what}{'' if number == 1 else plural}"
+
+
+def as_json(executed: Executed) -> str:
+    report = executed.report
+    return json.dumps(
+        {
+            "exit_code": executed.exit_code,
+            "program_exit_code": executed.code,
+            "findings": [
+                {**to_builtins(finding), "text": str(finding)} for finding in report.findings
+            ],
+            "problems": report.problems,
+            "kernels": {name: msgspec.to_builtins(use) for name, use in report.kernels.items()},
+        },
+        indent=2,
+    )

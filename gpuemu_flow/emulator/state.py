@@ -60,12 +60,10 @@ class KernelLaunch(Struct):
 
     @property
     def threads(self) -> int:
-        """Return the number of threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
@@ -74,13 +72,9 @@ class KernelLaunch(Struct):
         return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:
-        """Count executed instructions, and charge them to the budget.
-
-        Each of `threads` threads executed `steps` instructions. Fewer threads than `least` cost as
-        much as `least` threads.
-
-        Raises BudgetError: The budget is spent.
-        """
+        """Count executed instructions, and charge them to the budget. Each of `threads` threads
+        executed `steps` instructions. Fewer threads than `least` cost as much as `least` threads.
+        Raises BudgetError: The budget is spent."""
         self.executed += steps * threads
         self.spent += steps * max(threads, least)
         if self.spent > self.budget:
@@ -98,11 +92,9 @@ class KernelLaunch(Struct):
         count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
         """Count an event that a check found, and keep the message of the first event at each step.
-
         The text that `message` returns may refer to a second step by the placeholder `THERE`, which
         stands for the step's location in the source. `there` is the number of this second step; -1
-        if there is none.
-        """
+        if there is none."""
         key = (check, rule, step)
         known = self._tallies.get(key)
         if known is None:
@@ -111,7 +103,6 @@ class KernelLaunch(Struct):
             known.count += count
 
     def take_findings(self, other: KernelLaunch) -> None:
-        """Take over the findings of another run of the same launch."""
         self._tallies = other._tallies
 
     def findings(self) -> list[CheckFinding]:
@@ -178,17 +169,14 @@ class State:
         return np.ascontiguousarray(threads.reshape(-1, together)[::-1]).reshape(-1)
 
     def spread(self, x: Array) -> Array:
-        """Broadcast a value to all lanes."""
         return np.broadcast_to(x, self.full.shape)
 
     def block_index(self, row: int) -> Dimensions:
-        """Return the index of a block of the batch."""
         number = int(self.block_ids[row]) % self.launch.blocks
         x, y, _ = self.launch.grid
         return number % x, number // x % y, number // (x * y)
 
     def thread_index(self, lane: int) -> Dimensions:
-        """Return the index of the thread in a lane of a block."""
         lane = int(self._threads[lane])
         x, y, _ = self.launch.block
         return lane % x, lane // x % y, lane // (x * y)
@@ -209,20 +197,15 @@ class State:
     def report_mask(
         self, check: str, rule: str, mask: Array, step: int, message: str, there: int = -1
     ) -> None:
-        """Count a finding for the lanes of a mask.
-
-        `message` describes the finding. It may refer to a second step by the placeholder `THERE`,
-        which stands for the step's location in the source. `there` is the number of this second
-        step; -1 if there is none.
-        """
+        """Count a finding for the lanes of a mask. `message` describes the finding. It may refer to
+        a second step by the placeholder `THERE`, which stands for the step's location in the
+        source. `there` is the number of this second step; -1 if there is none."""
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
-        """Report wrong member masks of warp operations.
-
-        A lane that executes the operation must be in its own mask. Every other lane of the mask
-        must execute the operation too, unless that lane has left the kernel.
-        """
+        """Report wrong member masks of warp operations. A lane that executes the operation must be
+        in its own mask. Every other lane of the mask must execute the operation too, unless that
+        lane has left the kernel."""
         if "sync" not in self.launch.checks or (mask is None and _all_members(members)):
             return
         active = self.full if mask is None else self.spread(mask)

@@ -37,11 +37,9 @@ def report_conflicts(
     within_blocks: bool,
     describe: Callable[[int], str],
 ) -> None:
-    """Report threads that stored different values to the same address in one instruction.
-
-    Stores by lanes of one warp are reported as a separate kind of race, ``same-instruction``.
-    Stores by different warps are not ordered either, and are reported as ``write-after-write``.
-    """
+    """Report threads that stored different values to the same address in one instruction. Stores by
+    lanes of one warp are reported as a separate kind of race, ``same-instruction``. Stores by
+    different warps are not ordered either, and are reported as ``write-after-write``."""
     if not lost.any():
         return
     numbers = np.arange(lost.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
@@ -58,11 +56,9 @@ def report_conflicts(
 
 
 def _pairs(places: Array, lanes: Array, values: Sequence[Array]) -> tuple[_Pair, _Pair]:
-    """Return the pairs of lanes that wrote different values to one address.
-
-    The first result has pairs within a warp, the second has pairs across warps. An address with a
-    conflict within a warp is not examined for conflicts across warps.
-    """
+    """Return the pairs of lanes that wrote different values to one address. The first result has
+    pairs within a warp, the second has pairs across warps. An address with a conflict within a warp
+    is not examined for conflicts across warps."""
     order = np.argsort(places, kind="stable")
     places, lanes = places[order], lanes[order]
     joined = places[1:] == places[:-1]

@@ -150,10 +150,8 @@ class TensorMap(Struct, frozen=True):
         return bytes.fromhex(word)[::-1]
 
     def as_loaded(self, raw: Array) -> Array:
-        """Return elements with subnormals flushed if the element type is ``f32.ftz``.
-
-        Each row of `raw`, and of the result, holds the bytes of one element.
-        """
+        """Return elements with subnormals flushed if the element type is ``f32.ftz``. Each row of
+        `raw`, and of the result, holds the bytes of one element."""
         if self.kind != _FLUSHING:
             return raw
         bits = np.ascontiguousarray(raw).view("<u4").copy()

@@ -88,12 +88,10 @@ def find_flips(
     kernel: Kernel, variants: Sequence[Variant], result: LaunchResult,
     arguments: Sequence[Argument], launch: Callable[[Kernel], LaunchResult],
 ) -> list[CheckFinding]:  # fmt: skip
-    """Return findings about variants that change the results of a launch by more than rounding.
-
-    A variant does so if it changes the findings of other checks, an integer result, or whether a
+    """Return findings about variants that change the results of a launch by more than rounding. A
+    variant does so if it changes the findings of other checks, an integer result, or whether a
     result is finite or NaN. There is at most one finding for each check (see `Variant.check`). The
-    finding names a single instruction if a change of this instruction alone has such an effect.
-    """
+    finding names a single instruction if a change of this instruction alone has such an effect."""
     found: dict[str, CheckFinding] = {}
     for variant in variants:
         known = found.get(variant.check)
@@ -113,11 +111,9 @@ def find_flips(
 def _difference(
     kernel: Kernel, first: LaunchResult, second: LaunchResult, arguments: Sequence[Argument]
 ) -> str:
-    """Describe the first difference between two launches that is more than rounding.
-
-    Empty if there is none. A difference counts if it concerns the findings, an integer result, or
-    whether a result is finite or NaN.
-    """
+    """Describe the first difference between two launches that is more than rounding. Empty if there
+    is none. A difference counts if it concerns the findings, an integer result, or whether a result
+    is finite or NaN."""
     places = [{(f.check, f.rule, f.place.where) for f in r.findings} for r in (first, second)]
     if places[0] != places[1]:
         check, rule, where = sorted(places[0] ^ places[1])[0]
@@ -198,11 +194,9 @@ class Pair(Struct, frozen=True):
 
 
 def find_pairs(program: KernelProgram) -> list[Pair]:
-    """Find the multiplications that a compiler may fuse with an addition or subtraction.
-
-    The two steps of such a pair are in the same basic block. Between them, no step changes the
-    product or its factors.
-    """
+    """Find the multiplications that a compiler may fuse with an addition or subtraction. The two
+    steps of such a pair are in the same basic block. Between them, no step changes the product or
+    its factors."""
     blocks = split_blocks(program)
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):

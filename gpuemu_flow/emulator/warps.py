@@ -162,11 +162,8 @@ class _Copy(Struct):
 
 
 class Asynchronous(Warps):
-    """Executes the ``cp.async`` instructions of one batch of blocks.
-
-    The bytes arrive only when their thread waits for them, so that a missing wait shows as a read
-    of the old content.
-    """
+    """Executes the ``cp.async`` instructions of one batch of blocks. The bytes arrive only when
+    their thread waits for them, so that a missing wait shows as a read of the old content."""
 
     def begin(self, block_ids: Array) -> None:
         """Start a batch with no copies under way."""

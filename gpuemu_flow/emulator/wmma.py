@@ -269,10 +269,8 @@ class WarpGroups(Stack):
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
         """Load the matrix that a descriptor locates, in the shape (blocks, groups, outer, k).
-
         `outer` is the number of rows of A, or of columns of B. `kind` is the type of the elements.
-        See `element_offsets` for `by_k`.
-        """
+        See `element_offsets` for `by_k`."""
         size = _BITS[kind] // 8
         first = self._by_group(descriptor)[:, :, :1]
         parts = []
@@ -288,10 +286,8 @@ class WarpGroups(Stack):
         return values.reshape(*raw.shape[:2], outer, form.k)
 
     def _from_registers(self, registers: Sequence[Array], form: GroupForm) -> Array:
-        """Build the matrix A from the registers of the warps.
-
-        The registers of each warp hold a fragment of A, in the layout of ``mma``.
-        """
+        """Build the matrix A from the registers of the warps. The registers of each warp hold a
+        fragment of A, in the layout of ``mma``."""
         pieces = [unpack_elements(self._by_group(r), form.a) for r in registers]
         each = pieces[0].shape[-1]
         out = np.zeros((*pieces[0].shape[:2], _ROWS, form.k), pieces[0].dtype)

@@ -259,7 +259,6 @@ def to_arrays(adapter: FrameworkAdapter, returned: Any) -> list[Array]:
 
 
 def outcome_of(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
-    """Run a check; an exception becomes a failure, whose message begins with `what`."""
     try:
         return check()
     except Exception as error:

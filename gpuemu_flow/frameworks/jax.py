@@ -58,11 +58,9 @@ class JAXAdapter(FrameworkAdapter):
             jax.config.update("jax_enable_x64", before)
 
     def to_numpy(self, tensor: Any) -> Array:
-        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
         return as_array(tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         made = self.module.numpy.array(np.asarray(array))
         if like is None:
             return made

@@ -77,7 +77,6 @@ class Versions:
         self._rewritten: dict[str, bool] = {PLAIN: False}
 
     def rewritten(self, name: str) -> bool:
-        """Tell whether the source for a version was found and had something to rewrite."""
         self.version(name)
         return self._rewritten[name]
 
@@ -187,10 +186,8 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """Return the copied globals of a module; make the copy when it is first requested.
-
-        `names` is the module's own dict. All rewritten functions of the module use the same copy.
-        """
+        """Return the copied globals of a module; make the copy when it is first requested. `names`
+        is the module's own dict. All rewritten functions of the module use the same copy."""
         made = self._modules.get(id(names))
         if made is None:
             made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))
@@ -199,7 +196,6 @@ class _World:
         return made.__dict__
 
     def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
-        """Replace the values of some names in a copy of globals by their substitutes."""
         for name in names:
             source = name if name in old else _NARROWED.get(name, name)
             if source not in old:
@@ -224,7 +220,6 @@ class _World:
         return self._modules[id(old)]
 
     def _code(self, code: CodeType) -> CodeType:
-        """Return the rewritten counterpart of `code`, or `code` itself if no counterpart fits."""
         path = code.co_filename
         if path not in self._codes:
             self._codes[path] = self._compile(path)
@@ -280,10 +275,8 @@ OUTPUT = "output"
 
 
 def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
-    """Convert the return value of an op to arrays by name.
-
-    An op returns one tensor, several in an order (`names` names them), or a mapping.
-    """
+    """Convert the return value of an op to arrays by name. An op returns one tensor, several in an
+    order (`names` names them), or a mapping."""
     if isinstance(returned, Mapping):
         values = {str(name): value for name, value in returned.items()}
     elif isinstance(returned, (tuple, list)):
@@ -399,10 +392,8 @@ def as_result(
     found: tuple[Failure, ...] = (),
     seconds: float = 0.0,
 ) -> ValidationResult:
-    """Return a comparison as the `ValidationResult` that a client would return.
-
-    `found` are further failures, and `seconds` is the duration.
-    """
+    """Return a comparison as the `ValidationResult` that a client would return. `found` are further
+    failures, and `seconds` is the duration."""
     failures = (*found, *checked.failures)
     verdict = checked.verdict
     if found and verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):
@@ -427,11 +418,9 @@ def as_result(
 
 
 def with_changes(result: ValidationResult, changed: Mapping[str, int]) -> ValidationResult:
-    """Return a result with notes on the inputs that the op changed in place.
-
-    `changed` has, for each of these inputs, the number of changed elements. Such a change is not a
-    failure: without a configuration, it may be intended.
-    """
+    """Return a result with notes on the inputs that the op changed in place. `changed` has, for
+    each of these inputs, the number of changed elements. Such a change is not a failure: without a
+    configuration, it may be intended."""
     notes = [
         f"inputs-changed: the op changed {count} elements of input {name!r} in place"
         for name, count in changed.items()
@@ -505,10 +494,8 @@ class LocalReference:
 
 
 def checked_precision(precision: str | None) -> str | None:
-    """Return `precision` if it is None or one of `PRECISIONS`.
-
-    Raise UsageError ``validate-arguments`` for any other value.
-    """
+    """Return `precision` if it is None or one of `PRECISIONS`. Raise UsageError
+    ``validate-arguments`` for any other value."""
     if precision is None or precision in PRECISIONS:
         return precision
     raise UsageError(

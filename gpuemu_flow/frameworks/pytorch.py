@@ -68,11 +68,9 @@ class PyTorchAdapter(FrameworkAdapter):
     package = extra = "torch"
 
     def to_numpy(self, tensor: Any) -> Array:
-        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
         return as_array(tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         torch = self.module
         # A copy of its own, since torch warns of memory that cannot be written to.
         copied = np.array(array, order="K")
@@ -87,7 +85,6 @@ class PyTorchAdapter(FrameworkAdapter):
         return tensor if like is None else tensor.to(device=like.device, dtype=like.dtype)
 
     def get_dtype_name(self, tensor: Any) -> str:
-        """Return the canonical name of a tensor's dtype; see `FrameworkAdapter.get_dtype_name`."""
         return str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
@@ -452,7 +449,6 @@ _plain = plain_context(ADAPTER)
 def context(
     client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
 ) -> Iterator[GradientContext]:
-    """Yield the context of one call of `validate_pytorch`; `options` are its other arguments."""
     given = dict(options)
     gradients = given.pop("gradients", False)
     if gradients is False:
@@ -499,7 +495,6 @@ def _leaves(inputs: Inputs, by: Sequence[str] | None) -> dict[str, Any]:
 def _with_gradients(
     op_name: str, output: Any, inputs: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the outputs by name, and their gradients for the inputs that `names` lists."""
     outputs = dict(output) if isinstance(output, Mapping) else {"output": output}
     torch = ADAPTER.module
     if not any(isinstance(y, torch.Tensor) and y.requires_grad for y in outputs.values()):
@@ -667,7 +662,6 @@ class _LayerCopy(Struct, frozen=True):
     def outputs(
         self, args: Any, kwargs: Any, arrays: Mapping[str, Any], *, keep: bool = False
     ) -> list[Any]:
-        """Repeat a call of the layer on this copy, and return the output tensors."""
         torch = require("torch", "torch")
         layer, device = self.layer, self.device
 

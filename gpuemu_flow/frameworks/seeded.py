@@ -188,7 +188,6 @@ def fuzz_layouts_seeded(
 
 
 def _strides(shape: Shape, layout: str) -> tuple[int, ...]:
-    """Return the strides of a layout; an unknown layout has contiguous strides."""
     if layout != "channels_last" or len(shape) < 3:
         named = layout if layout in LAYOUTS else "contiguous"
         return protocol_v1.nominal_strides(shape, named)

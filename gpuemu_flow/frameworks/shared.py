@@ -140,8 +140,6 @@ def _refuse() -> None:
 
 
 def plain_context(adapter: FrameworkAdapter) -> MakeContext:
-    """Return a function that opens `validating`, for frameworks without further options."""
-
     @contextmanager
     def context(
         client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
@@ -164,12 +162,10 @@ def validating(
     options: Mapping[str, Any],
     submitted: Callable[[GradientContext], Any] | None = None,
 ) -> Iterator[GradientContext]:
-    """Yield a context whose output is judged when the ``with`` body has ended.
-
-    If `options` has a reference ``ref_fn``, the output is compared with the outputs of this
-    reference. Otherwise, a daemon judges the output. The daemon gets the output as it is, or the
-    result of ``submitted(context)`` if `submitted` is given.
-    """
+    """Yield a context whose output is judged when the ``with`` body has ended. If `options` has a
+    reference ``ref_fn``, the output is compared with the outputs of this reference. Otherwise, a
+    daemon judges the output. The daemon gets the output as it is, or the result of
+    ``submitted(context)`` if `submitted` is given."""
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
     raise_on_failure = bool(kwargs.pop("raise_on_failure", True))
@@ -216,10 +212,8 @@ def validating(
 
 
 def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
-    """Return a context that yields the client: the given one or, without one, a new client.
-
-    With a `ref_fn`, no client is needed, and none is made.
-    """
+    """Return a context that yields the client: the given one or, without one, a new client. With a
+    `ref_fn`, no client is needed, and none is made."""
     if client is not None or ref_fn is not None:
         return nullcontext(client)
     return Client()
@@ -528,12 +522,11 @@ class GradientChecker:
         index: tuple[int, ...],
         here: float,
     ) -> tuple[float, bool]:
-        """Return the central difference for one element, and whether the derivative seems to exist.
-
-        The derivative seems to exist if two step sizes give nearly the same result, and if there is
-        no kink. To find a kink, the slopes on the two sides of the element's value are compared. As
-        the step shrinks, these slopes converge if the function is smooth, and stay apart at a kink.
-        """
+        """Return the central difference for one element, and whether the derivative seems to
+        exist. The derivative seems to exist if two step sizes give nearly the same result, and
+        if there is no kink. To find a kink, the slopes on the two sides of the element's value
+        are compared. As the step shrinks, these slopes converge if the function is smooth, and
+        stay apart at a kink."""
         step = self.eps * max(1.0, abs(float(arrays[name][index])))
         found, apart = [], []
         for size in (step, step / 2):
@@ -567,14 +560,12 @@ CASES: Mapping[str, Any] = {
 
 class FuzzOutcome(Mapping[str, Any]):
     """The result of fuzzing with a framework's own checks; values can be read by attribute or key.
-
     ``total``, ``passed``, ``failed`` and ``inconclusive`` are numbers of cases; ``seed`` is the
     master seed. ``unjudged`` is the share of all output elements without a verdict. ``reason``
     explains why the outcome is inconclusive; otherwise it is empty. ``forward_failures`` lists the
     results of the cases in which the op raised, or failed the comparison with the reference. Each
     requested check has a list of its own failures: for the check ``jit``, it is ``jit_failures``.
-    The object is true if enough was judged and nothing failed.
-    """
+    The object is true if enough was judged and nothing failed."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
@@ -607,10 +598,8 @@ class CheckFailedError(Exception):
 
 
 class _Tried(Struct):
-    """A function that converts numpy arrays to a framework's tensors, and calls the op.
-
-    Fuzzers call it in place of the op. Each call also runs the framework's checks.
-    """
+    """A function that converts numpy arrays to a framework's tensors, and calls the op. Fuzzers
+    call it in place of the op. Each call also runs the framework's checks."""
 
     adapter: FrameworkAdapter
     op: Callable[..., Any]
@@ -675,10 +664,8 @@ def fuzz_with_checks(
     dtypes: Sequence[str] | None = None,
     **options: Any,
 ) -> FuzzOutcome:
-    """Fuzz an op with a client, or with `ref_fn` and no daemon.
-
-    The parameters are described in each framework's function, such as `pytorch.fuzz_pytorch_op`.
-    """
+    """Fuzz an op with a client, or with `ref_fn` and no daemon. The parameters are described in
+    each framework's function, such as `pytorch.fuzz_pytorch_op`."""
     if op is None or (client is None and ref_fn is None):
         raise UsageError(
             Problem("fuzz-arguments", "fuzzing takes an op, and a client or ref_fn to judge it by")

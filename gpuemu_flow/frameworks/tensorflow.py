@@ -58,11 +58,9 @@ class TensorFlowAdapter(FrameworkAdapter):
     name = package = extra = "tensorflow"
 
     def to_numpy(self, tensor: Any) -> Array:
-        """Return an array on the CPU; see `FrameworkAdapter.to_numpy`."""
         return as_array(tensor.numpy() if hasattr(tensor, "numpy") else tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """Copy an array to a tensor; see `FrameworkAdapter.from_numpy`."""
         tf = self.module
         made = tf.constant(np.asarray(array))
         if like is None:
@@ -70,7 +68,6 @@ class TensorFlowAdapter(FrameworkAdapter):
         return tf.cast(made, numpy_dtype(like).name if isinstance(like, str) else like.dtype)
 
     def get_dtype_name(self, tensor: Any) -> str:
-        """Return the canonical name of a tensor's dtype; see `FrameworkAdapter.get_dtype_name`."""
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:

@@ -35,11 +35,9 @@ FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 
 
 def checks_for(number: int) -> Checks:
-    """Return the checks for the case with a given number in a run: all of them, or only a few.
-
-    The first `FULLY_CHECKED_FIRST` cases get all checks, and so does every further case whose
-    number is a multiple of `FULLY_CHECKED_EVERY`.
-    """
+    """Return the checks for the case with a given number in a run: all of them, or only a few. The
+    first `FULLY_CHECKED_FIRST` cases get all checks, and so does every further case whose number is
+    a multiple of `FULLY_CHECKED_EVERY`."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
@@ -56,10 +54,8 @@ class QueuedCase(Struct, frozen=True):
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return a digest of all facts, except the cases, that decide verdicts.
-
-    Facts that become known only by a run are not part of it.
-    """
+    """Return a digest of all facts, except the cases, that decide verdicts. Facts that become known
+    only by a run are not part of it."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 
@@ -125,16 +121,13 @@ class CaseQueue:
 
     @cached_property
     def _evaluator(self) -> CaseEvaluator:
-        """Return the evaluator; it is opened when the first case has to be judged."""
         return self._stack.enter_context(self._opening)
 
     def judge(
         self, cases: Iterable[QueuedCase], *, alone: bool
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Yield the cases with their outcomes, not always in their order.
-
-        Those that get few checks are judged many in one message, unless `alone` is true.
-        """
+        """Yield the cases with their outcomes, not always in their order. Those that get few checks
+        are judged many in one message, unless `alone` is true."""
         waiting: list[QueuedCase] = []
         nbytes = 0
         for queued in cases:
@@ -160,10 +153,8 @@ class CaseQueue:
                 yield queued, self._learned(outcome)
 
     def _learned(self, evaluated: EvaluatedCase) -> EvaluatedCase:
-        """Record the inputs that the programs have used so far; return `evaluated` unchanged.
-
-        These inputs, such as files, are part of the key under which verdicts are cached.
-        """
+        """Record the inputs that the programs have used so far; return `evaluated` unchanged. These
+        inputs, such as files, are part of the key under which verdicts are cached."""
         if self._learnt_rounds != self._evaluator.rounds:
             self._learnt_rounds = self._evaluator.rounds
             observed = self._evaluator.observed()
@@ -191,9 +182,7 @@ class WarmPrograms:
         alone: bool,
     ) -> None:
         """`inputs` learn what both programs, and the reference, use, for each of the `subjects`.
-
-        `alone` is that of `CaseQueue.judge`.
-        """
+        `alone` is that of `CaseQueue.judge`."""
         self.cancel = threading.Event()
         self._subjects = subjects
         self._inputs = inputs
@@ -207,10 +196,8 @@ class WarmPrograms:
     def judge(
         self, which: int, cases: Sequence[QueuedCase]
     ) -> Iterator[tuple[QueuedCase, EvaluatedCase]]:
-        """Yield the outcomes of cases of the dtype with index `which`.
-
-        After an error, the programs are not used again.
-        """
+        """Yield the outcomes of cases of the dtype with index `which`. After an error, the programs
+        are not used again."""
         with self._lock:
             free = self._free[which]
             one = free.pop() if free else self._new(which)
@@ -228,7 +215,6 @@ class WarmPrograms:
         )
 
     def close(self) -> None:
-        """End all programs, also those that are running."""
         self.cancel.set()
         with suppress(CancelledRunError):
             self._stack.close()
@@ -244,7 +230,6 @@ class CaseBatch(Struct, frozen=True):
     cases: tuple[QueuedCase, ...]
 
     def halves(self) -> tuple[CaseBatch, CaseBatch] | None:
-        """Divide the cases into two batches; return None if there is only one case."""
         middle = len(self.cases) // 2
         if not middle:
             return None
@@ -261,11 +246,9 @@ class BatchVerdict(Struct, frozen=True):
 
 
 class BatchReply(Struct, frozen=True):
-    """A worker's reply to a batch, or to a part of it.
-
-    A worker on another machine tells the key of its verdicts, and the names and states of all
-    inputs that its programs used; `worker` is empty for a thread of this process.
-    """
+    """A worker's reply to a batch, or to a part of it. A worker on another machine tells the key of
+    its verdicts, and the names and states of all inputs that its programs used; `worker` is empty
+    for a thread of this process."""
 
     worker: str
     verdicts: tuple[BatchVerdict, ...]
@@ -294,14 +277,10 @@ class Farm(Protocol):
         """Send a batch of cases."""
 
     def replies(self, timeout: float) -> list[tuple[CaseBatch, BatchReply | None]]:
-        """Wait at most `timeout` seconds for replies, and return those that have arrived.
-
-        A batch whose worker died is divided and sent again. The reply is None for a batch of one
-        case that killed every worker that received it.
-
-        Raises FlowError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-differs`` and
-        other errors that end the run.
-        """
+        """Wait at most `timeout` seconds for replies, and return those that have arrived. A batch
+        whose worker died is divided and sent again. The reply is None for a batch of one case that
+        killed every worker that received it. Raises FlowError: ``cluster-lost``,
+        ``cluster-no-workers``, ``cluster-worker-differs`` and other errors that end the run."""
 
 
 class Cluster(Protocol):
@@ -334,12 +313,10 @@ class ThreadFarm:
             thread.start()
 
     def submit(self, batch: CaseBatch, _: Collection[str]) -> None:
-        """Send a batch of cases; see `Farm.submit`."""
         self.outstanding += 1
         self._batches.put(batch)
 
     def replies(self, timeout: float) -> list[Reply]:
-        """Return the replies that have arrived; see `Farm.replies`."""
         found: list[Reply] = []
         with suppress(queue.Empty):
             arrived = self._arrived.get(timeout=timeout)
@@ -376,7 +353,6 @@ class ThreadFarm:
             self._arrived.put((CaseBatch(batch.which, (queued,)), reply))
 
     def close(self) -> None:
-        """End the threads and the programs, also those that are running."""
         self._programs.cancel.set()
         for _ in self._threads:
             self._batches.put(None)

@@ -66,11 +66,8 @@ def with_causes(
     announce: Callable[[str], None] = lambda _: None,
     pool: Pool | None = None,
 ) -> RunReport:
-    """Return a run's report with the causes of its failures.
-
-    If a signal interrupts the search, the report lacks only the causes that were not yet found, and
-    is marked as interrupted.
-    """
+    """Return a run's report with the causes of its failures. If a signal interrupts the search, the
+    report lacks only the causes that were not yet found, and is marked as interrupted."""
     if not report.failures or report.interrupted:
         return report
     by_op: dict[str, list[OpResult]] = {}
@@ -119,10 +116,8 @@ def causes_of(
     workers: _Workers | None = None,
 ) -> tuple[Cause, ...]:
     """Return the causes of one op's failures: at most one for each kind; empty if none is found.
-
     New cases are run in one dtype. Failing cases of another dtype are members of a cause if the
-    cases at hand of that dtype agree with it, too. Parameters are those of `with_causes`.
-    """
+    cases at hand of that dtype agree with it, too. Parameters are those of `with_causes`."""
     if budget <= 0 or op not in op_names(workspace):
         return ()
     dtypes = dtypes_of(workspace, op)
@@ -158,10 +153,8 @@ def causes_of(
 
 
 class _Workers:
-    """Workers for new cases, started when they are first needed, closed at the context's end.
-
-    An existing pool is used as it is, and not closed. The context may be entered again within.
-    """
+    """Workers for new cases, started when they are first needed, closed at the context's end. An
+    existing pool is used as it is, and not closed. The context may be entered again within."""
 
     def __init__(self, workspace: Workspace, pool: Pool | None = None) -> None:
         self._workspace = workspace
@@ -195,10 +188,8 @@ def _kind(result: CheckResult) -> str:
 
 def _by_kind(failing: Sequence[Judged]) -> dict[str, list[Case]]:
     """Group the failing cases by kind of failure; leave out those for which no new case is run.
-
     These are cases whose inputs were not made or whose reference is unsteady, for which the op is
-    not to blame, and cases that hang, since each new one would take the full time limit.
-    """
+    not to blame, and cases that hang, since each new one would take the full time limit."""
     kinds: dict[str, list[Case]] = {}
     for case, result in failing:
         untold = not result.failures or result.failures[0].why in (*GENERATOR_SLUGS, UNSTEADY)
@@ -225,7 +216,6 @@ def _key(
 def _judge(
     pool: Pool, subject: OpSubject, kind: str, cancel: Event | None
 ) -> Iterator[Callable[[Case], bool | None]]:
-    """Open a function that tells whether a case fails in the same way; None if in another way."""
     checks = PLAIN if kind == "values" else FULL_CHECKS
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
 
@@ -262,10 +252,8 @@ SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 20, 24, 31, 32, 33, 40, 48, 63,
 
 
 class CauseSearch:
-    """The search for the condition of one op's failures in one dtype.
-
-    Each new case is the one on which the conditions that are still possible disagree most.
-    """
+    """The search for the condition of one op's failures in one dtype. Each new case is the one on
+    which the conditions that are still possible disagree most."""
 
     def __init__(
         self, subject: OpSubject, failing: Sequence[Case], passing: Sequence[Case], budget: int
@@ -290,7 +278,6 @@ class CauseSearch:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Tell whether there is a condition that the budget may confirm."""
         if self._budget < 2 * ENOUGH:
             return False
         return any(rule.may_be_stated for rule in separating(self._known))
@@ -301,11 +288,9 @@ class CauseSearch:
         failing: Sequence[Case],
         passing: Sequence[Case],
     ) -> Cause | None:
-        """Return the confirmed cause; None if there is none.
-
-        `fails` runs a new case. The cause's members are among `failing`, cases of all dtypes: those
-        of another dtype than the search's are members if the dtype's cases at hand agree, too.
-        """
+        """Return the confirmed cause; None if there is none. `fails` runs a new case. The cause's
+        members are among `failing`, cases of all dtypes: those of another dtype than the search's
+        are members if the dtype's cases at hand agree, too."""
         rule = self._confirmed(fails)
         if rule is None:
             return None
@@ -370,13 +355,11 @@ class CauseSearch:
         return self._right[rule.key, True], self._right[rule.key, False]
 
     def _most_telling(self, rule: Rule, rules: Sequence[Rule], unused: list[Facts]) -> Facts | None:
-        """Take the next case out of `unused`; None if `rule` is settled or no case is left.
-
-        It is one that `rule` predicts, and that as few of the other rules as possible predict in
-        the same way. One that should fail lacks what else all failing cases have in common. Of
-        numbers, the second half of the cases is near the border and large, where chance shows. Once
-        enough cases were run, only one counts that another rule predicts otherwise.
-        """
+        """Take the next case out of `unused`; None if `rule` is settled or no case is left. It is
+        one that `rule` predicts, and that as few of the other rules as possible predict in the same
+        way. One that should fail lacks what else all failing cases have in common. Of numbers, the
+        second half of the cases is near the border and large, where chance shows. Once enough cases
+        were run, only one counts that another rule predicts otherwise."""
         inside, outside = self._counts(rule)
         enough = min(inside, outside) >= ENOUGH
         wanted = inside <= outside
@@ -431,10 +414,8 @@ class CauseSearch:
 
     def _between(self, rule: Rule) -> Facts | None:
         """Make a case whose size lies between those that fail and those that pass; None if none.
-
         Borders are mostly whole tiles: the size tried is the one with the largest power of two as a
-        factor, or the size after it if that one is known to be on the other side.
-        """
+        factor, or the size after it if that one is known to be on the other side."""
         if rule.kind not in ("above", "at_most"):
             return None
         low, high = sorted((int(rule.value), int(rule.other)))

@@ -151,12 +151,10 @@ _FROM_MODULE = """\
 
 
 def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
-    """Write a failure as a pytest file that runs without this tool, and return its path.
-
-    Raises UsageError: ``export-refused``: the test could not tell whether the bug is there. Raises
+    """Write a failure as a pytest file that runs without this tool, and return its path. Raises
+    UsageError: ``export-refused``: the test could not tell whether the bug is there. Raises
     StoreError: ``failure-inputs-lost``; the folder cannot be written to. Raises RunnerError:
-    ``reference-failed``; ``needs-missing``.
-    """
+    ``reference-failed``; ``needs-missing``."""
     folder, file_name = Path.cwd(), ""
     if output is not None:
         folder, file_name = (output, "") if output.is_dir() else (output.parent, output.name)
@@ -263,10 +261,8 @@ def _function_of(record: FailureRecord, program: Program) -> str:
 
 
 def _check_shown(record: FailureRecord, names: list[str], tensors: Arrays) -> None:
-    """Refuse a failure whose recorded element is within what is promised for it alone.
-
-    The judge may narrow a tolerance by what all elements show together, which the test does not.
-    """
+    """Refuse a failure whose recorded element is within what is promised for it alone. The judge
+    may narrow a tolerance by what all elements show together, which the test does not."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if first is None or first.kind is not FailureKind.TOLERANCE or first.output not in names:
         return
@@ -287,10 +283,8 @@ def _promised(
     values: Array,
     dtype: str,
 ) -> tuple[Array, Array]:
-    """Return the expected values of an output, and the allowed error of each element.
-
-    It is NaN where an element has no verdict.
-    """
+    """Return the expected values of an output, and the allowed error of each element. It is NaN
+    where an element has no verdict."""
     fmt = FLOAT_LIMITS.get(dtype)
     if values.dtype.kind == "c":
         _refuse(record, f"{name!r} is complex")
@@ -329,7 +323,6 @@ def _promised(
 
 
 def _as_integers(values: Array, dtype: str) -> Array:
-    """Convert values to the dtype of an integer output, unless this would alter one."""
     with np.errstate(all="ignore"):
         cast = values.astype(np.dtype(dtype))
     return cast if np.array_equal(cast.astype(np.float64), values.astype(np.float64)) else values

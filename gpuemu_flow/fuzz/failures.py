@@ -97,7 +97,6 @@ def judge_in(
     inputs: Arrays,
     record: FailureRecord,
 ) -> EvaluatedCase:
-    """Judge inputs once, in a given setting."""
     watched = record.kind in _WATCHED
     checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
     if setting is FailureSetting.AS_RUN:
@@ -168,7 +167,6 @@ class FailureLog:
         minimized_from: str | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record one failing case and return its id."""
         values = inputs
         if values is None:
             values = {s.name: input_values(case, s) for s in case.inputs if s.has_values}
@@ -194,10 +192,8 @@ class FailureLog:
 
 
 def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Problem]:
-    """Record the failing cases in `fresh`, the results that a run has just judged.
-
-    Return warnings if stored inputs were removed to keep the disk limit.
-    """
+    """Record the failing cases in `fresh`, the results that a run has just judged. Return warnings
+    if stored inputs were removed to keep the disk limit."""
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject
@@ -219,7 +215,6 @@ def record_results(workspace: Workspace, fresh: Sequence[OpResult]) -> list[Prob
 def list_failures(
     workspace: Workspace, op: str | None = None, limit: int | None = None
 ) -> tuple[FailureRecord, ...]:
-    """List recorded failures, newest first."""
     if op is not None and op not in op_names(workspace):
         known = {record.op for record in FailureStore(workspace.cache)}
         if op not in known:
@@ -239,9 +234,7 @@ def _may_be_seed(word: str) -> bool:
 
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
     """Find failures by seed or id; sort them newest first, except that shrunk failures come last.
-
-    Raises UsageError: ``unknown-failure`` if none is found.
-    """
+    Raises UsageError: ``unknown-failure`` if none is found."""
     store = FailureStore(workspace.cache)
     found = list(store.find(int(word), op)) if _may_be_seed(word) else []
     if not found:
@@ -258,18 +251,14 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
 
 
 def find_failure(workspace: Workspace, word: str, op: str | None = None) -> FailureRecord:
-    """Find one failure by seed or id.
-
-    Raises UsageError: ``unknown-failure``; ``ambiguous-failure`` if several failures have the seed.
-    """
+    """Find one failure by seed or id. Raises UsageError: ``unknown-failure``; ``ambiguous-failure``
+    if several failures have the seed."""
     return only_failure(find_failures(workspace, word, op), word)
 
 
 def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureRecord:
     """Return the failure with a seed; return a shrunk one only if its original is not recorded.
-
-    Raises UsageError: ``ambiguous-failure`` if the failures are of several ops, dtypes or cases.
-    """
+    Raises UsageError: ``ambiguous-failure`` if the failures are of several ops, dtypes or cases."""
     whole = [record for record in found if record.minimized_from is None] or found[:1]
     if len({(r.op, r.dtype, Case.from_json(r.case).to_text()) for r in whole}) > 1:
         which = ", ".join(f"{r.id} ({r.op} {r.dtype})" for r in whole[:MOST_NAMED])
@@ -288,10 +277,8 @@ def find_or_make(
     case_text: str | None = None,
 ) -> list[FailureRecord]:
     """Find failures by seed or id; if there are none, make records of the cases with that seed.
-
     Raises UsageError: ``unknown-failure`` and others: nothing is recorded, and no records can be
-    made.
-    """
+    made."""
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -312,13 +299,9 @@ def find_or_make(
 
 
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
-    """Return the exact inputs of a failure, in their layouts.
-
-    An input that could not be made, because the user's function failed, is left out.
-
-    Raises StoreError: ``failure-inputs-lost`` if the stored inputs are gone or damaged, and cannot
-    be made again.
-    """
+    """Return the exact inputs of a failure, in their layouts. An input that could not be made,
+    because the user's function failed, is left out. Raises StoreError: ``failure-inputs-lost`` if
+    the stored inputs are gone or damaged, and cannot be made again."""
     data = store.input_tensors(record)
     if data is not None:
         values = blobs.decode(data)
@@ -333,14 +316,10 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
     """Return the subject of a failure: the op as configured now, or as recorded if it was removed.
-
     A request to the daemon can set the op's arguments and tolerance. So a failure from a request is
     judged with the recorded arguments and tolerance. The second result is the op's schema; None if
-    the op was removed.
-
-    Raises UsageError: ``failure-not-runnable``: the outputs were computed by the user's own
-    process.
-    """
+    the op was removed. Raises UsageError: ``failure-not-runnable``: the outputs were computed by
+    the user's own process."""
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     op = provenance.get("op")
     if isinstance(op, Mapping) and op.get("kind") == SUBMITTED:
@@ -391,13 +370,11 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs.
-
-    A failure may occur only in some settings, such as after a call on other inputs. The settings in
-    `FailureSetting` are tried in their order, until all recorded failures of the case occur. The
-    result comes from this setting. If no setting shows them all, it comes from the first one in
-    which the op fails at all. The result's notes describe the setting if repeated runs confirm it.
-    """
+    """Run recorded failures again, on their exact inputs. A failure may occur only in some
+    settings, such as after a call on other inputs. The settings in `FailureSetting` are tried in
+    their order, until all recorded failures of the case occur. The result comes from this setting.
+    If no setting shows them all, it comes from the first one in which the op fails at all. The
+    result's notes describe the setting if repeated runs confirm it."""
     workspace.cache.create()
     with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
         return [_Rerun(workspace, pool, record, cancel).reproduction() for record in records]
@@ -458,10 +435,8 @@ class _Rerun:
         return shown
 
     def _is_unsteady(self) -> bool:
-        """Tell whether the failure is intermittent, or is a difference between identical calls.
-
-        A single pass of such a case says little.
-        """
+        """Tell whether the failure is intermittent, or is a difference between identical calls. A
+        single pass of such a case says little."""
         unsteady = FailureKind.NON_DETERMINISTIC.value
         return self._record.intermittent or self._record.kind == unsteady
 
@@ -501,10 +476,8 @@ CODE = "code"
 
 
 def code_key(workspace: Workspace, op: str, dtype: str) -> str:
-    """Return a digest of the present code and configuration of an op and its reference.
-
-    The digest is empty for an op that the workspace does not run in that dtype.
-    """
+    """Return a digest of the present code and configuration of an op and its reference. The digest
+    is empty for an op that the workspace does not run in that dtype."""
     if op not in op_names(workspace) or dtype not in dtypes_of(workspace, op):
         return ""
     tasks = tasks_of(workspace.graph, op, dtype)
@@ -523,10 +496,8 @@ def has_changed(
     subject: Subject,
     observed: Mapping[str, Observation],
 ) -> bool:
-    """Tell whether code or configuration has, or may have, changed since a failure was recorded.
-
-    A failure that no longer occurs counts as fixed only if there was such a change.
-    """
+    """Tell whether code or configuration has, or may have, changed since a failure was recorded. A
+    failure that no longer occurs counts as fixed only if there was such a change."""
     if code_changed(workspace, record):
         return True
     since = _nanoseconds(record.time)
@@ -538,12 +509,10 @@ def has_changed(
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:
-    """Tell whether code or configuration differs from that with which a failure was recorded.
-
-    Only the code that is known without running the op is compared. For a record without a digest,
-    the result is True: it was written by an earlier version of this package, and the package is
-    part of the code.
-    """
+    """Tell whether code or configuration differs from that with which a failure was recorded. Only
+    the code that is known without running the op is compared. For a record without a digest, the
+    result is True: it was written by an earlier version of this package, and the package is part of
+    the code."""
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     known = provenance.get(CODE)
     return known is None or known != code_key(workspace, record.op, record.dtype)
@@ -562,12 +531,10 @@ _CaseKey = tuple[int, str]
 
 
 def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str]:
-    """Return the ids of the failures whose cases passed when they last ran.
-
-    A failure counts as fixed if its case passed in `reproduce` or in the last run, after code or
-    configuration had changed. If the case passed without a change, the failure is intermittent. If
-    a later edit breaks a fixed case again, only the next run finds that.
-    """
+    """Return the ids of the failures whose cases passed when they last ran. A failure counts as
+    fixed if its case passed in `reproduce` or in the last run, after code or configuration had
+    changed. If the case passed without a change, the failure is intermittent. If a later edit
+    breaks a fixed case again, only the next run finds that."""
     passed: dict[tuple[str, str], set[_CaseKey]] = {}
     found = set()
     store, records = FailureStore(workspace.cache), list(records)

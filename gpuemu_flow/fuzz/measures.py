@@ -68,11 +68,9 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 def _all_evaluators(
     workspace: Workspace, op: str, cancel: Event | None, **settings: Any
 ) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
-    """Yield one iterator over the dtypes of an op, and afterwards end the workers.
-
-    For each dtype, the iterator yields a pair: the op in this dtype, and an evaluator that judges
-    the op's cases in warm programs, under its own settings with those of `settings` in place.
-    """
+    """Yield one iterator over the dtypes of an op, and afterwards end the workers. For each dtype,
+    the iterator yields a pair: the op in this dtype, and an evaluator that judges the op's cases in
+    warm programs, under its own settings with those of `settings` in place."""
     workspace.cache.create()
 
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:
@@ -88,9 +86,7 @@ def _all_evaluators(
 
 def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mutation:
     """Plant known bugs in an op's outputs on default cases, and measure how many the check finds.
-
-    Raises UsageError: ``unknown-op``. Raises RunnerError: ``needs-missing``.
-    """
+    Raises UsageError: ``unknown-op``. Raises RunnerError: ``needs-missing``."""
     select_ops(workspace, [op])
     results: list[MutantResult] = []
     trivial: list[TrivialResult] = []
@@ -150,10 +146,8 @@ def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
     """Suggest tolerances from the errors of the op as it is now; useful only if the op is correct.
-
     Raises UsageError: ``unknown-op``. Raises RunnerError: ``calibration-failed`` if the op or its
-    reference ends in an error, or if the op is wrong in every case; ``needs-missing``.
-    """
+    reference ends in an error, or if the op is wrong in every case; ``needs-missing``."""
     select_ops(workspace, [op])
     observations: list[MeasuredErrors] = []
     with _all_evaluators(workspace, op, cancel, tolerance="auto", tolerances={}) as each:
@@ -205,7 +199,6 @@ class KernelMutation(Struct):
 
 
 def is_compiled(program: Program) -> bool:
-    """Tell whether a program runs kernels from PTX, in which bugs can be planted."""
     return program.kind in EMULATED or (program.kind == "triton" and bool(program.argv))
 
 

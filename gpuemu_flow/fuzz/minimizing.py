@@ -55,13 +55,10 @@ def minimise_failure(
     cancel: Event | None = None,
 ) -> Minimization:
     """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
-
     After `seconds`, counted from the first call, the search ends with the smallest case found.
-
     Raises StoreError: ``failure-inputs-lost``. Raises RunnerError: ``not-minimizable``: an input
     could not be made, or the failure is a timeout and every smaller case ends in time. ``needs-
-    missing``: a program used a file that a build rule makes, without waiting for the rule.
-    """
+    missing``: a program used a file that a build rule makes, without waiting for the rule."""
     store = FailureStore(workspace.cache)
     workspace.cache.create()
     subject, schema = subject_for(workspace, record)
@@ -118,10 +115,8 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Return the failing element's index along each dim by name; None if it is not known.
-
-    Slices around this element are tried first.
-    """
+    """Return the failing element's index along each dim by name; None if it is not known. Slices
+    around this element are tried first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -154,12 +149,9 @@ class _Shrinker:
         self._setting = FailureSetting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
-        """Return the smallest failing case.
-
-        The settings of `FailureSetting` are tried in order, until the original fails in one. All
-        smaller cases are judged in this setting. If the original fails in none,
-        `Minimized.reproduced` is False.
-        """
+        """Return the smallest failing case. The settings of `FailureSetting` are tried in order,
+        until the original fails in one. All smaller cases are judged in this setting. If the
+        original fails in none, `Minimized.reproduced` is False."""
         for setting in FailureSetting:
             self._setting = setting
             with self._evaluator() as evaluator:
@@ -184,10 +176,8 @@ class _Shrinker:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
 
     def _in_time(self, evaluator: CaseEvaluator | None) -> Callable[[Candidate], bool]:
-        """Return a predicate that ends the search once its time is over.
-
-        Each candidate runs in `evaluator` or, without one, in a process of its own.
-        """
+        """Return a predicate that ends the search once its time is over. Each candidate runs in
+        `evaluator` or, without one, in a process of its own."""
 
         def fails(candidate: Candidate) -> bool:
             if time.monotonic() >= self._end:
@@ -205,11 +195,9 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def told_by_setting(self, candidate: Candidate) -> str:
-        """Return a sentence on the circumstances in which the case fails.
-
-        An example is that the case fails only after a call on other inputs. The sentence is empty
-        if the case fails in a single call without such circumstances.
-        """
+        """Return a sentence on the circumstances in which the case fails. An example is that the
+        case fails only after a call on other inputs. The sentence is empty if the case fails in a
+        single call without such circumstances."""
         setting = self._setting
 
         def fails(other: FailureSetting) -> bool:

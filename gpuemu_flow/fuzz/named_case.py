@@ -37,12 +37,8 @@ _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """Return the case that `text`, a result of `Case.to_text`, describes.
-
-    `schema` is the schema of the op, and `seed` is the case's seed.
-
-    Raises UsageError: ``bad-case``.
-    """
+    """Return the case that `text`, a result of `Case.to_text`, describes. `schema` is the schema of
+    the op, and `seed` is the case's seed. Raises UsageError: ``bad-case``."""
     dtype, _, rest = text.partition("/")
     known = _known("dtype", canonical_dtype(dtype) or dtype, tuple(DTYPES))
     given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
@@ -121,14 +117,11 @@ def disallowed_sizes(schema: OpSchema, case: Case) -> str:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """Return the case with these inputs; infer its layout, strategy and target from them.
-
-    An input is special if its layout is not ``contiguous``. If all layouts are ``contiguous``, an
-    input is special if its strategy is not ``normal``.
-
-    The case has the layout and strategy of its first special input; without one, of its first
-    input. The first special input is the target, unless all inputs are special.
-    """
+    """Return the case with these inputs; infer its layout, strategy and target from them. An input
+    is special if its layout is not ``contiguous``. If all layouts are ``contiguous``, an input is
+    special if its strategy is not ``normal``. The case has the layout and strategy of its first
+    special input; without one, of its first input. The first special input is the target, unless
+    all inputs are special."""
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]
@@ -153,13 +146,10 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the sizes of the dims by name.
-
-    `seen` has the sizes of the dims that the inputs' shapes contain. All other dims are left out if
-    the schema has neither derived dims nor limits on dims. Otherwise, the result has all dims and
-    derived dims: those that the shapes do not contain get sizes that the schema allows. If no such
-    sizes are found, ``bad-case`` is raised.
-    """
+    """Return the sizes of the dims by name. `seen` has the sizes of the dims that the inputs'
+    shapes contain. All other dims are left out if the schema has neither derived dims nor limits on
+    dims. Otherwise, the result has all dims and derived dims: those that the shapes do not contain
+    get sizes that the schema allows. If no such sizes are found, ``bad-case`` is raised."""
     known = {dim.name: seen[dim.name] for dim in schema.dims if dim.name in seen}
     if not (schema.derived or schema.limits):
         return tuple(known.items())
@@ -176,21 +166,17 @@ def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], .
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
-    """Return the op's case with this seed, in a list; empty if no early case of the op has it.
-
-    Only the first `LOOKED_AT` cases of the workspace's master seed are searched.
-    """
+    """Return the op's case with this seed, in a list; empty if no early case of the op has it. Only
+    the first `LOOKED_AT` cases of the workspace's master seed are searched."""
     return [case for case in islice(subject.cases(), LOOKED_AT) if case.seed == seed][:1]
 
 
 def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
-    """Make records of the cases with a seed, as if ``run`` had found that they fail.
-
-    Raises UsageError: ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-
-    failure`` if no case has the seed.
-    """
+    """Make records of the cases with a seed, as if ``run`` had found that they fail. Raises
+    UsageError: ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-
+    failure`` if no case has the seed."""
     (name,) = select_ops(workspace, [op])
     if text is not None:
         first = op_subject(workspace, name, dtypes_of(workspace, name)[0])

@@ -43,9 +43,7 @@ WARM = 4
 
 class OwnOutputs:
     """Makes cases of a workspace's ops, and judges outputs computed by the caller. Thread-safe.
-
-    Raises FlowError: The configuration cannot be used.
-    """
+    Raises FlowError: The configuration cannot be used."""
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
         self.workspace = Workspace(start, environ=environ)
@@ -59,14 +57,11 @@ class OwnOutputs:
         self._lock = threading.RLock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._subjects.op(name)
 
     def case(self, op: str, index: int, **wanted: Any) -> Case:
-        """Return one case of an op; see `PlannedCases.case`.
-
-        Raises GenerateError: The user's function that makes the values of an input failed.
-        """
+        """Return one case of an op; see `PlannedCases.case`. Raises GenerateError: The user's
+        function that makes the values of an input failed."""
         case = self._planned.case(self.op(op), index, **wanted)
         if is_made(case):
             return case
@@ -84,10 +79,8 @@ class OwnOutputs:
         inputs: Arrays | None = None,
         tolerance: tuple[float, float] | None = None,
     ) -> CheckResult:
-        """Judge outputs that the caller computed for a case.
-
-        Raises RunnerError: ``needs-missing``.
-        """
+        """Judge outputs that the caller computed for a case. Raises RunnerError:
+        ``needs-missing``."""
         pristine = materialise(case)
         with self._lock:
             made = self._made(op, case.dtype, tolerance)
@@ -102,18 +95,14 @@ class OwnOutputs:
         return result
 
     def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
-        """Judge a case for which the op gave no outputs, or only outputs that cannot be judged."""
         with self._lock:
             return self._evaluator(self._subject(op, case.dtype, None), None).judge_error(
                 case, error
             )
 
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
-        """Judge a case in which the op, or a test of the op, raised an exception.
-
-        For an error of this package, the reference is not run, since the error says nothing about
-        the op.
-        """
+        """Judge a case in which the op, or a test of the op, raised an exception. For an error of
+        this package, the reference is not run, since the error says nothing about the op."""
         with self._lock:
             program = self._subject(op, case.dtype, None).op
         explained = explain(error, msgspec.structs.replace(program, path=""))
@@ -127,19 +116,16 @@ class OwnOutputs:
             return given_values(self._subject(op, dtype, None).reference, inputs)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the names of an op's outputs, in the order of its schema."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
     def declared_outputs(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return the output names that the op's schema declares; empty if it declares none."""
         with self._lock:
             return self._subject(op, dtype, None).reference.output_names
 
     def with_changed_inputs(self, op: str, dtype: str, returned: Any, inputs: Arrays | None) -> Any:
-        """Return the op's return value together with the outputs that the op wrote into
-        its inputs.
-        """
+        """Return the op's return value together with the outputs that the op wrote into its
+        inputs."""
         names, changed = self.output_names(op, dtype), self.op(op).in_place
         return with_changed_inputs(returned, inputs or {}, names, changed)
 
@@ -153,10 +139,6 @@ class OwnOutputs:
         tolerance: tuple[float, float] | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record a failing case for ``gpuemu-flow failures``; return its id.
-
-        Other cases are not recorded, and the result is ''.
-        """
         if result.verdict not in BAD:
             return ""
         with self._lock:
@@ -191,10 +173,8 @@ class OwnOutputs:
         )
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Return the evaluator for a subject, whose programs keep running between cases.
-
-        Only the `WARM` most recently used evaluators are kept; an older one is closed.
-        """
+        """Return the evaluator for a subject, whose programs keep running between cases. Only the
+        `WARM` most recently used evaluators are kept; an older one is closed."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)
@@ -214,7 +194,6 @@ class OwnOutputs:
         return self._pool
 
     def close(self) -> None:
-        """End all programs."""
         with self._lock:
             while self._warm:
                 _, (manager, _) = self._warm.popitem()
@@ -226,5 +205,4 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Return the names of a subject's outputs, or the default name if its schema declares none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)

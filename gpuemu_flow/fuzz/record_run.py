@@ -8,7 +8,6 @@ from gpuemu_flow.model.errors import Problem
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases of the ops that a run executed; return warnings."""
     fresh = [r for r in report.results if r.failures and not r.cached]
     if not fresh:
         return []

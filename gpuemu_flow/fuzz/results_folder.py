@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:
     """Return the folder for the results of submissions: in the cache, or at ``[storage] db_path``.
-
-    If several workspaces name the same `db_path`, each has a separate folder there.
-    """
+    If several workspaces name the same `db_path`, each has a separate folder there."""
     path = config.storage.db_path
     return cache.folder if path is None else path / workspace_stem(config.root)

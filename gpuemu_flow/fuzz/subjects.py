@@ -41,14 +41,11 @@ class OpTasks(Struct, frozen=True):
 
     @property
     def schema(self) -> OpSchema:
-        """Return the schema of the op's inputs."""
         return convert(self.generate.settings["schema"], OpSchema)
 
     def samples(self) -> list[Case]:
-        """Plan the sample cases on which the op's traits (`OpTraits`) are decided.
-
-        Raises FlowError: The schema allows no cases.
-        """
+        """Plan the sample cases on which the op's traits (`OpTraits`) are decided. Raises
+        FlowError: The schema allows no cases."""
         params = params_of(GenerateParams, self.generate.params)
         return op_samples(
             self.schema,
@@ -103,7 +100,6 @@ class OpSubject(Struct, frozen=True):
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> Iterator[Case]:
-        """Yield cases of the op without end; what is not given is as configured."""
         return iterate_cases(
             self.schema,
             seed=self.seed if seed is None else seed,
@@ -114,16 +110,13 @@ class OpSubject(Struct, frozen=True):
 
 
 def op_names(workspace: Workspace) -> list[str]:
-    """Return the ops that can be run, in the order of the configuration."""
     return list(dict.fromkeys(s.subject for s in workspace.graph.tasks.values() if s.stage == "op"))
 
 
 def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
-    """Return the ops with these names; without names, return all ops that can be run.
-
-    Raises UsageError: ``unknown-op``, with the most similar name; ``op-skipped`` for an op that
-    cannot be run here.
-    """
+    """Return the ops with these names; without names, return all ops that can be run. Raises
+    UsageError: ``unknown-op``, with the most similar name; ``op-skipped`` for an op that cannot be
+    run here."""
     known = op_names(workspace)
     skipped = {skip.op: skip.reason for skip in workspace.graph.skips}
     problems = []
@@ -140,9 +133,7 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
 
 def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list[str]:
     """Return the dtypes in which an op is checked; if `wanted` is not empty, only those in it.
-
-    Raises UsageError: ``no-such-dtype`` if the op is not checked in all of `wanted`.
-    """
+    Raises UsageError: ``no-such-dtype`` if the op is not checked in all of `wanted`."""
     known = [s.dtype for s in workspace.graph.tasks.values() if s.stage == "op" and s.subject == op]
     for dtype in wanted:
         if dtype not in known:
@@ -157,10 +148,8 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
 def op_subject(
     workspace: Workspace, op: str, dtype: str, *, to_run: bool = True, learned: bool = True
 ) -> OpSubject:
-    """Return one op in one dtype, ready to be run; compiled code is built first.
-
-    Raises RunnerError: The compiler's errors. Raises UsageError: ``workspace-untrusted``.
-    """
+    """Return one op in one dtype, ready to be run; compiled code is built first. Raises
+    RunnerError: The compiler's errors. Raises UsageError: ``workspace-untrusted``."""
     if to_run:
         require_trust(workspace)
     tasks = tasks_of(workspace.graph, op, dtype)
@@ -225,9 +214,7 @@ def open_ordered(
     workspace: Workspace, pool: Pool, subject: Subject, cancel: Event | None = None
 ) -> Iterator[CaseEvaluator]:
     """Open warm programs of an op in a context, which checks at its end which files they used.
-
-    Results from inside the context are valid only if leaving it raises no error.
-    """
+    Results from inside the context are valid only if leaving it raises no error."""
     others = RuleOutputs.not_awaited(workspace.graph, workspace.root, subject.name)
     with open_evaluator(pool, subject, cancel) as evaluator:
         yield evaluator
@@ -247,11 +234,8 @@ _one_at_a_time = threading.Lock()
 
 def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
     """Build the files that a task's program needs: compiled code, and outputs of build rules.
-
-    Nothing is built if the task needs no such files, or if they are up to date.
-
-    Raises RunnerError: The compiler's errors; ``kernel-not-built`` if the compiler reported none.
-    """
+    Nothing is built if the task needs no such files, or if they are up to date. Raises RunnerError:
+    The compiler's errors; ``kernel-not-built`` if the compiler reported none."""
     wanted = [source.task for source in spec.inputs if stages.is_needed(source.role)]
     if not wanted:
         return

@@ -60,15 +60,13 @@ class Query(Struct, frozen=True):
     precision: str = ""
 
     def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for requests with the same changes to the op."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
 
 class WireInputs:
     """Files, variables and other inputs that one op's warm programs were seen to use.
-    Thread-safe.
-    """
+    Thread-safe."""
 
     def __init__(
         self, known: KnownInputs, lookup: Lookup, names: Discovered, others: RuleOutputs
@@ -86,12 +84,9 @@ class WireInputs:
         self.parts = lookup.parts(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> bool:
-        """Add the inputs that the program `who` was seen to use so far.
-
-        `given` holds the environment variables that the program's configuration determines.
-
-        Raises RunnerError: ``needs-missing``.
-        """
+        """Add the inputs that the program `who` was seen to use so far. `given` holds the
+        environment variables that the program's configuration determines. Raises RunnerError:
+        ``needs-missing``."""
         with self._lock:
             names = self.names
             last = self._last.setdefault(who, deque(maxlen=MOST_REMEMBERED))
@@ -128,7 +123,6 @@ class WireInputs:
 
     @property
     def moved(self) -> bool:
-        """Tell whether an input was written to since observation began."""
         return self._moved
 
     def hold(self) -> bool:
@@ -147,11 +141,9 @@ class WireSubject(Struct, frozen=True):
 
     @property
     def judged_by(self) -> str:
-        """Return a digest of all facts known so far that decide a verdict, except the case.
-
-        If an input was written to after observation began, the digest is unique, since the program
-        may have read content that the input no longer has.
-        """
+        """Return a digest of all facts known so far that decide a verdict, except the case. If an
+        input was written to after observation began, the digest is unique, since the program may
+        have read content that the input no longer has."""
         if self.seen.moved:
             return digest_json([self.base, "moved", self.seen.begun])
         return self.seen.digest_with(self.base)
@@ -166,16 +158,13 @@ class WireSubject(Struct, frozen=True):
 
     @property
     def output_name(self) -> str:
-        """Return the name of the single output, which protocol v1 does not name."""
         names = self.subject.reference.output_names
         return names[0] if names else DEFAULT_OUTPUT
 
 
 class _Compiled(Struct, frozen=True):
-    """One op in one dtype, as compiled from the configuration at one time.
-
-    `stamps` and `digests` hold the states that the op's files had at that time.
-    """
+    """One op in one dtype, as compiled from the configuration at one time. `stamps` and `digests`
+    hold the states that the op's files had at that time."""
 
     subject: Subject
     stamps: tuple[tuple[str, Stamp | None], ...]
@@ -185,10 +174,8 @@ class _Compiled(Struct, frozen=True):
 
 
 class Subjects:
-    """Makes subjects (ops under test, with their settings) for requests on one configuration.
-
-    An op is compiled again if one of its files has changed.
-    """
+    """Makes subjects (ops under test, with their settings) for requests on one configuration. An op
+    is compiled again if one of its files has changed."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -202,7 +189,6 @@ class Subjects:
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
-        """Return the configuration of an op, or raise UsageError ``unknown-op``."""
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:
@@ -210,7 +196,6 @@ class Subjects:
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
-        """Return the subject of a request."""
         compiled = self._current(query.op, query.dtype)
         key = query.key()
         samples = compiled.subject.samples
@@ -226,7 +211,6 @@ class Subjects:
         return known
 
     def judged_by(self, query: Query) -> str:
-        """Return the digest `WireSubject.judged_by` of the subject that a query asks for."""
         compiled = self._current(query.op, query.dtype)
         return digest_json(
             [self._base(query, compiled, self._as_queried(query, compiled)), compiled.seen.parts]
@@ -358,12 +342,10 @@ class Subjects:
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """Convert a request's keyword arguments from strings to other types where this is safe.
-
-    The text of a number, a boolean or None is converted, unless `configured` sets the same argument
-    to a string. A program whose kind is not in `IN_PROCESS` must receive the text that was sent.
-    For such a program, a text is converted only if `kwarg_text` turns the value back into it.
-    """
+    """Convert a request's keyword arguments from strings to other types where this is safe. The
+    text of a number, a boolean or None is converted, unless `configured` sets the same argument to
+    a string. A program whose kind is not in `IN_PROCESS` must receive the text that was sent. For
+    such a program, a text is converted only if `kwarg_text` turns the value back into it."""
     typed = {}
     for name, value in given.items():
         typed[name] = value
@@ -394,13 +376,9 @@ def tolerance_of(
     kwargs: dict[str, Json], op: OpConfig
 ) -> tuple[tuple[float, float] | None, dict[str, Json]]:
     """Take ``atol`` and ``rtol`` out of a request's kwargs, unless they name arguments of the op.
-
     The published client's adapters send tolerances in this way. The upstream daemon passes them on
     to the script, which then fails. The first result is (atol, rtol), or None if the request has
-    neither.
-
-    Raises ValueError: A tolerance is neither None nor a finite number of 0 or more.
-    """
+    neither. Raises ValueError: A tolerance is neither None nor a finite number of 0 or more."""
     rest = dict(kwargs)
     found = {}
     for name in ("atol", "rtol"):
@@ -421,12 +399,10 @@ def tolerance_of(
 
 
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
-    """Take ``precision`` out of a request's kwargs, unless it names an argument of the op.
-
-    The returned precision is empty if the request has none, or asks for the configured one. A value
+    """Take ``precision`` out of a request's kwargs, unless it names an argument of the op. The
+    returned precision is empty if the request has none, or asks for the configured one. A value
     that names no precision stays in the kwargs, since some references have an argument called
-    ``precision``.
-    """
+    ``precision``."""
     rest = dict(kwargs)
     if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:
         return "", rest
@@ -442,10 +418,8 @@ TINY = 64
 
 
 def planned_samples(tasks: OpTasks) -> list[Case]:
-    """Plan the cases on which ``run`` decides an op's traits, such as exactness.
-
-    Return an empty list if the op's schema allows no such cases.
-    """
+    """Plan the cases on which ``run`` decides an op's traits, such as exactness. Return an empty
+    list if the op's schema allows no such cases."""
     try:
         return tasks.samples()
     except FlowError:
@@ -453,11 +427,9 @@ def planned_samples(tasks: OpTasks) -> list[Case]:
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
-    """Tell whether traits that were found on sample cases also hold for another case.
-
-    The traits hold if the case's inputs fit the op's schema, or are too small to have other traits.
-    If there are no sample cases (`own` is empty), the result is False.
-    """
+    """Tell whether traits that were found on sample cases also hold for another case. The traits
+    hold if the case's inputs fit the op's schema, or are too small to have other traits. If there
+    are no sample cases (`own` is empty), the result is False."""
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 
 
@@ -517,11 +489,8 @@ class PlannedCases:
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> Case:
-        """Return the case at `index` in the sequence of an op's cases.
-
-        Raises UsageError: ``unknown-dtype``, ``unknown-strategy``, ``unknown-layout``, ``case-out-
-        of-range``.
-        """
+        """Return the case at `index` in the sequence of an op's cases. Raises UsageError:
+        ``unknown-dtype``, ``unknown-strategy``, ``unknown-layout``, ``case-out- of-range``."""
         if not 0 <= index <= MAX_INDEX:
             text = f"there is no case {index} of {op.name}; they go up to {MAX_INDEX}"
             raise UsageError(Problem("case-out-of-range", text))

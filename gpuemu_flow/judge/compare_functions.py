@@ -62,10 +62,7 @@ class CompareFunctions:
         inputs: Arrays,
         tolerance: Tolerance,
     ) -> FunctionAnswer:
-        """Call a compare function on one output, and return its answer.
-
-        Raises CompareError.
-        """
+        """Call a compare function on one output, and return its answer. Raises CompareError."""
         function = self._function(ref)
         # The function gets copies, since it may write to its arguments.
         copies = {key: array.copy() for key, array in inputs.items()}

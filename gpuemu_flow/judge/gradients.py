@@ -23,7 +23,6 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def gradients_in(outputs: Arrays) -> frozenset[str]:
-    """Return the names of the gradients among a program's outputs."""
     return frozenset(filter(is_gradient, outputs))
 
 
@@ -34,10 +33,8 @@ def as_submitted(actual: Arrays, expected: Arrays) -> Arrays:
 
 
 def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckResult:
-    """Return the result of a submission that may lack gradients.
-
-    If gradients are missing, the verdict ``passed`` becomes ``inconclusive``.
-    """
+    """Return the result of a submission that may lack gradients. If gradients are missing, the
+    verdict ``passed`` becomes ``inconclusive``."""
     missing = sorted(expected.keys() - judged.keys())
     if not missing:
         return result
@@ -58,11 +55,9 @@ def half_judged(result: CheckResult, judged: Arrays, expected: Arrays) -> CheckR
 
 
 def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[str]]) -> Arrays:
-    """Return an op's outputs, with gradients of exactly those parameters that the reference has.
-
-    If the op lacks a parameter, or has frozen it, the gradient is zeros: PyTorch treats a missing
-    gradient as 0.
-    """
+    """Return an op's outputs, with gradients of exactly those parameters that the reference has. If
+    the op lacks a parameter, or has frozen it, the gradient is zeros: PyTorch treats a missing
+    gradient as 0."""
     kept = {n: a for n, a in actual.items() if n in expected or not is_of_parameter(n)}
     missing = {
         name: np.zeros(array.shape, numpy_dtype(dtypes[name][0]))
@@ -73,11 +68,9 @@ def with_parameters(actual: Arrays, expected: Arrays, dtypes: Mapping[str, list[
 
 
 def excused(result: CheckResult, actual: Arrays, kinks: Kinks) -> dict[str, Excused]:
-    """Find elements of failed gradients that are not to count as errors.
-
-    Most of them are at kinks of the reference, where several values are correct. The result has an
-    entry for each gradient that has such elements.
-    """
+    """Find elements of failed gradients that are not to count as errors. Most of them are at kinks
+    of the reference, where several values are correct. The result has an entry for each gradient
+    that has such elements."""
     failed = {failure.output for failure in result.failures if is_gradient(failure.output)}
     found = {name: kinks.excuse(name, actual[name]) for name in sorted(failed & actual.keys())}
     return {name: excuse for name, excuse in found.items() if excuse}

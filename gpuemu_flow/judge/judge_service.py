@@ -87,10 +87,8 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Json, context: ServiceContext) -> Json:
-        """Answer one request of `protocol`.
-
-        Raises BaseException: The reference's exception, if the request concerns a single case.
-        """
+        """Answer one request of `protocol`. Raises BaseException: The reference's exception, if the
+        request concerns a single case."""
         ask = convert(payload, AnyAsk)
         if isinstance(ask, Prepare):
             answer: object = self._prepare(ask, context)
@@ -105,10 +103,8 @@ class JudgeService:
         return to_builtins(answer, enc_hook=_number)
 
     def _evaluate(self, ask: EvaluateReference, context: ServiceContext) -> Slots:
-        """Run the reference, or its shadow, on the inputs of a request.
-
-        The shadow is the reference's source with float64 replaced by float32.
-        """
+        """Run the reference, or its shadow, on the inputs of a request. The shadow is the
+        reference's source with float64 replaced by float32."""
         inputs = _copied(context.own, ask.slots)
         if not ask.single:
             outputs = context.evaluate(inputs, shadow=ask.shadow, rounding=ask.rounding)
@@ -118,11 +114,8 @@ class JudgeService:
         return context.own.write(outputs)
 
     def _prepare(self, ask: Prepare, context: ServiceContext) -> list[Slots] | None:
-        """Make the cases' inputs, or copy the inputs that came with the request.
-
-        If another process needs the inputs, write them to shared memory, and return their
-        positions.
-        """
+        """Make the cases' inputs, or copy the inputs that came with the request. If another process
+        needs the inputs, write them to shared memory, and return their positions."""
         widens = self._setup.widens and ask.widens
         peer = context.peer if ask.give else None
         made: Iterable[Arrays] = materialise_each(ask.cases)
@@ -143,11 +136,9 @@ class JudgeService:
         return given if peer is not None else None
 
     def _bring(self, context: ServiceContext) -> list[Slots] | None:
-        """Write the inputs of the only case and of its decoy to this worker's shared memory.
-
-        The decoy is a case with the same shapes, layouts and dtypes, but other values. Return the
-        positions of both, or None if the inputs are too large.
-        """
+        """Write the inputs of the only case and of its decoy to this worker's shared memory. The
+        decoy is a case with the same shapes, layouts and dtypes, but other values. Return the
+        positions of both, or None if the inputs are too large."""
         (item,) = self._items
         if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
             return None
@@ -159,11 +150,9 @@ class JudgeService:
         return [judged, decoy]
 
     def go_on(self, context: ServiceContext) -> None:
-        """Run the reference on a single case, while the op runs in its own process.
-
-        If there are several cases, do nothing: the reference then runs on each case just before the
-        case is judged, so that the tensors are still in the processor's cache.
-        """
+        """Run the reference on a single case, while the op runs in its own process. If there are
+        several cases, do nothing: the reference then runs on each case just before the case is
+        judged, so that the tensors are still in the processor's cache."""
         if len(self._items) == 1:
             self._fill_expected(self._items[0], context)
 
@@ -203,10 +192,8 @@ class JudgeService:
         return Expected(context.own.write(expected), allowed)
 
     def _judge_prepared(self, ask: JudgePrepared, context: ServiceContext) -> Judged:
-        """Judge the prepared cases that have outputs.
-
-        A case that needs a separate request, because the reference failed, gets None as its result.
-        """
+        """Judge the prepared cases that have outputs. A case that needs a separate request, because
+        the reference failed, gets None as its result."""
         places, arena = ask.places, context.peer
         if places is None or arena is None:
             places, arena = [ask.slots], context.own
@@ -283,10 +270,8 @@ class JudgeService:
         }
 
     def _probe(self, context: ServiceContext) -> Outcome:
-        """Run the reference on a sample in the case's dtype; return its outcome.
-
-        If the reference fails, or probing is switched off, the outcome is an error.
-        """
+        """Run the reference on a sample in the case's dtype; return its outcome. If the reference
+        fails, or probing is switched off, the outcome is an error."""
         refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
         if not self._setup.probes:
             return refused
@@ -333,9 +318,7 @@ def _changed(item: _Item, arena: Arena | None) -> tuple[Failure, ...]:
 
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
     """Return outputs in the order and layout of blobs: sorted by name, each array in C order.
-
-    Raises TypeError: An output has an unknown dtype.
-    """
+    Raises TypeError: An output has an unknown dtype."""
     for array in outputs.values():
         element_type(array)
     return {name: np.asarray(outputs[name], order="C") for name in sorted(outputs)}
@@ -379,10 +362,8 @@ def judge_cases(judge: Judge, ran: Sequence[Ran], *, explain: bool = True) -> li
 
 
 def _passed_together(judge: Judge, ran: Sequence[Ran]) -> list[CheckResult | None]:
-    """Compare cases of equal structure together, and return one item for each case.
-
-    The item is the case's result if the case passed. It is None if the case must be judged alone.
-    """
+    """Compare cases of equal structure together, and return one item for each case. The item is the
+    case's result if the case passed. It is None if the case must be judged alone."""
     results: list[CheckResult | None] = [None] * len(ran)
     forms: dict[Form, list[int]] = {}
     for number, one in enumerate(ran):
@@ -424,8 +405,7 @@ def _checked(judge: Judge, form: Form, ran: Sequence[Ran]) -> list[CheckResult |
 
 class Verdicts:
     """Collects verdicts in the order of the cases; small cases wait until they are judged
-    together.
-    """
+    together."""
 
     def __init__(
         self, made_judge: Callable[[Mapping[str, NDArray[Any]]], Judge], *, explain: bool
@@ -436,15 +416,12 @@ class Verdicts:
         self._waiting: list[tuple[int, Ran]] = []
 
     def skip(self) -> None:
-        """Add a case that gets no verdict."""
         self._results.append(None)
 
     def put(self, result: CheckResult) -> None:
-        """Add a verdict that is already known."""
         self._results.append(result)
 
     def add(self, ran: Ran) -> None:
-        """Add a case to be judged."""
         small = _is_small(ran)
         if small:  # copy: the reference's next call may overwrite its results
             kept = {name: array.copy() for name, array in ran.expected.items()}

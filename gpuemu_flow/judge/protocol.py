@@ -51,11 +51,9 @@ class Ask(Struct, frozen=True, tag_field="method"):
 
 
 class Prepare(Ask, frozen=True, kw_only=True, tag="prepare"):
-    """Make the inputs of cases, which the next requests are about.
-
-    With `give`, they are copied to the memory shared with the op; with `bring`, they and those of a
-    decoy to the memory shared with the coordinator.
-    """
+    """Make the inputs of cases, which the next requests are about. With `give`, they are copied to
+    the memory shared with the op; with `bring`, they and those of a decoy to the memory shared with
+    the coordinator."""
 
     cases: tuple[Case, ...]
     by_seed: bool
@@ -65,10 +63,8 @@ class Prepare(Ask, frozen=True, kw_only=True, tag="prepare"):
 
 
 class JudgePrepared(Ask, frozen=True, kw_only=True, tag="judge"):
-    """Judge the op's outputs for the prepared cases.
-
-    They lie at `places` in the memory shared with the op; if that is None, they came along.
-    """
+    """Judge the op's outputs for the prepared cases. They lie at `places` in the memory shared with
+    the op; if that is None, they came along."""
 
     places: Sequence[Slots] | None
     explain: bool
@@ -77,11 +73,9 @@ class JudgePrepared(Ask, frozen=True, kw_only=True, tag="judge"):
 
 
 class JudgeThere(Ask, frozen=True, kw_only=True, tag="there"):
-    """Judge cases whose outputs are there already.
-
-    They lie in `files`, one with the op's outputs and one with the reference's; or inputs and
-    outputs of the op came along, whose keys stand in `keys`.
-    """
+    """Judge cases whose outputs are there already. They lie in `files`, one with the op's outputs
+    and one with the reference's; or inputs and outputs of the op came along, whose keys stand in
+    `keys`."""
 
     cases: tuple[Case, ...]
     files: Sequence[tuple[str, str]] = ()

@@ -46,7 +46,6 @@ MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
 
 
 def plain(value: object) -> Json:
-    """Return structs as plain JSON; numbers that are not finite become texts such as ``NaN``."""
     return _finite(to_builtins(value, enc_hook=_builtin))
 
 
@@ -109,11 +108,9 @@ class CaseVerdict(Struct, frozen=True):
     @property
     def source(self) -> CodePlace | None:
         """Return the source line of the first finding of a kernel check; None if there is none.
-
         Findings outside of the workspace, such as in a header of the toolkit, are skipped, since
         the line that calls such code usually has a finding, too. Findings are considered only up to
-        the first failure that is no finding.
-        """
+        the first failure that is no finding."""
         for failure in self.result.failures:
             if failure.finding is None:
                 break
@@ -188,10 +185,8 @@ class OpResult(Struct, frozen=True):
         return self.verdict is Verdict.FAILED and not self.failed and not self.failures
 
     def weaknesses(self) -> Iterator[Problem]:
-        """Yield warnings about comparisons that prove little.
-
-        For example, a tolerance may be so large that an output of zeros would pass.
-        """
+        """Yield warnings about comparisons that prove little. For example, a tolerance may be so
+        large that an output of zeros would pass."""
         for name in self.loose:
             message = f"the tolerance exceeds every expected value: zeros for {name!r} would pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'
@@ -245,12 +240,10 @@ class TaskCounts(Struct, frozen=True):
 
 
 class RunReport(Struct, frozen=True):
-    """The results of a run, as data.
-
-    `drawn_seed` is the random master seed if the run drew one, else None. `build_only` is true if
-    only builds were requested, so that there is nothing to check. `nothing_due` is true if a set
-    such as ``@changed``, a commit or a shard was requested, and no task belongs to it.
-    """
+    """The results of a run, as data. `drawn_seed` is the random master seed if the run drew one,
+    else None. `build_only` is true if only builds were requested, so that there is nothing to
+    check. `nothing_due` is true if a set such as ``@changed``, a commit or a shard was requested,
+    and no task belongs to it."""
 
     tasks: TaskCounts
     executed: tuple[str, ...]
@@ -267,14 +260,11 @@ class RunReport(Struct, frozen=True):
 
     @property
     def failures(self) -> list[CaseVerdict]:
-        """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
 
     def minimal_of(self, failure: CaseVerdict) -> Minimal | None:
-        """Return what is shown of a failing case first.
-
-        It may be a smaller case of the same op that fails in the same way.
-        """
+        """Return what is shown of a failing case first. It may be a smaller case of the same op
+        that fails in the same way."""
         case = failure.case
         own = self.minima.get((failure.op, case.seed, case.dtype))
         kinds = {one.kind.value for one in failure.result.failures}
@@ -283,7 +273,6 @@ class RunReport(Struct, frozen=True):
 
     @property
     def had_nothing_to_do(self) -> bool:
-        """Tell whether nothing was judged because no task belongs to the requested set or shard."""
         return self.nothing_due and self.verdicts <= {Verdict.SKIPPED}
 
     @property
@@ -293,11 +282,9 @@ class RunReport(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the run.
-
-        It is 130 if the run was interrupted, 1 if an item failed, 3 after an error, 0 if an item
-        passed or there was nothing to do, and else 4, since nothing was validated.
-        """
+        """Return the exit code of the run. It is 130 if the run was interrupted, 1 if an item
+        failed, 3 after an error, 0 if an item passed or there was nothing to do, and else 4, since
+        nothing was validated."""
         verdicts = self.verdicts
         if self.interrupted:
             return 130
@@ -330,7 +317,6 @@ class ResultChange(Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether the change counts as a regression."""
         return self.kind in WORSE
 
     def errors(self) -> tuple[float, float]:
@@ -351,7 +337,6 @@ class KernelChange(Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        """Tell whether the change counts as a regression."""
         return self.kind in WORSE
 
 

@@ -35,11 +35,9 @@ class Subject(Struct, frozen=True):
     generators: Mapping[str, Program] = field(default_factory=dict)
 
     def program(self, who: str) -> Program:
-        """Return the program of a role: ``op``, ``reference`` or ``generator``.
-
-        If there are several generators, the first is returned: callers need only its environment,
-        and all generators have the same.
-        """
+        """Return the program of a role: ``op``, ``reference`` or ``generator``. If there are
+        several generators, the first is returned: callers need only its environment, and all
+        generators have the same."""
         if who == "generator":
             return next(iter(self.generators.values()))
         return self.op if who == "op" else self.reference
@@ -85,9 +83,7 @@ class CompareParams(Struct, frozen=True, omit_defaults=True):
 
     def needs_reference(self, dtype: str) -> bool:
         """Tell whether even a case that passes cannot be judged without running the reference.
-
-        ``auto`` measures it, and functions that compare run beside it.
-        """
+        ``auto`` measures it, and functions that compare run beside it."""
         automatic = self.tolerance == "auto" and dtype not in self.tolerances
         return automatic or any(contract.compare is not None for contract in self.outputs)
 
@@ -113,28 +109,23 @@ def widens(dtype: str, asked: str | None) -> bool:
 
 
 def probe_case(samples: Sequence[Case]) -> Case:
-    """Return the smallest sample, on which the reference runs to find the dtypes of its outputs."""
     return min(samples, key=lambda case: case.numel)
 
 
 def own_dtypes(ran: Outcome, dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes allowed for each output when the reference runs in the case's dtype.
-
-    A float output may have the dtype of the reference's output, or the case's dtype. These can
-    differ: in numpy, for example, products of bfloat16 are float32.
-    """
+    """Find the dtypes allowed for each output when the reference runs in the case's dtype. A float
+    output may have the dtype of the reference's output, or the case's dtype. These can differ: in
+    numpy, for example, products of bfloat16 are float32."""
     if DTYPES[dtype].kind != "float" or dtype == WIDE or not ran.ok:
         return {}
     return expected_dtypes(ran, [ran], dtype)
 
 
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
-    """Find the dtypes allowed for each output, the likeliest first.
-
-    A float output may have the dtype that the reference gave in `probe`, or the case's dtype. The
-    reference's dtype comes first, unless it is float64: a reference that always computes in float64
-    does not show which dtype an output should have.
-    """
+    """Find the dtypes allowed for each output, the likeliest first. A float output may have the
+    dtype that the reference gave in `probe`, or the case's dtype. The reference's dtype comes
+    first, unless it is float64: a reference that always computes in float64 does not show which
+    dtype an output should have."""
     native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
     sample = next((outcome for outcome in wide if outcome.ok), None)
     names = {output.name: output.dtype for output in (sample.outputs if sample else ())}

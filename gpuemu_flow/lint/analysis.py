@@ -44,7 +44,6 @@ class KernelAnalysis:
 
     @cached_property
     def by_opcode(self) -> dict[Opcode, list[int]]:
-        """Map each distinct opcode to the indices of its instructions, in file order."""
         found: dict[Opcode, list[int]] = {}
         for index, instruction in enumerate(self.body.instructions):
             opcode = instruction[0]
@@ -63,10 +62,8 @@ class KernelAnalysis:
 
     @cached_property
     def calls(self) -> dict[str, list[int]]:
-        """Map each called function to the indices of its calls, in file order.
-
-        For a call through a register, the register's name stands for the function.
-        """
+        """Map each called function to the indices of its calls, in file order. For a call through a
+        register, the register's name stands for the function."""
         found: dict[str, list[int]] = {}
         for index in self.select("call"):
             match = _CALLED.match(self.body.instructions[index].text.lstrip())
@@ -92,15 +89,12 @@ class KernelAnalysis:
         return sorted(index for indices in found for index in indices)
 
     def in_loop(self, index: int) -> bool:
-        """Tell whether an instruction lies in a loop."""
         return self.loop_blocks[self.graph.block_of(index)]
 
     def operands(self, index: int) -> tuple[str, ...]:
-        """Return the operands of an instruction."""
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> PtxLocation:
-        """Return the location of an instruction in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)
@@ -130,10 +124,8 @@ class KernelAnalysis:
         return PtxLocation(line, path, first.line)
 
     def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
-        """Return one finding for each source line of the given instructions.
-
-        There are at most `MAX_FINDINGS`; the last one then covers all remaining instructions.
-        """
+        """Return one finding for each source line of the given instructions. There are at most
+        `MAX_FINDINGS`; the last one then covers all remaining instructions."""
         groups: dict[tuple[int, int], list[int]] = {}
         instructions, locations = self.body.instructions, self.body.locations
         for index in indices:
@@ -157,12 +149,10 @@ _MIN_STEPS = 200_000
 
 class DivergentBarrier(Struct, frozen=True):
     """A barrier, and a branch that decides which threads reach it; both as instruction indices.
-
     ``branch`` is the barrier itself if the barrier has a predicate. ``early_exit`` is True if the
     threads that miss the barrier run to the end without meeting any barrier. Such code works,
     because a barrier waits only for threads that have not ended (CUDA C++ Programming Guide,
-    "Independent Thread Scheduling").
-    """
+    "Independent Thread Scheduling")."""
 
     barrier: int
     branch: int
@@ -170,13 +160,11 @@ class DivergentBarrier(Struct, frozen=True):
 
 
 def divergent_barriers(analysis: KernelAnalysis) -> list[DivergentBarrier]:
-    """Find block-wide barriers that threads reach or miss depending on the thread index.
-
-    A branch on the thread index counts if the barrier lies between the branch and the point where
-    its paths meet again (the branch's immediate post-dominator). If the search in an entangled
-    graph would take much more than linear time, it ends early and may miss barriers. Barriers that
-    have a predicate of their own are never missed.
-    """
+    """Find block-wide barriers that threads reach or miss depending on the thread index. A branch
+    on the thread index counts if the barrier lies between the branch and the point where its paths
+    meet again (the branch's immediate post-dominator). If the search in an entangled graph would
+    take much more than linear time, it ends early and may miss barriers. Barriers that have a
+    predicate of their own are never missed."""
     instructions = analysis.body.instructions
     barriers = analysis.select("bar", "barrier", where=_may_be_block_wide)
     barriers = [b for b in barriers if not _counts_threads(analysis, b)]
@@ -239,18 +227,15 @@ def _may_be_block_wide(opcode: Opcode) -> bool:
 
 
 def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
-    """Tell whether a barrier gives a number of threads to wait for, as ``bar.sync 1, 64`` does."""
     reduces = "red" in analysis.body.instructions[barrier].opcode.segments
     return len(analysis.operands(barrier)) > (3 if reduces else 1)
 
 
 def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
-    """Return the immediate post-dominator of each block; ``len(graph)`` is the kernel's end.
-
-    The algorithm is that of Cooper, Harvey and Kennedy (2001) on the reversed graph. The result is
-    None if the algorithm takes too many steps. A block from which the end cannot be reached gets
-    the end as its post-dominator.
-    """
+    """Return the immediate post-dominator of each block; ``len(graph)`` is the kernel's end. The
+    algorithm is that of Cooper, Harvey and Kennedy (2001) on the reversed graph. The result is None
+    if the algorithm takes too many steps. A block from which the end cannot be reached gets the end
+    as its post-dominator."""
     end = len(graph)
     order = _reverse_postorder_from_end(graph)
     position = {block: place for place, block in enumerate(order)}
@@ -291,9 +276,7 @@ def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
 
 def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
     """Return the blocks in reverse postorder of a walk against the edges, from the kernel's end.
-
-    The end itself, as number ``len(graph)``, comes first.
-    """
+    The end itself, as number ``len(graph)``, comes first."""
     end = len(graph)
     before_end = [block for block in range(end) if graph.leaves[block]]
     visited = [False] * (end + 1)
@@ -330,9 +313,7 @@ def _blocks_that_reach(graph: ControlFlowGraph, targets: list[int]) -> list[bool
 
 def _region(graph: ControlFlowGraph, block: int, meeting: int, budget: int) -> tuple[set[int], int]:
     """Return the blocks between a branch and the block where its paths meet, and the steps taken.
-
-    The search stops when the number of steps exceeds `budget`.
-    """
+    The search stops when the number of steps exceeds `budget`."""
     members: set[int] = set()
     waiting = list(graph.successors[block])
     steps = 0
@@ -355,24 +336,18 @@ _MIN_VISITS = 200_000
 
 
 def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
-    """Return the indices of instructions whose guard depends on the thread index.
-
-    Compilers reuse registers for unrelated values. For a register with several definitions, the
-    dependence is therefore found for each instruction separately. Values that differ between
-    threads only because the threads took different paths do not count. If the analysis would take
-    much longer than a few passes over the kernel, it ends early, and the instructions found so far
-    are returned.
-    """
+    """Return the indices of instructions whose guard depends on the thread index. Compilers reuse
+    registers for unrelated values. For a register with several definitions, the dependence is
+    therefore found for each instruction separately. Values that differ between threads only because
+    the threads took different paths do not count. If the analysis would take much longer than a few
+    passes over the kernel, it ends early, and the instructions found so far are returned."""
     return _Propagation(analysis).run()
 
 
 class _Propagation:
-    """The state of one analysis, which visits blocks until nothing changes.
-
-    If a register has one definition, it depends on the thread index everywhere or nowhere. For
-    registers with several definitions, the dependence is kept separately for the start of each
-    block.
-    """
+    """The state of one analysis, which visits blocks until nothing changes. If a register has one
+    definition, it depends on the thread index everywhere or nowhere. For registers with several
+    definitions, the dependence is kept separately for the start of each block."""
 
     def __init__(self, analysis: KernelAnalysis) -> None:
         self._graph = analysis.graph
@@ -387,10 +362,8 @@ class _Propagation:
         self._guards: set[int] = set()
 
     def run(self) -> set[int]:
-        """Visit blocks until nothing changes or the budget is spent; return the guards found.
-
-        The guards are given by the indices of their instructions.
-        """
+        """Visit blocks until nothing changes or the budget is spent; return the guards found. The
+        guards are given by the indices of their instructions."""
         graph = self._graph
         waiting = deque(range(len(graph)))
         queued = [True] * len(graph)
@@ -456,10 +429,8 @@ class _Propagation:
 
 
 def _thread_sources(analysis: KernelAnalysis) -> set[int]:
-    """Return the indices of instructions that read the thread index, and of atomics.
-
-    All of these give different values to different threads.
-    """
+    """Return the indices of instructions that read the thread index, and of atomics. All of these
+    give different values to different threads."""
     found = set(analysis.select("atom"))
     function, instructions = analysis.function, analysis.body.instructions
     text = function.module.source.text
@@ -472,14 +443,12 @@ Findings = Iterable[Finding]
 
 
 class Rule(Struct, frozen=True):
-    """One lint rule; ``severity`` is the default of its findings.
-
-    ``what``, ``why``, ``example`` and ``instead`` are its page: what it looks for, why that
-    matters, a kernel that breaks it, and what to do instead. ``find`` searches the PTX once,
-    whatever the policy; what it finds is kept in the kernel view, and is what the rule finds unless
-    it has a ``check``, which judges a view by a policy. ``unchecked`` returns why the rule cannot
-    judge a view, or an empty text; without it, a rule with ``find`` needs the PTX.
-    """
+    """One lint rule; ``severity`` is the default of its findings. ``what``, ``why``, ``example``
+    and ``instead`` are its page: what it looks for, why that matters, a kernel that breaks it, and
+    what to do instead. ``find`` searches the PTX once, whatever the policy; what it finds is kept
+    in the kernel view, and is what the rule finds unless it has a ``check``, which judges a view by
+    a policy. ``unchecked`` returns why the rule cannot judge a view, or an empty text; without it,
+    a rule with ``find`` needs the PTX."""
 
     id: str
     severity: str
@@ -504,12 +473,10 @@ class Rule(Struct, frozen=True):
 
 
 def needs_ptx(view: KernelView, _policy: KernelPolicy) -> str:
-    """Return the reason why a rule that reads PTX cannot judge a kernel; empty if it can."""
     return "" if view.has_ptx else "needs the kernel's PTX"
 
 
 def needs_exact_figures(view: KernelView, _policy: KernelPolicy) -> str:
-    """Return the reason why the compiler's figures for a kernel are unknown; empty if known."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

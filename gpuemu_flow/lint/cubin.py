@@ -71,21 +71,17 @@ class CubinKernel(Struct):
 
     @property
     def spill_instructions(self) -> int | None:
-        """Return the number of spill stores and loads together; None when unknown."""
         return _plus(self.spill_stores, self.spill_loads)
 
     @property
     def spill_bytes(self) -> int | None:
-        """Return the number of bytes of all spill stores and loads; None when unknown."""
         return _plus(self.spill_store_bytes, self.spill_load_bytes)
 
 
 class Cubin(Struct):
-    """A cubin: its architecture, the version of its ptxas, and its kernels by name.
-
-    ``arch`` keeps a suffix that the file records (``sm_90a``). ``tool_version`` is a version such
-    as ``13.0.88``, or empty if the file does not record it.
-    """
+    """A cubin: its architecture, the version of its ptxas, and its kernels by name. ``arch`` keeps
+    a suffix that the file records (``sm_90a``). ``tool_version`` is a version such as ``13.0.88``,
+    or empty if the file does not record it."""
 
     arch: str
     tool_version: str = ""
@@ -93,7 +89,6 @@ class Cubin(Struct):
 
 
 def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
-    """Read a cubin's resource records."""
     if not data.startswith(_ELF_MAGIC):
         what = "the file is empty" if not data else "no ELF file"
         return Problem("cubin-not-elf", f"{what}, so not a cubin", "", file)
@@ -113,11 +108,9 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
 
 def without_line_table(data: bytes) -> bytes:
     """Return a cubin whose ``.debug_line`` section is zeroed, so that equal code gives equal bytes.
-
     ptxas writes the modification time of the source into this section. No code here reads the
     section, because source lines come from the PTX. Data that is not an intact ELF file is returned
-    unchanged.
-    """
+    unchanged."""
     try:
         lines = [s for s in Elf(data).sections if s.name == _LINE_TABLE and s.type != SHT_NOBITS]
     except CorruptElfError:
@@ -206,10 +199,8 @@ class _Reader:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 
     def _without_spill_records(self) -> list[str]:
-        """Return the names of kernels whose spills are unknown.
-
-        Such a kernel has a stack, but its ptxas was too old to record spills.
-        """
+        """Return the names of kernels whose spills are unknown. Such a kernel has a stack, but its
+        ptxas was too old to record spills."""
         return [
             kernel.name
             for kernel in self._kernels.values()
@@ -239,7 +230,6 @@ class _Reader:
 
 
 def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Yield (attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
     position = 0
     while position + 4 <= len(content):
         form, attribute = content[position], content[position + 1]
@@ -258,12 +248,9 @@ def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _count_spills(kernel: CubinKernel, payload: memoryview, code: memoryview) -> None:
-    """Add the spills that one annotation record lists to a kernel's figures.
-
-    The record holds pairs of (type, code offset). The size of a spill is in bits 73 to 75 of the
-    instruction's 128-bit encoding (Volta and later; found by comparing encodings with nvdisasm's
-    output).
-    """
+    """Add the spills that one annotation record lists to a kernel's figures. The record holds pairs
+    of (type, code offset). The size of a spill is in bits 73 to 75 of the instruction's 128-bit
+    encoding (Volta and later; found by comparing encodings with nvdisasm's output)."""
     for position in range(0, len(payload) // 8 * 8, 8):
         if _u32(payload, position) != _SPILL_ANNOTATION:
             continue
@@ -332,12 +319,10 @@ class ElfSymbol(Struct, frozen=True):
 
 
 class Elf:
-    """Header, sections and symbols of an ELF64 little-endian file.
-
-    All names and section bytes that are returned may together be a few times as large as the file;
-    beyond this, an error is raised. Therefore, a file whose tables all point at the same bytes does
-    not cost much more than a valid file.
-    """
+    """Header, sections and symbols of an ELF64 little-endian file. All names and section bytes that
+    are returned may together be a few times as large as the file; beyond this, an error is raised.
+    Therefore, a file whose tables all point at the same bytes does not cost much more than a valid
+    file."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -41,10 +41,8 @@ _NEVER_NEW = ("f64", "generic")
 
 
 class MetricChange(Struct, frozen=True):
-    """One figure of a kernel before and after a change; None where a figure is unknown.
-
-    ``delta`` is their difference, and ``percent`` the same of the old figure, unless that is 0.
-    """
+    """One figure of a kernel before and after a change; None where a figure is unknown. ``delta``
+    is their difference, and ``percent`` the same of the old figure, unless that is 0."""
 
     metric: str
     old: Number | None
@@ -54,10 +52,8 @@ class MetricChange(Struct, frozen=True):
 
 
 class ChangeJudgement(Struct, frozen=True):
-    """The judgement of one change of a kernel: worse, better or only worth a note.
-
-    ``kind`` is ``regression``, ``improvement``, ``warning`` or ``info``.
-    """
+    """The judgement of one change of a kernel: worse, better or only worth a note. ``kind`` is
+    ``regression``, ``improvement``, ``warning`` or ``info``."""
 
     kind: str
     metric: str
@@ -65,11 +61,9 @@ class ChangeJudgement(Struct, frozen=True):
 
 
 class KernelDiff(Struct, frozen=True):
-    """One kernel for one architecture against its baseline, as ``baseline diff`` prints it.
-
-    A kernel can improve and regress at once. ``occupancy_limited_by`` is what limits occupancy
-    before and after the change.
-    """
+    """One kernel for one architecture against its baseline, as ``baseline diff`` prints it. A
+    kernel can improve and regress at once. ``occupancy_limited_by`` is what limits occupancy before
+    and after the change."""
 
     name: str
     arch: str
@@ -83,10 +77,8 @@ class KernelDiff(Struct, frozen=True):
     judgements: tuple[ChangeJudgement, ...] = ()
 
     def figures(self, metric: str) -> tuple[Number | None, Number | None]:
-        """Return a figure before and after the change; a figure that is unknown is None.
-
-        If the figure did not change, both are None.
-        """
+        """Return a figure before and after the change; a figure that is unknown is None. If the
+        figure did not change, both are None."""
         found = (c for c in (*self.changes, *self.families) if c.metric == metric)
         return next(((change.old, change.new) for change in found), (None, None))
 
@@ -286,11 +278,9 @@ def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Change
 
 
 def _count_matches(pattern: str, metrics: KernelMetrics) -> int | None:
-    """Count the instructions that a pattern matches.
-
-    The result is None if the instructions are unknown: the pattern is for machine code and no
-    disassembler read the cubin, or the pattern is for PTX and there is no PTX.
-    """
+    """Count the instructions that a pattern matches. The result is None if the instructions are
+    unknown: the pattern is for machine code and no disassembler read the cubin, or the pattern is
+    for PTX and there is no PTX."""
     if is_sass_pattern(pattern):
         sass = metrics.sass_opcodes
         return None if sass is None else sum(sass[o] for o in matching_opcodes(pattern, sass))

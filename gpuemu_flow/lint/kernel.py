@@ -43,12 +43,10 @@ FAMILIES = (
 
 @lru_cache(maxsize=4096)
 def family_of_text(text: str) -> str:
-    """Return the family of an opcode that is given as text, one of `FAMILIES`."""
     return family_of(Opcode(text))
 
 
 def family_of(opcode: Opcode) -> str:
-    """Return the family of one opcode, one of `FAMILIES`."""
     base = opcode.base
     member = opcode.segments[1] if len(opcode.segments) > 1 else ""
     if base in _TENSOR or (base in ("wmma", "tcgen05") and member == "mma"):
@@ -94,10 +92,8 @@ _SIMPLE = _simple_families()
 
 
 def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count instructions by family, from a histogram of opcode texts; omit empty families.
-
-    Each opcode belongs to exactly one family, so the counts add up to the instruction count.
-    """
+    """Count instructions by family, from a histogram of opcode texts; omit empty families. Each
+    opcode belongs to exactly one family, so the counts add up to the instruction count."""
     return in_order((family_of_text(text), count) for text, count in opcodes.items())
 
 
@@ -156,7 +152,6 @@ def sass_family(opcode: str) -> str:
 
 
 def count_sass_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Count machine instructions by family; omit empty families."""
     return in_order((sass_family(opcode), count) for opcode, count in opcodes.items())
 
 
@@ -187,12 +182,10 @@ class ArchLimits(Struct, frozen=True):
 
     @property
     def shared_unit(self) -> int:
-        """Return the allocation unit of shared memory, in bytes."""
         return 128 if self.sm >= 80 else 256
 
     @property
     def max_threads(self) -> int:
-        """Return the number of threads that can be resident on a multiprocessor."""
         return self.max_warps * WARP_THREADS
 
 
@@ -238,9 +231,7 @@ class Occupancy(Struct, frozen=True):
 
 def arch_number(arch: str) -> int | None:
     """Return an architecture's number, such as 90 for ``sm_90``, ``sm_90a`` or ``compute_90``.
-
-    Other texts give None.
-    """
+    Other texts give None."""
     match = _ARCH_NUMBER.match(arch)
     return int(match.group(1)) if match else None
 
@@ -260,13 +251,11 @@ def occupancy(
     *,
     assumed_threads: bool = False,
 ) -> Occupancy:
-    """Compute the number of resident blocks per multiprocessor, and its limits.
-
-    The rules are those of NVIDIA's ``cuda_occupancy.h``. Registers are allocated to warps in units
-    of 256. A quarter of the multiprocessor's registers serves a quarter of its warps. To decide
-    whether a block fits at all, its number of warps is rounded up to a multiple of four. Shared
-    memory is allocated in units of 128 bytes (256 before sm_80).
-    """
+    """Compute the number of resident blocks per multiprocessor, and its limits. The rules are those
+    of NVIDIA's ``cuda_occupancy.h``. Registers are allocated to warps in units of 256. A quarter of
+    the multiprocessor's registers serves a quarter of its warps. To decide whether a block fits at
+    all, its number of warps is rounded up to a multiple of four. Shared memory is allocated in
+    units of 128 bytes (256 before sm_80)."""
 
     def result(blocks: int, reasons: tuple[str, ...]) -> Occupancy:
         resident = blocks * warps
@@ -339,12 +328,10 @@ SPILL = "spill"
 
 
 def opcode_matches(pattern: str, opcode: str) -> bool:
-    """Tell whether consecutive segments of an opcode match the segments of a pattern.
-
-    Whole segments are compared, never parts of one.
-    ``f64`` matches ``add.rn.f64``, but not ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``.
-    Segments of a pattern may contain the wildcards ``*`` and ``?``.
-    """
+    """Tell whether consecutive segments of an opcode match the segments of a pattern. Whole
+    segments are compared, never parts of one. ``f64`` matches ``add.rn.f64``, but not
+    ``cvt.f64x2``; ``ld.local`` matches ``ld.local.u32``. Segments of a pattern may contain the
+    wildcards ``*`` and ``?``."""
     wanted = [segment for segment in pattern.split(".") if segment]
     found = opcode.split(".")
     if not wanted:
@@ -356,21 +343,17 @@ def opcode_matches(pattern: str, opcode: str) -> bool:
 
 
 def is_sass_pattern(pattern: str) -> bool:
-    """Tell whether a pattern is for machine opcodes, which are in upper case (``FADD``)."""
     return pattern.lstrip(".")[:1].isupper()
 
 
 def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
-    """Return those of `opcodes` that the pattern or one of its aliases matches."""
     alternatives = (pattern, *ALIASES.get(pattern, ()))
     return [o for o in opcodes if any(opcode_matches(a, o) for a in alternatives)]
 
 
 def matching_symbols(pattern: str, symbols: Iterable[str]) -> list[str]:
     """Return those of the function names `symbols` that the pattern or one of its aliases matches.
-
-    A name must match as a whole.
-    """
+    A name must match as a whole."""
     alternatives = [a for a in (pattern, *ALIASES.get(pattern, ())) if _SYMBOL.match(a)]
     return [s for s in symbols if any(fnmatchcase(s, a) for a in alternatives)]
 
@@ -386,11 +369,9 @@ Number = int | float
 
 
 class PtxLocation(Struct, frozen=True, omit_defaults=True):
-    """A location in the PTX, and in the source from which the PTX was compiled.
-
-    ``source_line`` is 0 without line information. For inlined code, ``call_file`` and ``call_line``
-    give the call site.
-    """
+    """A location in the PTX, and in the source from which the PTX was compiled. ``source_line`` is
+    0 without line information. For inlined code, ``call_file`` and ``call_line`` give the call
+    site."""
 
     line: int = 0
     source_file: str = ""
@@ -400,10 +381,8 @@ class PtxLocation(Struct, frozen=True, omit_defaults=True):
 
 
 class Finding(Struct, frozen=True, omit_defaults=True):
-    """What a rule finds in a kernel, before the policy is applied.
-
-    ``place`` is None for the kernel itself, and ``severity`` empty for the rule's own.
-    """
+    """What a rule finds in a kernel, before the policy is applied. ``place`` is None for the kernel
+    itself, and ``severity`` empty for the rule's own."""
 
     message: str
     place: PtxLocation | None = None
@@ -414,9 +393,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
 
 class Violation(Struct, frozen=True, omit_defaults=True):
     """A kernel's violation of one rule; ``allowed`` is the reason for which it is accepted.
-
-    ``actual`` and ``limit`` are the figure and the limit that it exceeds, where there are such.
-    """
+    ``actual`` and ``limit`` are the figure and the limit that it exceeds, where there are such."""
 
     rule: str
     severity: str
@@ -444,13 +421,11 @@ class MachineMix(Struct, frozen=True):
 
 
 class KernelMetrics(Struct, frozen=True):
-    """Figures of one kernel for one architecture; None for what no tool told.
-
-    ``local_bytes`` are those of the variables that the PTX declares, ``stack_bytes`` what the
-    compiler made of them. ``max_live`` is the number of 32-bit registers that live at once.
-    ``opcodes``, ``calls`` and ``sass_opcodes`` count PTX opcodes, called functions and machine
-    opcodes; machine instructions are counted without padding.
-    """
+    """Figures of one kernel for one architecture; None for what no tool told. ``local_bytes`` are
+    those of the variables that the PTX declares, ``stack_bytes`` what the compiler made of them.
+    ``max_live`` is the number of 32-bit registers that live at once. ``opcodes``, ``calls`` and
+    ``sass_opcodes`` count PTX opcodes, called functions and machine opcodes; machine instructions
+    are counted without padding."""
 
     name: str
     arch: str
@@ -478,7 +453,6 @@ class KernelMetrics(Struct, frozen=True):
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether the resource figures come from the compiler rather than from an estimate."""
         return self.metric_source != ESTIMATE
 
     @property
@@ -488,7 +462,6 @@ class KernelMetrics(Struct, frozen=True):
 
     @property
     def sass(self) -> MachineMix | None:
-        """Return the mix of machine instructions; None if no disassembler listed them."""
         if self.sass_opcodes is None:
             return None
         families = count_sass_families(self.sass_opcodes)
@@ -496,7 +469,6 @@ class KernelMetrics(Struct, frozen=True):
 
     @property
     def figures(self) -> KernelFigures:
-        """Return the figures that reports show."""
         return convert(self, KernelFigures, from_attributes=True)
 
 
@@ -518,20 +490,17 @@ class KernelFigures(Struct, frozen=True):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the known figures that are integers, by name."""
         return {name: value for name, value in asdict(self).items() if isinstance(value, int)}
 
 
 class KernelView(Struct, frozen=True, omit_defaults=True):
-    """One kernel for one architecture: all that the rules judge, without its PTX.
-
-    A view is made once per artifact and cached, so a changed limit is checked without parsing the
-    PTX again. ``has_ptx`` is False if only a cubin was given. ``findings`` are by rule;
-    ``opcode_places`` and ``call_places`` are the first instruction of each opcode and the first
-    call of each function. ``unmet_bounds`` is what ptxas says of launch bounds that it ignored, and
-    ``assembly`` the assembler's error for each architecture, empty if there was none. The stack of
-    a ``recursive`` kernel has no static bound.
-    """
+    """One kernel for one architecture: all that the rules judge, without its PTX. A view is made
+    once per artifact and cached, so a changed limit is checked without parsing the PTX again.
+    ``has_ptx`` is False if only a cubin was given. ``findings`` are by rule; ``opcode_places`` and
+    ``call_places`` are the first instruction of each opcode and the first call of each function.
+    ``unmet_bounds`` is what ptxas says of launch bounds that it ignored, and ``assembly`` the
+    assembler's error for each architecture, empty if there was none. The stack of a ``recursive``
+    kernel has no static bound."""
 
     name: str
     file: str
@@ -551,11 +520,9 @@ class KernelView(Struct, frozen=True, omit_defaults=True):
 
 class KernelRecord(Struct, frozen=True, kw_only=True):
     """One kernel of an artifact, with its figures and its verdict: what ``lint`` prints as JSON.
-
     ``verdict`` is ``failed`` if an error is not accepted, else ``inconclusive`` if no rule could
     judge the kernel, else ``passed``. The rules of ``unchecked`` could not judge it: they are
-    listed so that nobody takes the absence of violations for a pass.
-    """
+    listed so that nobody takes the absence of violations for a pass."""
 
     name: str
     file: str
@@ -568,7 +535,6 @@ class KernelRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> tuple[Violation, ...]:
-        """Return the violations that make the kernel fail."""
         return tuple(v for v in self.violations if v.severity == "error" and not v.allowed)
 
     @property

@@ -58,11 +58,9 @@ MAX_COMMENTS = 10_000
 
 
 class Linter:
-    """Checks kernels by one policy.
-
-    `read_source` reads a source file, in which comments that allow violations are then searched;
-    None to ignore such comments. Mistakes in such comments are added to `problems`.
-    """
+    """Checks kernels by one policy. `read_source` reads a source file, in which comments that allow
+    violations are then searched; None to ignore such comments. Mistakes in such comments are added
+    to `problems`."""
 
     def __init__(self, policy: KernelPolicy, read_source: ReadSource | None = None) -> None:
         self.policy = policy
@@ -133,11 +131,9 @@ class Allowances(Struct):
     _by_file: dict[str, list[Allowance]] = field(default_factory=dict)
 
     def reason_for(self, rule: str, place: PtxLocation) -> str:
-        """Return the reason why a violation at a location is accepted; empty if it is not.
-
-        A comment covers its own line, and the first line of code below it. A comment at a call also
-        covers the code that is inlined there.
-        """
+        """Return the reason why a violation at a location is accepted; empty if it is not. A
+        comment covers its own line, and the first line of code below it. A comment at a call also
+        covers the code that is inlined there."""
         for file, line in (
             (place.source_file, place.source_line),
             (place.call_file, place.call_line),
@@ -161,7 +157,6 @@ class Allowances(Struct):
 def parse_allowances(
     data: bytes, file: str, known_rules: Collection[str]
 ) -> tuple[list[Allowance], list[Problem]]:
-    """Read the ``gpuemu: allow`` comments of a source file."""
     allowances: list[Allowance] = []
     problems: list[Problem] = []
     if b"gpuemu:" not in data:
@@ -185,10 +180,8 @@ def parse_allowances(
 
 
 def _next_code_line(lines: list[bytes], number: int) -> int:
-    """Return the number of the next line of code, or `number` if the next 40 lines hold none.
-
-    Empty lines and comments are not code.
-    """
+    """Return the number of the next line of code, or `number` if the next 40 lines hold none. Empty
+    lines and comments are not code."""
     for following in range(number + 1, min(number + 40, len(lines)) + 1):
         text = lines[following - 1]
         if text.strip() and not _COMMENT_LINE.match(text):
@@ -210,11 +203,9 @@ _ASSUMED_THREADS = 256
 
 
 class KnownLaunch(Struct, frozen=True):
-    """Facts about a kernel's launches that its PTX does not tell.
-
-    ``threads`` per block is 0 to use the launch bounds. Without ``dynamic_shared_bytes``, occupancy
-    is computed with static shared memory only.
-    """
+    """Facts about a kernel's launches that its PTX does not tell. ``threads`` per block is 0 to use
+    the launch bounds. Without ``dynamic_shared_bytes``, occupancy is computed with static shared
+    memory only."""
 
     threads: int = 0
     dynamic_shared_bytes: int | None = None
@@ -222,11 +213,9 @@ class KnownLaunch(Struct, frozen=True):
 
 class Artifact(Struct, frozen=True):
     """The PTX and cubin compiled from one source for one architecture, and what tools told.
-
     ``file`` is a name for diagnostics. Without ``arch``, the cubin's architecture is taken or the
     target of the PTX. ``unmet_bounds`` are the messages of ptxas about launch bounds, by kernel;
-    ``assembly`` is its error for each architecture for which it assembled the PTX, or empty.
-    """
+    ``assembly`` is its error for each architecture for which it assembled the PTX, or empty."""
 
     file: str
     ptx: bytes | None = None
@@ -264,10 +253,8 @@ class _Facts(Struct):
 
 def measure(artifact: Artifact, launches: Mapping[str, KnownLaunch] | None = None) -> Measurement:
     """Measure every kernel of an artifact; invalid input gives problems, never an exception.
-
     `launches` are by kernel name; the entry ``""`` is for all other kernels. Intact kernels of a
-    damaged file are included.
-    """
+    damaged file are included."""
     result = Measurement()
     cubin: Cubin | None = None
     if artifact.cubin is not None:
@@ -400,7 +387,6 @@ class _Builder:
         return KernelView(name, self._artifact.file, arch, metrics, has_ptx=False)
 
     def _completed(self, metrics: KernelMetrics, max_threads: int) -> KernelMetrics:
-        """Add what the cubin and its disassembler tell, and the occupancy."""
         cubin, name = self._cubin, metrics.name
         if cubin is not None and name in cubin.kernels:
             kernel = cubin.kernels[name]
@@ -428,11 +414,9 @@ class _Builder:
 
 
 def _occupancy(metrics: KernelMetrics, max_threads: int, launch: KnownLaunch) -> Occupancy | None:
-    """Compute the occupancy; return None if the architecture or register count is unknown.
-
-    The block size is taken from the launch. If the launch does not state it, it is taken from the
-    launch bounds or, without launch bounds, is assumed to be 256 threads.
-    """
+    """Compute the occupancy; return None if the architecture or register count is unknown. The
+    block size is taken from the launch. If the launch does not state it, it is taken from the
+    launch bounds or, without launch bounds, is assumed to be 256 threads."""
     limits = limits_of(metrics.arch)
     if limits is None or metrics.registers is None:
         return None
@@ -511,10 +495,8 @@ _MIN_REGISTERS_WITH_CALLS = 24
 
 
 class Pressure(Struct, frozen=True):
-    """The highest number of live 32-bit registers, and the instruction at which it is reached.
-
-    From it, the registers that ptxas will allocate are estimated.
-    """
+    """The highest number of live 32-bit registers, and the instruction at which it is reached. From
+    it, the registers that ptxas will allocate are estimated."""
 
     max_live: int
     instruction: int
@@ -522,11 +504,9 @@ class Pressure(Struct, frozen=True):
 
 def max_live(body: Body, graph: ControlFlowGraph, flow: Dataflow) -> Pressure | None:
     """Return the highest register pressure in a body; None if the body is too large to analyse.
-
     This is the classic backward liveness analysis of basic blocks, with bit sets of the registers
     that are live across a block boundary. A 64-bit register counts as two registers, a predicate as
-    none. A definition with a guard does not end the life of the old value.
-    """
+    none. A definition with a guard does not end the life of the old value."""
     effects = [
         _block_effects(body, flow, range(start, end))
         for start, end in zip(graph.starts, graph.ends, strict=True)
@@ -597,10 +577,8 @@ def _solve(
 
 
 def _bit_set(registers: set[int], bits: dict[int, int]) -> int:
-    """Return a set of registers as an integer, with the bits that `bits` assigns to them.
-
-    Registers that are not in `bits` are left out.
-    """
+    """Return a set of registers as an integer, with the bits that `bits` assigns to them. Registers
+    that are not in `bits` are left out."""
     found = [bits[r] for r in registers if r in bits]
     if not found:
         return 0
@@ -619,10 +597,8 @@ def _pressure_in_block(
     pressure: int,
 ) -> tuple[int, int]:
     """Walk a block backwards; return the highest pressure and the instruction that reaches it.
-
     `alive_at_end` is the bit set of the registers that are live at the block's end, and `pressure`
-    their number, counted in units of 32 bits.
-    """
+    their number, counted in units of 32 bits."""
     defs, uses, widths, instructions = flow.defs, flow.uses, flow.widths, body.instructions
     table = alive_at_end.to_bytes(alive_at_end.bit_length() // 8 + 1, "little")
     size = len(table) * 8
@@ -654,19 +630,15 @@ def _pressure_in_block(
 
 
 def estimate_registers(pressure: int, has_calls: bool, bounds: LaunchBounds) -> int:
-    """Estimate the number of registers per thread that ptxas will use.
-
-    The estimate is ``min(cap, max(8, pressure))``, with 24 in place of 8 for a kernel with calls;
-    `register_cap` gives the cap. The estimate was compared with ptxas on 894 kernels of published
-    packages that had not been used to fit it: the correlation (Pearson) is 0.93, and the mean error
-    is 17 %.
-    """
+    """Estimate the number of registers per thread that ptxas will use. The estimate is ``min(cap,
+    max(8, pressure))``, with 24 in place of 8 for a kernel with calls; `register_cap` gives the
+    cap. The estimate was compared with ptxas on 894 kernels of published packages that had not been
+    used to fit it: the correlation (Pearson) is 0.93, and the mean error is 17 %."""
     floor = _MIN_REGISTERS_WITH_CALLS if has_calls else _MIN_REGISTERS
     return min(register_cap(bounds), max(floor, pressure))
 
 
 def register_cap(bounds: LaunchBounds) -> int:
-    """Return the largest number of registers per thread that launch bounds permit."""
     cap = MAX_REGISTERS_PER_THREAD
     if bounds.max_registers:
         cap = min(cap, bounds.max_registers)

@@ -49,7 +49,6 @@ class MachineCode(Struct, frozen=True):
 
 
 def parse_ptxas_output(text: str, file: str = "") -> PtxasReport:
-    """Read the standard error of ptxas."""
     report = PtxasReport()
     for line in text.splitlines():
         _message(report, line, file)
@@ -80,15 +79,12 @@ def _message(report: PtxasReport, line: str, file: str) -> None:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Return the problems that are errors, without the warnings."""
     return [problem for problem in problems if not problem.warning]
 
 
 def parse_nvdisasm_json(text: bytes | str, file: str = "") -> dict[str, dict[str, int]] | Problem:
-    """Count the opcodes of each function, except padding, in the output of ``nvdisasm -json``.
-
-    The output has the form ``[header, [function, ...]]``. The result is a problem for other text.
-    """
+    """Count the opcodes of each function, except padding, in the output of ``nvdisasm -json``. The
+    output has the form ``[header, [function, ...]]``. The result is a problem for other text."""
     try:
         counts = {
             str(function["function-name"]): Counter(
@@ -144,11 +140,9 @@ _PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
 
 
 class ToolRun(Struct, frozen=True):
-    """The outcome of one run of a program.
-
-    ``status`` is the exit status, negative for a signal. It is None if the program was stopped
-    because it took too long, printed too much or was cancelled; ``stopped`` then gives the reason.
-    """
+    """The outcome of one run of a program. ``status`` is the exit status, negative for a signal. It
+    is None if the program was stopped because it took too long, printed too much or was cancelled;
+    ``stopped`` then gives the reason."""
 
     status: int | None
     stdout: bytes
@@ -172,11 +166,9 @@ class Tool(Struct, frozen=True):
 
     @property
     def newest_ptx(self) -> tuple[int, int]:
-        """Return the newest PTX version that the ptxas of this CUDA release reads.
-
-        For a release that is newer than all known ones, the result is a lower bound. For any other
-        unknown release, the result is (0, 0).
-        """
+        """Return the newest PTX version that the ptxas of this CUDA release reads. For a release
+        that is newer than all known ones, the result is a lower bound. For any other unknown
+        release, the result is (0, 0)."""
         known = _PTX_OF_CUDA.get(self.release)
         if known is not None:
             return known
@@ -193,7 +185,6 @@ class Toolchain(Struct):
     problems: list[Problem] = field(default_factory=list)
 
     def first(self, name: str) -> Tool | Problem:
-        """Return the preferred tool with this name, or a problem that says what to install."""
         found = self.tools.get(name)
         return found[0] if found else tool_missing(name)
 
@@ -216,7 +207,6 @@ class Toolchain(Struct):
 
 
 def tool_missing(name: str) -> Problem:
-    """Return the diagnosis for a tool that was not found."""
     return Problem(
         "tool-not-found",
         f"{name} was not found",
@@ -263,10 +253,8 @@ def tool_places(
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    """Return every path where a tool may lie, each with its origin, in order of preference.
-
-    The files need not exist: a caller can watch these paths to notice when a tool appears.
-    """
+    """Return every path where a tool may lie, each with its origin, in order of preference. The
+    files need not exist: a caller can watch these paths to notice when a tool appears."""
     environment = os.environ if environment is None else environment
     if site_packages is None:
         paths = sysconfig.get_paths()
@@ -314,10 +302,8 @@ def _is_foreign(path: str, root: Path | None) -> bool:
 
 
 def _look_at(name: str, path: str, origin: str) -> Tool | Problem:
-    """Make a `Tool` for a program that must not be run, with the version found in its file.
-
-    The result is a problem if the file contains no version.
-    """
+    """Make a `Tool` for a program that must not be run, with the version found in its file. The
+    result is a problem if the file contains no version."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_LOOKED_AT)
@@ -354,9 +340,7 @@ def run_tool(
     fds: Sequence[int] = (),
 ) -> ToolRun:
     """Run a program in a process group of its own; stop the group on timeout or too much output.
-
-    The group is killed when this process dies.
-    """
+    The group is killed when this process dies."""
     variables = os.environ if environment is None else environment
     lifeline, own_end = os.pipe()
     try:

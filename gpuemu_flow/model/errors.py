@@ -27,7 +27,6 @@ class Hint(str):
 
     @classmethod
     def of(cls, text: str, edit: Rename | AddKey) -> Hint:
-        """Make a hint from an edit and a text, which is empty if the problem's message suffices."""
         made = cls(text)
         made.edit = edit
         return made
@@ -61,7 +60,6 @@ class FlowError(Exception):
 
     @property
     def slug(self) -> str:
-        """Return the first problem's slug."""
         return self.problems[0].slug
 
 

@@ -25,37 +25,27 @@ class ExpressionError(ValueError):
 
 
 def check_expression(text: str | int) -> None:
-    """Check the syntax of an expression, but not whether its names exist.
-
-    Raises ExpressionError.
-    """
+    """Check the syntax of an expression, but not whether its names exist. Raises
+    ExpressionError."""
     _Parser(str(text), None, {}).whole()
 
 
 def names_in(text: str | int) -> frozenset[str]:
-    """Return the names of dims that an expression uses.
-
-    Raises ExpressionError.
-    """
+    """Return the names of dims that an expression uses. Raises ExpressionError."""
     parser = _Parser(str(text), None, {})
     parser.whole()
     return frozenset(parser.seen)
 
 
 def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
-    """Compute an expression.
-
-    Raises ExpressionError: A name is unknown, a divisor is zero, or a value exceeds 63 bits.
-    """
+    """Compute an expression. Raises ExpressionError: A name is unknown, a divisor is zero, or a
+    value exceeds 63 bits."""
     return _Parser(str(text), names, shapes).whole()
 
 
 def solve(equations: Collection[tuple[str, int]], names: Mapping[str, int]) -> dict[str, int]:
-    """Find the values of names from expressions whose values are known.
-
-    A name is found if one value fits all expressions that hold only it besides `names`, and if
-    these grow with it.
-    """
+    """Find the values of names from expressions whose values are known. A name is found if one
+    value fits all expressions that hold only it besides `names`, and if these grow with it."""
     found: dict[str, int] = {}
     ranges: dict[str, tuple[int, int]] = {}
     for text, value in equations:

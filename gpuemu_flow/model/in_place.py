@@ -9,12 +9,10 @@ from typing import Any
 def with_changed_inputs(
     returned: Any, given: Mapping[str, Any], names: Sequence[str], changed: Sequence[str]
 ) -> Any:
-    """Combine the outputs that an op returned with those that it wrote into its inputs.
-
-    If a declared output has the name of an input that the op may change, and is not returned, its
-    value is this input after the call. If the op returns nothing, its outputs are the inputs that
-    it may change.
-    """
+    """Combine the outputs that an op returned with those that it wrote into its inputs. If a
+    declared output has the name of an input that the op may change, and is not returned, its value
+    is this input after the call. If the op returns nothing, its outputs are the inputs that it may
+    change."""
     if not changed or any(name not in given for name in changed):
         return returned
     own = [name for name in names if name in changed]

@@ -24,11 +24,9 @@ _MOST = 4096
 
 
 def is_installed(path: str) -> bool:
-    """Tell whether a path is in a folder of installed packages or in a Python's own library.
-
-    Such folders are those of this interpreter, of a virtual environment, of any other Python
-    (recognised by ``os.py`` in its library), and of the system's and the user's packages.
-    """
+    """Tell whether a path is in a folder of installed packages or in a Python's own library. Such
+    folders are those of this interpreter, of a virtual environment, of any other Python (recognised
+    by ``os.py`` in its library), and of the system's and the user's packages."""
     if path in _KNOWN or path.startswith(_BELOW_KNOWN):
         return True
     if "-packages" not in path and "/python" not in path:

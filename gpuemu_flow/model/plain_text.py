@@ -30,12 +30,10 @@ _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
 
 
 def printable(text: str) -> str:
-    """Return text that cannot move the cursor or act as a command in a CI log.
-
-    Control characters, and line separators other than a newline, are replaced by their code. So is
-    the first character of each command. If the text ends with the first part of a command, this
-    part's first character is replaced, too, since the text printed next could complete the command.
-    """
+    """Return text that cannot move the cursor or act as a command in a CI log. Control characters,
+    and line separators other than a newline, are replaced by their code. So is the first character
+    of each command. If the text ends with the first part of a command, this part's first character
+    is replaced, too, since the text printed next could complete the command."""
     if text.isascii() and text.isprintable() and ":" not in text and "#" not in text:
         return text  # as nearly all of the thousands of cells of a table
     plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else _by_number(c), text)
@@ -52,20 +50,15 @@ def clipped(text: str, width: int) -> str:
 
 
 def inert(document: str) -> str:
-    """Return a document in which no CI system finds a command.
-
-    The parts of the document need not be results of `printable`. Colours are kept, and only
-    newlines end lines. Bytes that are not valid UTF-8, such as those of a file's name, are replaced
-    by their code.
-    """
+    """Return a document in which no CI system finds a command. The parts of the document need not
+    be results of `printable`. Colours are kept, and only newlines end lines. Bytes that are not
+    valid UTF-8, such as those of a file's name, are replaced by their code."""
     return _without_commands(_NOT_SHOWN.sub(_by_number, document))
 
 
 def inert_markup(markup: str) -> str:
-    """Return equivalent XML or HTML in which no line is a command to a CI log.
-
-    Scripts and styles are not changed, because character references do not work there.
-    """
+    """Return equivalent XML or HTML in which no line is a command to a CI log. Scripts and styles
+    are not changed, because character references do not work there."""
     parts = _KEPT.split(markup)  # text, block, its name, text, ...
     parts[::3] = [
         _COMMAND.sub(lambda c: "&#35;" if c[0] == "#" else f"{c[1]}&#58;", part)

@@ -139,7 +139,6 @@ def is_kept_finite(
 
 
 def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
-    """Return the strategies by which the values of an input can be drawn."""
     known: tuple[str, ...] = STRATEGIES
     if rule is not None and rule.kind == SCALAR and rule.values:
         known = tuple(f"pick{n}" for n in range(len(rule.values)))
@@ -208,18 +207,14 @@ class InputSpec(Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_values(self) -> bool:
-        """Tell whether the values can be made now.
-
-        They cannot if the user's function that returns them has not been called yet or has failed.
-        """
+        """Tell whether the values can be made now. They cannot if the user's function that returns
+        them has not been called yet or has failed."""
         return not self.is_generated or (self.given is not None and not self.given.slug)
 
     @property
     def demands(self) -> str:
-        """Return `ends`, `turn` and `near` as a word, such as ``ends1turn2near20.0_-0.5``.
-
-        Those that demand nothing are left out.
-        """
+        """Return `ends`, `turn` and `near` as a word, such as ``ends1turn2near20.0_-0.5``. Those
+        that demand nothing are left out."""
         counted = {"ends": self.ends, "turn": self.turn, "near": "_".join(map(repr, self.near))}
         return "".join(f"{name}{count}" for name, count in counted.items() if count)
 
@@ -418,7 +413,6 @@ class FailureKind(str, enum.Enum):
 
 
 def listed(value: Json) -> Json:
-    """Return plain JSON with lists in place of tuples, as it is read back after it was stored."""
     if isinstance(value, dict):
         return {key: listed(each) for key, each in value.items()}
     return [listed(each) for each in value] if isinstance(value, list | tuple) else value
@@ -442,7 +436,6 @@ class Case(Struct, frozen=True):
 
     @property
     def numel(self) -> int:
-        """Return the number of elements of all inputs."""
         total = 0
         for spec in self.inputs:
             n = 1
@@ -453,7 +446,6 @@ class Case(Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all inputs together, in bytes."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
@@ -468,12 +460,10 @@ class Case(Struct, frozen=True):
 
     def to_text(self) -> str:
         """Return the case as one word for a command line; only the op and the seed are not in it.
-
         In ``float32/a=3x5:normal,b=5x7:large:strided``, the case's dtype is followed by the shape,
         strategy, layout and dtype of each input. A contiguous layout and the case's dtype are left
         out. An input may end with ``ends1turn2``: the numbers are `InputSpec.ends` and
-        `InputSpec.turn`, and a number of 0 is left out.
-        """
+        `InputSpec.turn`, and a number of 0 is left out."""
         parts = []
         for spec in self.inputs:
             own = "" if spec.dtype == self.dtype else spec.dtype
@@ -520,12 +510,10 @@ class Failure(Struct, frozen=True, omit_defaults=True):
 
 
 class ErrorStats(Struct, frozen=True):
-    """The errors of one comparison; all are zero for empty tensors.
-
-    ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is the largest ratio of a
-    finite element's error to its tolerance; up to 1.0 passes. ``num_no_verdict`` counts elements
-    without a verdict. ``num_finite`` counts the other elements whose expected value is finite.
-    """
+    """The errors of one comparison; all are zero for empty tensors. ``max_ulp`` is measured in the
+    output's own dtype. ``tolerance_used`` is the largest ratio of a finite element's error to its
+    tolerance; up to 1.0 passes. ``num_no_verdict`` counts elements without a verdict.
+    ``num_finite`` counts the other elements whose expected value is finite."""
 
     count: int = 0
     num_exceeding: int = 0
@@ -547,7 +535,6 @@ class ErrorStats(Struct, frozen=True):
 
     @property
     def unjudged(self) -> float:
-        """Return the share of the elements without a verdict."""
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
@@ -570,10 +557,8 @@ class Lean(Struct, frozen=True):
 
 
 class CheckResult(Struct, frozen=True, omit_defaults=True):
-    """Verdict on one case's outputs.
-
-    Raises ValueError: The verdict is a pass although no element was compared.
-    """
+    """Verdict on one case's outputs. Raises ValueError: The verdict is a pass although no element
+    was compared."""
 
     verdict: Verdict
     failures: tuple[Failure, ...] = always(())
@@ -628,7 +613,6 @@ def _number(value: Json) -> Json:
 
 
 def number_to_json(value: Json) -> Json:
-    """Convert NaN and infinities, which JSON lacks, to strings; return other values unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -644,7 +628,6 @@ def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def number_from_json(value: Json) -> Json:
-    """Undo `number_to_json`."""
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value
 
 
@@ -652,7 +635,6 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def failure_to_json(failure: Failure) -> dict[str, Json]:
-    """Return a failure as plain JSON."""
     return _numbers_to_json(to_builtins(failure, enc_hook=_number))
 
 
@@ -666,10 +648,8 @@ LEAST_RANKS = {"padded": 2, "permuted": 3}
 
 
 def effective_layout(layout: str, shape: Shape) -> str:
-    """Return the layout that a tensor of `shape` really has when `layout` is asked for.
-
-    Raises ValueError when there is no such layout.
-    """
+    """Return the layout that a tensor of `shape` really has when `layout` is asked for. Raises
+    ValueError when there is no such layout."""
     if layout == "transposed" and (len(shape) < 2 or min(shape[-2:]) < 2):
         layout = "strided"
     if layout == "permuted" and (len(shape) < 3 or min(shape[-3:-1]) < 2):
@@ -690,12 +670,10 @@ WIDE, SINGLE, OWN = "float64", "float32", None
 
 
 def dtypes_to_try(*, widened: bool, single: bool = False) -> tuple[str | None, ...]:
-    """List the dtypes in which to give a reference its float inputs, until it returns outputs.
-
-    A reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
+    """List the dtypes in which to give a reference its float inputs, until it returns outputs. A
+    reference refuses a dtype if it raises, exits, crashes or hangs. It is then given the next
     dtype; None stands for the inputs' own dtypes. If it refuses all dtypes, the error for the last
-    dtype is reported.
-    """
+    dtype is reported."""
     wider = (WIDE, SINGLE) if single else (WIDE,)
     return (*wider, OWN) if widened else (OWN,)
 
@@ -730,10 +708,8 @@ class Observation(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
-        """Make an observation from the result of `to_json`.
-
-        Raises ValueError: A list is missing, or holds a value that is not a string.
-        """
+        """Make an observation from the result of `to_json`. Raises ValueError: A list is missing,
+        or holds a value that is not a string."""
         sets = {}
         for each in cls.__struct_fields__:
             values = data.get(each)

@@ -39,11 +39,9 @@ chance: relu gives n random numbers the same value, 0, with a probability of 2^-
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Decide a verdict from the number of items that were compared, such as elements.
-
-    The verdict is ``failed`` if `failed` is true. Otherwise, it is ``passed`` if `compared` is
-    above 0, and ``inconclusive`` if it is 0. No other function gives ``passed``.
-    """
+    """Decide a verdict from the number of items that were compared, such as elements. The verdict
+    is ``failed`` if `failed` is true. Otherwise, it is ``passed`` if `compared` is above 0, and
+    ``inconclusive`` if it is 0. No other function gives ``passed``."""
     if failed:
         return Verdict.FAILED
     return Verdict.PASSED if compared > 0 else Verdict.INCONCLUSIVE
@@ -83,10 +81,8 @@ class Compared(Struct, frozen=True):
 
     @property
     def shown(self) -> int:
-        """Count the elements that reports show as unjudged.
-
-        If the inputs are finite, these include elements that are NaN as expected.
-        """
+        """Count the elements that reports show as unjudged. If the inputs are finite, these include
+        elements that are NaN as expected."""
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
@@ -159,7 +155,6 @@ class Tally(Struct):
     _unseen: set[str] = field(default_factory=set)
 
     def add(self, result: CheckResult) -> None:
-        """Count one more case."""
         self.count(result.verdict, Elements.of(result))
 
     def count(self, verdict: Verdict, elements: Elements, *, chosen: bool = False) -> None:
@@ -181,11 +176,9 @@ class Tally(Struct):
                 self.lean.setdefault(found.name, []).append(found)
 
     def _add_weak(self, elements: Elements) -> None:
-        """Update `constant` and `loose`, the outputs that show a weakness in every case so far.
-
-        An output is removed if it does not show the weakness in the new case. A case in which an
-        output has no elements does not count for that output.
-        """
+        """Update `constant` and `loose`, the outputs that show a weakness in every case so far. An
+        output is removed if it does not show the weakness in the new case. A case in which an
+        output has no elements does not count for that output."""
         if not (self.constant is None or self.constant or self.loose or self._unseen):
             return  # which no further case can change
         values = {w.name: w.value for w in elements.weak if w.value is not None}
@@ -211,27 +204,21 @@ class Tally(Struct):
     @property
     def always_the_same(self) -> dict[str, float]:
         """Map each output whose finite expected values are all equal, in all cases, to their value.
-
         The result is empty if only few elements were judged, because these may be equal by chance:
-        relu turns every fourth pair of random numbers into two zeros.
-        """
+        relu turns every fourth pair of random numbers into two zeros."""
         return dict(self.constant or {}) if self.finite >= _TELLING_ELEMENTS else {}
 
     @property
     def passed_by_zeros(self) -> tuple[str, ...]:
-        """Return the outputs whose explicit tolerance would let zeros pass in every case.
-
-        Outputs that are expected to be zero in every case are left out.
-        """
+        """Return the outputs whose explicit tolerance would let zeros pass in every case. Outputs
+        that are expected to be zero in every case are left out."""
         return tuple(sorted(name for name, other in (self.loose or {}).items() if other))
 
     @property
     def leans(self) -> str:
         """Say of which output the errors lean one way in nearly all cases; empty if of none.
-
         Rounding to nearest averages out, and so does one rounding that all elements of a case
-        share, over the cases; a wrong factor does not. An op whose casts truncate is none.
-        """
+        share, over the cases; a wrong factor does not. An op whose casts truncate is none."""
         for name, found in sorted(self.lean.items()):
             middle = sorted(each.mean for each in found)[len(found) // 2]
             same = sum(each.mean * middle > LEAN * abs(middle) / 2 for each in found)
@@ -248,20 +235,16 @@ class Tally(Struct):
 
     @property
     def cases(self) -> int:
-        """Return the number of cases."""
         return sum(self.counts.values())
 
     @property
     def unjudged(self) -> float:
-        """Return the fraction of output elements without a verdict."""
         return self.no_verdict / self.elements if self.elements else 0.0
 
     def verdict(self) -> tuple[Verdict, str]:
-        """Return the verdict on all cases, and a reason that lies in no single case.
-
-        Any failed case gives ``failed``; else any error gives ``error``. If all cases were skipped,
-        the verdict is ``skipped``. Errors that lean one way in all cases give ``failed``, too.
-        """
+        """Return the verdict on all cases, and a reason that lies in no single case. Any failed
+        case gives ``failed``; else any error gives ``error``. If all cases were skipped, the
+        verdict is ``skipped``. Errors that lean one way in all cases give ``failed``, too."""
         if self.counts.get(Verdict.FAILED):
             return decide(True, self.finite), ""
         if self.counts.get(Verdict.ERROR):
@@ -306,12 +289,10 @@ class Tally(Struct):
 
 
 def weakness_alone(result: CheckResult) -> str:
-    """Return the reason why a case that passed proves nothing alone; empty if there is none.
-
-    The reason is an explicit tolerance so large that zeros would pass. In a run, such a case passes
-    all the same, because other cases may prove more. If it is the only case that is judged,
-    callers make its verdict inconclusive, or add a warning.
-    """
+    """Return the reason why a case that passed proves nothing alone; empty if there is none. The
+    reason is an explicit tolerance so large that zeros would pass. In a run, such a case passes all
+    the same, because other cases may prove more. If it is the only case that is judged, callers
+    make its verdict inconclusive, or add a warning."""
     if result.verdict is not Verdict.PASSED or not any(output.zeros for output in result.weak):
         return ""
     tally = Tally()
@@ -323,11 +304,9 @@ def weakness_alone(result: CheckResult) -> str:
 
 
 def shown_values(failure: Failure) -> str:
-    """Return the place of a failure and the values there; empty if the failure has no place.
-
-    An element that the op did not write has a place but no values. One that breaks an invariant has
-    no expected value, because nothing is compared with it.
-    """
+    """Return the place of a failure and the values there; empty if the failure has no place. An
+    element that the op did not write has a place but no values. One that breaks an invariant has no
+    expected value, because nothing is compared with it."""
     if failure.index is None:
         return ""
     place = f"{failure.output or 'output'}{list(failure.index)}"

@@ -138,10 +138,8 @@ class Prover:
         return float(relative.max()) if relative.size else 0.0
 
     def extremes(self, actual: Array, expected: Array) -> NDArray[np.intp]:
-        """Return the positions, in a block that passes, of the largest error and largest share.
-
-        An element's share is its error divided by its tolerance.
-        """
+        """Return the positions, in a block that passes, of the largest error and largest share. An
+        element's share is its error divided by its tolerance."""
         proof = self.prove(actual, expected)
         error, scale = self._buffers[0, : actual.size], self._buffers[3, : actual.size]
         at = {int(error.argmax())}
@@ -150,12 +148,9 @@ class Prover:
         return np.array(sorted(at), dtype=np.intp)
 
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
-        """Return the largest error in ulp of the block that `prove` has just proven.
-
-        If both arrays have the same dtype, the error in ulp is the number of steps between the
-        values. For float64 expected values, it is the error divided by the spacing of `fmt` at the
-        expected value.
-        """
+        """Return the largest error in ulp of the block that `prove` has just proven. If both arrays
+        have the same dtype, the error in ulp is the number of steps between the values. For float64
+        expected values, it is the error divided by the spacing of `fmt` at the expected value."""
         if actual.dtype == expected.dtype:
             return float(max_steps_finite(actual, expected, self._buffers[3]))
         error = self._buffers[0, : actual.size]
@@ -199,10 +194,8 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """Return a prover that elements are within a bound; None if no proof is possible.
-
-    The bound and the dtypes of the two arrays decide whether a proof is possible.
-    """
+    """Return a prover that elements are within a bound; None if no proof is possible. The bound and
+    the dtypes of the two arrays decide whether a proof is possible."""
     if bound.proof is None:
         return None
     atol, rtol = bound.proof
@@ -215,10 +208,8 @@ def paired_blocks(
     actual: Array, expected: Array, size: int = BLOCK_BYTES // 8
 ) -> Iterator[tuple[int, Array, Array]]:
     """Yield blocks of two arrays in C order, each as (flat start, actual block, expected block).
-
     Blocks are 1-d and have at most `size` elements. Contiguous arrays give views; others are copied
-    block by block into a buffer that the next step overwrites.
-    """
+    block by block into a buffer that the next step overwrites."""
     if actual.flags.c_contiguous and expected.flags.c_contiguous:
         flat_a, flat_e = actual.reshape(-1), expected.reshape(-1)
         for start in range(0, flat_a.size, size):
@@ -325,11 +316,6 @@ class _FloatComparison:
         self._add_max_ulp(judgement, block_a, block_e)
 
     def _refine(self, prover: Prover, start: int, size: int) -> None:
-        """Update the totals with the largest error and share of a block that was proven to pass.
-
-        An element's share is its error divided by its tolerance. The two values are computed here,
-        because the proof gives only upper bounds of them.
-        """
         where = slice(start, start + size)
         block_a, block_e = take(self._actual, where), take(self._expected, where)
         at = start + prover.extremes(block_a, block_e)
@@ -360,12 +346,9 @@ class _FloatComparison:
             self._totals.max_ulp = max(self._totals.max_ulp, float(ulps.max()))
 
     def _ulps(self, judgement: Judgement, block_a: Array, block_e: Array) -> Float64Array | None:
-        """Return the error in ulp of each element.
-
-        It is the number of steps between the values if both blocks have the same dtype, else
-        ``|a-e| / spacing``. It is 0 where NaN or Inf match and where there is no verdict, and
-        `NON_FINITE_DISTANCE` where NaN or Inf do not match.
-        """
+        """Return the error in ulp of each element. It is the number of steps between the values if
+        both blocks have the same dtype, else ``|a-e| / spacing``. It is 0 where NaN or Inf match
+        and where there is no verdict, and `NON_FINITE_DISTANCE` where NaN or Inf do not match."""
         if self._fmt is None:
             return None
         if block_a.dtype == block_e.dtype:
@@ -381,11 +364,9 @@ class _FloatComparison:
 
 
 def compare_integers(actual: Array, expected: Array, bound: Bound) -> BlockedOutcome:
-    """Compare integers or booleans of one dtype; exact unless `bound` allows an error.
-
-    Booleans are compared by truth value. The statistics hold absolute and relative errors and no
-    ulp; percentiles are sampled beyond `EXACT_SIZE` elements.
-    """
+    """Compare integers or booleans of one dtype; exact unless `bound` allows an error. Booleans are
+    compared by truth value. The statistics hold absolute and relative errors and no ulp;
+    percentiles are sampled beyond `EXACT_SIZE` elements."""
     totals = Totals()
     for start, block_a, block_e in paired_blocks(actual, expected):
         if np.array_equal(block_a, block_e):

@@ -41,10 +41,8 @@ class MeasuredErrors(Struct, frozen=True):
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """Return an upper bound of the largest ``error - rtol * |expected|``.
-
-        It is at most twice too large.
-        """
+        """Return an upper bound of the largest ``error - rtol * |expected|``. It is at most twice
+        too large."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
@@ -67,7 +65,6 @@ class Calibration(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """List reasons to distrust the suggestion; usually empty."""
         found = []
         if self.cases < FEWEST_CASES:
             found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")
@@ -80,7 +77,6 @@ class Calibration(Struct, frozen=True):
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         return {
             "dtype": self.dtype,
             "atol": self.atol,
@@ -126,9 +122,7 @@ def observe(
 
 def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
     """Yield (exponent, largest relative error) for each binary exponent of the expected values.
-
-    `error` and `size` hold the absolute error of each element and its expected magnitude.
-    """
+    `error` and `size` hold the absolute error of each element and its expected magnitude."""
     some = size > 0.0
     with np.errstate(over="ignore"):
         relative = error[some] / size[some]
@@ -179,20 +173,15 @@ def _suggest(dtype: str, seen: list[MeasuredErrors]) -> Calibration:
 
 
 def _percentile(values: list[float]) -> float:
-    """Return the 95th percentile without interpolation.
-
-    Of fewer than 40 values, it is the largest.
-    """
+    """Return the 95th percentile without interpolation. Of fewer than 40 values, it is the
+    largest."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(PERCENTILE * len(ordered)))]
 
 
 def round_up(value: float) -> float:
-    """Round up to three significant digits.
-
-    A relative excess of at most 1e-12 over a number of three digits counts as a rounding error, and
-    is rounded down.
-    """
+    """Round up to three significant digits. A relative excess of at most 1e-12 over a number of
+    three digits counts as a rounding error, and is rounded down."""
     if value <= 0.0 or not math.isfinite(value):
         return value
     shown = float(f"{value:.2e}")

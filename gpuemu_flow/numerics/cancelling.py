@@ -38,28 +38,22 @@ _KEPT = 2**24
 
 
 class Operands:
-    """The operands of sums in each of three evaluations, in the order in which they were met.
-
-    The evaluations are the first, which is not perturbed, the previous one and the present one.
-    """
+    """The operands of sums in each of three evaluations, in the order in which they were met. The
+    evaluations are the first, which is not perturbed, the previous one and the present one."""
 
     def __init__(self) -> None:
         self._evaluations: list[list[NDArray[Any]]] = []
         self._size = 0
 
     def begin(self) -> None:
-        """Begin another evaluation.
-
-        Of the operands recorded so far, keep those of the first and of the latest evaluation.
-        """
+        """Begin another evaluation. Of the operands recorded so far, keep those of the first and of
+        the latest evaluation."""
         self._evaluations = [*self._evaluations[:1], *self._evaluations[1:][-1:], []]
         self._size = 0
 
     def errors(self, value: NDArray[Any]) -> NDArray[Any] | None:
-        """Record an operand, and return the errors that it had in the previous evaluation.
-
-        Return None if these errors are not known.
-        """
+        """Record an operand, and return the errors that it had in the previous evaluation. Return
+        None if these errors are not known."""
         *before, now = self._evaluations
         self._size += value.size
         if self._size > _KEPT:
@@ -77,12 +71,10 @@ class Operands:
 
 
 class _Cancelling(Base):
-    """Base class of arrays whose rounded values are perturbed in sums.
-
-    Each array records whether it holds rounded values. The results of an operation that rounds are
-    perturbed, too. Equal results of one operation change by the same factor, so that ties stay
-    ties. This relative change is at least half of `unit`, so that it is not lost by rounding.
-    """
+    """Base class of arrays whose rounded values are perturbed in sums. Each array records whether
+    it holds rounded values. The results of an operation that rounds are perturbed, too. Equal
+    results of one operation change by the same factor, so that ties stay ties. This relative change
+    is at least half of `unit`, so that it is not lost by rounding."""
 
     rng: SeededRng
     unit: float
@@ -114,21 +106,17 @@ class _Cancelling(Base):
         self.rounded = self.rounded or _is_rounded(value)
 
     def _moved_terms(self, value: Any) -> Any:
-        """Perturb an operand of a matrix product, even if it is not a rounded value.
-
-        A matrix product adds products of elements, which are rounded in any case. Since numpy does
-        not show these products, the operand is perturbed in their place.
-        """
+        """Perturb an operand of a matrix product, even if it is not a rounded value. A matrix
+        product adds products of elements, which are rounded in any case. Since numpy does not show
+        these products, the operand is perturbed in their place."""
         if type(value) in (list, tuple):
             return type(value)(map(self._moved_terms, value))
         known = isinstance(value, _Cancelling) and not value.rounded and value.dtype.kind == "f"
         return self._moved(_plain(value)) if known else self._moved_again(value)
 
     def _moved_again(self, value: Any) -> Any:
-        """Perturb an operand if it is a rounded value; return any other value as it is.
-
-        If an operand is used several times, each use is perturbed independently.
-        """
+        """Perturb an operand if it is a rounded value; return any other value as it is. If an
+        operand is used several times, each use is perturbed independently."""
         if not _is_rounded(value):
             return value
         plain = _plain(value)
@@ -185,13 +173,9 @@ def cancelling(
     inputs: Arrays, rng: SeededRng, unit: float, operands: Operands
 ) -> dict[str, NDArray[Any]]:
     """Return inputs with which the reference perturbs its roundings and the operands of its sums.
-
     Roundings are perturbed as in `noise`. A rounded operand of a sum is perturbed by a random share
-    of the error that it had in the previous evaluation.
-
-    Some results of 0 stay 0: those of a multiplication by 0, of a selection, and of ``x - x`` where
-    x is an input.
-    """
+    of the error that it had in the previous evaluation. Some results of 0 stay 0: those of a
+    multiplication by 0, of a selection, and of ``x - x`` where x is an input."""
     operands.begin()
     attributes = {"rng": rng, "unit": unit, "operands": operands}
     return wrapped64(wrapped(inputs, _Cancelling32, **attributes), _Cancelling64, **attributes)
@@ -203,9 +187,7 @@ def _plain(value: Any) -> Any:
 
 def _adds(ufunc: np.ufunc, method: str, all_rounded: bool) -> bool:
     """Tell whether an operation adds terms, at least two of which may be rounded values.
-
-    `all_rounded` is True if every operand of the operation is a rounded value.
-    """
+    `all_rounded` is True if every operand of the operation is a rounded value."""
     if method == "__call__" and ufunc in (np.add, np.subtract):
         return all_rounded
     return ufunc is np.matmul or (ufunc is np.add and method not in ("__call__", "at"))
@@ -326,10 +308,8 @@ class _Moving:
         return moved
 
     def _move(self, tensor: Any, chosen: Any) -> None:
-        """Change elements by about a rounding error, in place; equal elements stay equal.
-
-        Only the elements in the mask `chosen` are changed; None for all.
-        """
+        """Change elements by about a rounding error, in place; equal elements stay equal. Only the
+        elements in the mask `chosen` are changed; None for all."""
         values = tensor.detach().numpy()
         shares = shares_by_value(values.astype(np.float64), self._rng.gen_u64())
         shares = (shares + np.copysign(1.0, shares)) / 2.0

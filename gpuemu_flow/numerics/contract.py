@@ -80,7 +80,6 @@ class OutputContract(Struct, frozen=True, omit_defaults=True):
 
     @property
     def tolerance(self) -> Tolerance | None:
-        """Return the output's own tolerance; None if it has none."""
         if self.ties:
             return Tolerance(0.0, 0.0, "equal values")
         if self.atol is None and self.rtol is None:
@@ -100,10 +99,8 @@ class OutputContract(Struct, frozen=True, omit_defaults=True):
 
     @property
     def in_place(self) -> bool:
-        """Tell whether elements are compared with the expected ones at the same index.
-
-        The result is True even if a mask leaves out elements, whereas `plain` is then False.
-        """
+        """Tell whether elements are compared with the expected ones at the same index. The result
+        is True even if a mask leaves out elements, whereas `plain` is then False."""
         return not (self.ties or self.order or self.up_to or self.apart)
 
     @property
@@ -118,7 +115,6 @@ def parameter_name(of: str) -> str:
 
 
 def names_parameter(name: str) -> bool:
-    """Tell whether an input's name stands for all parameters of a module, or for one of them."""
     return name == PARAMETERS or name.startswith(f"{PARAMETERS}.")
 
 
@@ -148,10 +144,8 @@ ToleranceTable = Mapping[str, PartialTolerance]
 
 
 def default_tolerance(dtype: str) -> Tolerance:
-    """Return the documented default of a dtype from `DEFAULTS`; integers and booleans are exact.
-
-    An unknown dtype gets the default of float32.
-    """
+    """Return the documented default of a dtype from `DEFAULTS`; integers and booleans are exact. An
+    unknown dtype gets the default of float32."""
     known = DTYPES.get(dtype)
     value = DEFAULTS["float32"] if known is None else DEFAULTS.get(dtype, 0.0)
     return Tolerance(value, value, DEFAULT_ORIGIN)
@@ -166,10 +160,8 @@ def resolve(
     kernel_tolerances: ToleranceTable | None = None,
 ) -> Tolerance:
     """Return the tolerance of one dtype: `atol` and `rtol`, each from the first table that sets it.
-
     The tables are, in order: the call itself, ``[ops.tolerances]``, the kernel's tolerances,
-    ``[validation.tolerances]``, the documented defaults.
-    """
+    ``[validation.tolerances]``, the documented defaults."""
     places: list[tuple[str, PartialTolerance | None]] = [("call", call)]
     for name, table in (
         ("op", op_tolerances),

@@ -43,10 +43,8 @@ def scaled_terms(terms: Wide, variance: float) -> tuple[Wide, float]:
 
 
 def neighbours(terms: Wide, axis: int) -> tuple[Wide, Wide]:
-    """Return the first and the second elements of pairs of neighbours along an axis.
-
-    Each element is in at most one pair.
-    """
+    """Return the first and the second elements of pairs of neighbours along an axis. Each element
+    is in at most one pair."""
     moved = np.moveaxis(terms, axis, 0)
     return moved[: len(moved) - 1 : 2], moved[1::2]
 
@@ -91,37 +89,29 @@ def tile_lags(size: int) -> list[int]:
 
 def is_repeated(first: Wide, second: Wide, at_least: float, variance: float) -> bool:
     """Tell whether the sum of the terms' products is larger than independent terms would give.
-
     Repeated draws have positive products, so the answer is False if the sum is negative. A negative
     sum is no sign of dependence: it occurs if few terms are large, as in a mask that is nearly
     always 0, and no large term is paired with another. The parameters are those of
-    `are_independent`.
-    """
+    `are_independent`."""
     repeated = float((first * second).sum()) > 0.0
     return repeated and not are_independent(first, second, at_least, variance)
 
 
 def pairs(terms: Wide, lag: int) -> tuple[Wide, Wide]:
-    """Return the first and the second elements of pairs that are `lag` places apart in memory.
-
-    Each element is in at most one pair.
-    """
+    """Return the first and the second elements of pairs that are `lag` places apart in memory. Each
+    element is in at most one pair."""
     whole = terms.size // (2 * lag) * 2 * lag
     halves = terms.reshape(-1)[:whole].reshape(-1, 2, lag)
     return halves[:, 0], halves[:, 1]
 
 
 def repeated_shift(terms: Wide, variance: float, rate: float) -> int | None:
-    """Return a distance in memory after which draws repeat; None if they do not repeat.
-
-    The test finds repeated rows and tiles of any length, and rows that are shifted copies of each
-    other. It examines the first `MOST_SHIFTED` terms. Fourier transforms test all distances up to
-    half the number of examined terms at once.
-
-    The bound of `are_independent` needs products with independent signs. For a fixed distance, each
-    term is in two products. Even so, if the signs of the terms are independent of each other, the
-    signs of the products are independent of each other, too.
-    """
+    """Return a distance in memory after which draws repeat; None if they do not repeat. The test
+    finds repeated rows and tiles of any length, and rows that are shifted copies of each other. It
+    examines the first `MOST_SHIFTED` terms. Fourier transforms test all distances up to half the
+    number of examined terms at once. The bound of `are_independent` needs products with independent
+    signs. For a fixed distance, each term is in two products. Even so, if the signs of the terms
+    are independent of each other, the signs of the products are independent of each other, too."""
     terms = terms.reshape(-1)[:MOST_SHIFTED]
     most = terms.size // 2
     if most < 1:
@@ -149,21 +139,17 @@ def _transform_length(least: int) -> int:
 
 def _correlations(terms: Wide, length: int) -> Wide:
     """Return, for each distance, the sum of the products of all pairs of terms at that distance.
-
     `length` is the length of the Fourier transform. If it exceeds the number of terms by d, the
-    sums are right for distances up to d.
-    """
+    sums are right for distances up to d."""
     spectrum = np.fft.rfft(terms, length)
     found: Wide = np.fft.irfft(spectrum * spectrum.conj(), length)
     return found
 
 
 def mirrored(terms: Wide) -> tuple[Wide, Wide] | None:
-    """Return the pairs of elements at [..., i, j] and [..., j, i], as two arrays.
-
-    The result is None if the last two axes differ in size or have a single index. A generator whose
-    counter is a product or a sum of both indices gives the two elements of a pair the same draw.
-    """
+    """Return the pairs of elements at [..., i, j] and [..., j, i], as two arrays. The result is
+    None if the last two axes differ in size or have a single index. A generator whose counter is a
+    product or a sum of both indices gives the two elements of a pair the same draw."""
     if terms.ndim < 2 or terms.shape[-1] != terms.shape[-2] or terms.shape[-1] < 2:
         return None
     rows, columns = np.triu_indices(terms.shape[-1], 1)
@@ -276,11 +262,9 @@ class _Tests:
             self.zeros = Zeros(telling & (drawn == 0.0), statistics.zeros, self._zeros_text)
 
     def of_whole(self) -> list[str]:
-        """Test all elements together, then test pairs of elements for independence.
-
-        The elements of a pair are neighbours, or are as far apart in memory as a usual tile is
-        long, or have their last two indices exchanged.
-        """
+        """Test all elements together, then test pairs of elements for independence. The elements of
+        a pair are neighbours, or are as far apart in memory as a usual tile is long, or have their
+        last two indices exchanged."""
         name, count, terms = self.name, self.count, self.terms.terms
         scaled, variance = scaled_terms(terms, self.variance)
         lags, opposite = tile_lags(terms.size), mirrored(scaled)
@@ -334,7 +318,6 @@ class _Tests:
         return [] if lag is None else [self._lag_text(lag)]
 
     def of_parts(self) -> list[str]:
-        """Test each part of the output alone; see `random_parts`."""
         series = [self.off, self.terms] if self.by_element else [self.off]
         series += [] if self.excess is None else [self.excess]
         means = self.wanted if self.by_element else None
@@ -342,14 +325,12 @@ class _Tests:
         return [] if wrong is None else [wrong]
 
     def _is_centred(self, series: Series, at_least: float) -> bool:
-        """Tell whether the sum of a series is compatible with mean 0.
-
-        The sum is incompatible if it exceeds the bound of the function `_is_centred`, which holds
-        for symmetric terms. If the limits of the terms are known, it must also exceed a bound for
-        skewed terms (see `PartEvidence`). The first bound alone would reject correct ops. For
-        example, an op that drops a declared share of few elements may by chance drop none. All
-        elements then exceed their means in magnitude.
-        """
+        """Tell whether the sum of a series is compatible with mean 0. The sum is incompatible if it
+        exceeds the bound of the function `_is_centred`, which holds for symmetric terms. If the
+        limits of the terms are known, it must also exceed a bound for skewed terms (see
+        `PartEvidence`). The first bound alone would reject correct ops. For example, an op that
+        drops a declared share of few elements may by chance drop none. All elements then exceed
+        their means in magnitude."""
         if _is_centred(series.terms, series.rounding, at_least):
             return True
         if series.limits is None:
@@ -362,14 +343,12 @@ class _Tests:
         return _has_std(excess.terms, excess.rounding, self.count, std, at_least)
 
     def _slope(self, at_least: float) -> float | None:
-        """Test that elements follow their means; return None if they do, else their slope.
-
-        The slope is the weighted average of element / mean; it should be 1. It differs, for
-        example, if the op computed the elements for other indices. Where a mean is small, a wrong
-        element can be any multiple of it, so small means get small weights. The three quarters of
-        the elements with the largest means have equal weights: the test must not depend on a few
-        elements. `at_least` is as in the function `_is_centred`.
-        """
+        """Test that elements follow their means; return None if they do, else their slope. The
+        slope is the weighted average of element / mean; it should be 1. It differs, for example, if
+        the op computed the elements for other indices. Where a mean is small, a wrong element can
+        be any multiple of it, so small means get small weights. The three quarters of the elements
+        with the largest means have equal weights: the test must not depend on a few elements.
+        `at_least` is as in the function `_is_centred`."""
         sizes = np.where(self.telling, np.abs(self.wanted), 0.0)
         quarter = np.quantile(sizes[self.telling], 0.25)
         weights = np.square(np.minimum(1.0, sizes / quarter))

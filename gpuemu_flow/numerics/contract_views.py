@@ -46,11 +46,9 @@ def mask_of(mask: Mask, inputs: Arrays, shape: tuple[int, ...]) -> NDArray[np.bo
 
 
 def chosen(indices: Array, source: Array, axis: int) -> Array:
-    """Return the elements of `source` that indices along an axis select.
-
-    `indices` has the axes of `source`, or all of them but `axis`; the result has the same axes as
-    `indices`. Indices out of range are clipped, since `index_fault` reports them.
-    """
+    """Return the elements of `source` that indices along an axis select. `indices` has the axes of
+    `source`, or all of them but `axis`; the result has the same axes as `indices`. Indices out of
+    range are clipped, since `index_fault` reports them."""
     dropped = indices.ndim == source.ndim - 1
     wide = np.expand_dims(indices, axis) if dropped else indices
     size = source.shape[axis]
@@ -60,12 +58,10 @@ def chosen(indices: Array, source: Array, axis: int) -> Array:
 
 
 def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) -> Failure | None:
-    """Check the indices that an output holds; return the first failure, or None.
-
-    The indices select elements of an input along one of its axes. They must be integers, of a shape
-    that fits the input, and in range. If they have as many axes as the input, no index may occur
-    twice along `axis`.
-    """
+    """Check the indices that an output holds; return the first failure, or None. The indices select
+    elements of an input along one of its axes. They must be integers, of a shape that fits the
+    input, and in range. If they have as many axes as the input, no index may occur twice along
+    `axis`."""
 
     def fault(message: str, index: tuple[int, ...] | None = None) -> Failure:
         value = None if index is None else float(indices[index])
@@ -106,11 +102,9 @@ def index_fault(name: str, indices: Array, source: Array, axis: int, of: str) ->
 
 
 def in_order_of(values: Array, expected: Array, axis: int) -> Array:
-    """Return the entries of `values` along an axis, in the order that fits `expected` best.
-
-    Axes before `axis` are batches; each batch is ordered independently. Axes after it belong to the
-    entries, which move as a whole.
-    """
+    """Return the entries of `values` along an axis, in the order that fits `expected` best. Axes
+    before `axis` are batches; each batch is ordered independently. Axes after it belong to the
+    entries, which move as a whole."""
     axis %= max(values.ndim, 1)
     count = values.shape[axis]
     batches = int(np.prod(values.shape[:axis], dtype=np.int64))
@@ -161,12 +155,10 @@ def signed_like(values: Array, expected: Array, axis: int) -> Array:
 
 
 def relabelled(values: Array, axis: int | None) -> Array:
-    """Number labels in the order in which they first occur, and return these numbers.
-
-    Two outputs that group the elements in the same way thus give equal results, whatever labels
-    they use for the groups. Labels are numbered separately for each index on the axes before
-    `axis`; if `axis` is None, they are numbered over all elements.
-    """
+    """Number labels in the order in which they first occur, and return these numbers. Two outputs
+    that group the elements in the same way thus give equal results, whatever labels they use for
+    the groups. Labels are numbered separately for each index on the axes before `axis`; if `axis`
+    is None, they are numbered over all elements."""
     start = 0 if axis is None else axis % max(values.ndim, 1)
     batches = int(np.prod(values.shape[:start], dtype=np.int64))
     if not values.size:
@@ -222,14 +214,11 @@ def _complex_view(contract: OutputContract, values: Array, expected: Array) -> A
 
 
 def distances(values: Array, expected: Array) -> Array:
-    """Convert complex values to real numbers, and keep their distances from the expected values.
-
-    A finite value v with the expected value e becomes ``|e| + |v - e|``. The expected value itself
-    becomes ``|e|``. A comparison of the two results therefore judges v by ``|v - e|``.
-
-    All numbers with an infinite part count as one infinity (C17, annex G.3), because the direction
-    of an infinity depends on the order of the operations.
-    """
+    """Convert complex values to real numbers, and keep their distances from the expected values. A
+    finite value v with the expected value e becomes ``|e| + |v - e|``. The expected value itself
+    becomes ``|e|``. A comparison of the two results therefore judges v by ``|v - e|``. All numbers
+    with an infinite part count as one infinity (C17, annex G.3), because the direction of an
+    infinity depends on the order of the operations."""
     with np.errstate(all="ignore"):
         wide, wanted = values.astype(np.complex128), expected.astype(np.complex128)
         size = np.abs(wanted)
@@ -281,10 +270,8 @@ def after_call(name: str) -> str:
 
 
 def variant_name(output: str, label: str) -> str:
-    """Return the name under which a variant's output is kept among the op's outputs.
-
-    `label` names the variant.
-    """
+    """Return the name under which a variant's output is kept among the op's outputs. `label` names
+    the variant."""
     return f"{output}{_MARK}{label}"
 
 

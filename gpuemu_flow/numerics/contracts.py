@@ -35,11 +35,9 @@ def sizes_of_dims(input_dims: Dims, inputs: Arrays, named: Mapping[str, int]) ->
 def shape_fault(
     contract: OutputContract, array: Array, sizes: Mapping[str, int], whose: str
 ) -> Failure | None:
-    """Return the failure of an output whose shape differs from the declared one, or None.
-
-    An axis whose size is not known may have any size. `whose` begins the message: it says whether
-    the op or the reference made the output.
-    """
+    """Return the failure of an output whose shape differs from the declared one, or None. An axis
+    whose size is not known may have any size. `whose` begins the message: it says whether the op or
+    the reference made the output."""
     if contract.dims is None:
         return None
     wanted = [
@@ -60,11 +58,9 @@ def shape_fault(
 
 
 def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
-    """Return the dtype that the configuration demands of an output; None if it demands none.
-
-    The configuration may demand the dtype of an input, or the dtype to which all inputs promote.
-    The dtypes are then those of `inputs`.
-    """
+    """Return the dtype that the configuration demands of an output; None if it demands none. The
+    configuration may demand the dtype of an input, or the dtype to which all inputs promote. The
+    dtypes are then those of `inputs`."""
     if not contract.dtype:
         return None
     if contract.dtype == PROMOTE:
@@ -82,13 +78,11 @@ def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict
 
 
 def promoted(names: Sequence[str]) -> str | None:
-    """Return the dtype to which PyTorch would promote the given dtypes; None if none is known.
-
-    If any is a float, integers do not count: the result is the widest float, or float32 for two
+    """Return the dtype to which PyTorch would promote the given dtypes; None if none is known. If
+    any is a float, integers do not count: the result is the widest float, or float32 for two
     different floats of that width. Integers and booleans follow numpy's rules, by which a signed
     integer and uint64 give float64. The result is the same as PyTorch's, except that PyTorch
-    refuses to promote float8, and to promote uint16, uint32 and uint64 with other integers.
-    """
+    refuses to promote float8, and to promote uint16, uint32 and uint64 with other integers."""
     known = [DTYPES[name] for name in dict.fromkeys(names) if name in DTYPES]
     floats = [dtype for dtype in known if dtype.kind == "float"]
     if floats:
@@ -102,11 +96,9 @@ def promoted(names: Sequence[str]) -> str | None:
 
 def bounds_fault(contract: OutputContract, values: Array) -> tuple[int, Failure] | None:
     """Return the flat position of the first element outside of the declared bounds, and a failure.
-
     Return None if no element is outside. A float may lie beyond a bound by two units in its last
     place, since rounding can cause such an error; bounds of 0, and bounds of integers, are exact.
-    NaN lies within any bounds.
-    """
+    NaN lies within any bounds."""
     if (contract.low is None and contract.high is None) or not values.size:
         return None
     dtype = dtype_name(values.dtype) or ""
@@ -207,7 +199,6 @@ class CaseContracts:
         return index_fault(contract.name, indices, source, axis % source.ndim, contract.ties)
 
     def apart(self) -> list[OutputContract]:
-        """Return the contracts of the outputs that are not compared element by element."""
         return [contract for contract in self._contracts.values() if contract.apart]
 
     def whole(self, name: str) -> Array:
@@ -220,16 +211,13 @@ class CaseContracts:
         return {name for name, c in self._contracts.items() if c.compare is not None}
 
     def dtype(self, name: str) -> str | None:
-        """Return the dtype that the contracts demand of an output; None if they demand none."""
         contract = self._contracts.get(name)
         return None if contract is None else declared_dtype(contract, self._inputs)
 
     def dtypes(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Return the dtype in which each output is compared, by the output's name.
-
-        `wanted` maps each output to its dtype before any conversion. Outputs that are judged as a
-        whole are left out.
-        """
+        """Return the dtype in which each output is compared, by the output's name. `wanted` maps
+        each output to its dtype before any conversion. Outputs that are judged as a whole are left
+        out."""
         return {
             name: REAL_PARTS.get(dtype)
             or ((dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype)
@@ -247,7 +235,6 @@ class CaseContracts:
 
     @property
     def tolerances(self) -> dict[str, Tolerance]:
-        """Return the tolerances of the outputs that declare one."""
         own = {name: contract.tolerance for name, contract in self._contracts.items()}
         return {
             name: tolerance
@@ -299,11 +286,9 @@ class CaseContracts:
         }
 
     def views_of_moved(self, outputs: Arrays) -> dict[str, Array]:
-        """Convert outputs of the reference on perturbed inputs to the form that is compared.
-
-        An output with a tolerance of its own is replaced by the case's expected output, so that no
-        tolerance is measured for it.
-        """
+        """Convert outputs of the reference on perturbed inputs to the form that is compared. An
+        output with a tolerance of its own is replaced by the case's expected output, so that no
+        tolerance is measured for it."""
         views = {}
         for name, values in outputs.items():
             if name not in self.expected:
@@ -329,10 +314,8 @@ class CaseContracts:
         return view_of(contract, values, self._raw[name], self._inputs)
 
     def masked(self, name: str, values: Array) -> Array:
-        """Return the elements of `values` that the mask of the output `name` selects, in 1-d.
-
-        If the output has no mask, return `values` unchanged.
-        """
+        """Return the elements of `values` that the mask of the output `name` selects, in 1-d. If
+        the output has no mask, return `values` unchanged."""
         mask = self._mask(name)
         return values if mask is None else values[mask]
 
@@ -394,11 +377,9 @@ class PairedReference:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference; return complex outputs as (real part, imaginary part)."""
         outputs = self._evaluate(inputs, **options)
         return {
             name: np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
@@ -422,10 +403,8 @@ class ViewedReference:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
-        """Evaluate the reference; return its outputs in the form that is compared."""
         outputs = self._evaluate(inputs, **options)
         return self._contracts.views_of_moved(outputs)

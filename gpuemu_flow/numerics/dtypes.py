@@ -35,12 +35,8 @@ def _known_name(name: str) -> str:
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a name or alias, in native byte order.
-
-    ``bfloat16`` and ``float8`` come from `ml_dtypes`, which is imported only for them.
-
-    Raises UsageError: ``unknown-dtype``.
-    """
+    """Return the numpy dtype of a name or alias, in native byte order. ``bfloat16`` and ``float8``
+    come from `ml_dtypes`, which is imported only for them. Raises UsageError: ``unknown-dtype``."""
     canonical = _known_name(name)
     if canonical in ML_DTYPES_NAMES:
         import ml_dtypes  # noqa: PLC0415 - most ops need none of its types
@@ -51,11 +47,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
-    """Return the canonical name of a numpy dtype or scalar type.
-
-    Return None for dtypes without a canonical name: complex, long double, text, objects, records,
-    and any dtype in foreign byte order.
-    """
+    """Return the canonical name of a numpy dtype or scalar type. Return None for dtypes without a
+    canonical name: complex, long double, text, objects, records, and any dtype in foreign byte
+    order."""
     if not isinstance(dtype, np.dtype):
         if not isinstance(dtype, type):
             return None
@@ -74,14 +68,12 @@ def _name_of(dtype: np.dtype[Any]) -> str | None:
 
 
 def element_name(dtype: np.dtype[Any] | type) -> str | None:
-    """Return the name of a dtype as `dtype_name` does, but also of complex dtypes."""
     if isinstance(dtype, np.dtype) and dtype.kind == "c" and dtype.isnative:
         return dtype.name if dtype.name in COMPLEX else None
     return dtype_name(dtype)
 
 
 def element_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a name that `element_name` gives."""
     return np.dtype(name) if name in COMPLEX else numpy_dtype(name)
 
 
@@ -105,11 +97,9 @@ class FloatLimits(Struct, frozen=True):
 
 
 def _limits(name: str, exponent_bits: int, mantissa_bits: int, *, finite: bool) -> FloatLimits:
-    """Derive a format's limits from the widths of its exponent and fraction.
-
-    See IEEE 754-2019, 3.3. A `finite` format uses the topmost exponent for numbers, too; only the
-    code with all bits set is NaN (Micikevicius et al., "FP8 formats for deep learning", 2022).
-    """
+    """Derive a format's limits from the widths of its exponent and fraction. See IEEE 754-2019,
+    3.3. A `finite` format uses the topmost exponent for numbers, too; only the code with all bits
+    set is NaN (Micikevicius et al., "FP8 formats for deep learning", 2022)."""
     bias = (1 << (exponent_bits - 1)) - 1
     eps = 2.0**-mantissa_bits
     max_exponent = bias + 1 if finite else bias
@@ -143,10 +133,8 @@ FLOAT_LIMITS: dict[str, FloatLimits] = {
 
 
 def float_limits(name: str) -> FloatLimits:
-    """Return the limits of a float format, by name or alias.
-
-    Raises UsageError: ``unknown-dtype``, or ``not-a-float-dtype`` for integers and bool.
-    """
+    """Return the limits of a float format, by name or alias. Raises UsageError: ``unknown-dtype``,
+    or ``not-a-float-dtype`` for integers and bool."""
     canonical = _known_name(name)
     if canonical not in FLOAT_LIMITS:
         raise UsageError(Problem("not-a-float-dtype", f"{canonical} is not a float format"))
@@ -188,14 +176,10 @@ def _table_lookup(array: NDArray[Any], name: str) -> NDArray[np.float32]:
 
 
 def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
-    """Return any array of a known dtype as native float32.
-
-    The result is exact for floats of 16 bits and fewer, bool and small integers; other values are
-    rounded to nearest even. Overflow to infinity gives no warning. An array that already is float32
-    is returned itself, not copied.
-
-    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like.
-    """
+    """Return any array of a known dtype as native float32. The result is exact for floats of 16
+    bits and fewer, bool and small integers; other values are rounded to nearest even. Overflow to
+    infinity gives no warning. An array that already is float32 is returned itself, not copied.
+    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like."""
     array, name = _named(a)
     if name in ("float16", "float8_e4m3fn", "float8_e5m2"):
         return _table_lookup(array, name)
@@ -204,13 +188,10 @@ def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
-    """Return any array of a known dtype as native float64.
-
-    The result is exact for all floats and for integers up to 2**53; other values are rounded to
-    nearest even. An array that already is float64 is returned itself, not copied.
-
-    Raises UsageError: ``unknown-dtype`` for complex numbers, objects and the like.
-    """
+    """Return any array of a known dtype as native float64. The result is exact for all floats and
+    for integers up to 2**53; other values are rounded to nearest even. An array that already is
+    float64 is returned itself, not copied. Raises UsageError: ``unknown-dtype`` for complex
+    numbers, objects and the like."""
     if type(a) is np.ndarray and a.dtype is _FLOAT64:
         return a
     array, name = _named(a)
@@ -246,12 +227,10 @@ def bit_view(array: Array) -> Array:
 
 
 def ordered_keys(array: Array) -> NDArray[np.int64]:
-    """Return integer keys in the order of the floats, consecutive for neighbours in the format.
-
-    A key is the bit pattern as a signed integer; where it is negative, all bits but the sign are
+    """Return integer keys in the order of the floats, consecutive for neighbours in the format. A
+    key is the bit pattern as a signed integer; where it is negative, all bits but the sign are
     inverted. +0 and -0 get 0 and -1, one apart, as in wire protocol v1. NaNs lie beyond the
-    infinities.
-    """
+    infinities."""
     bits = bit_view(array)
     top = bits.dtype.type(8 * array.itemsize - 1)
     flipped = (bits >> top) & np.iinfo(bits.dtype).max
@@ -277,11 +256,9 @@ def _is_finite(array: Array) -> NDArray[np.bool_]:
 
 
 def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
-    """Return the distance from each value's magnitude to the next larger one in the format.
-
-    The distance is ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``. Magnitudes beyond
-    the format's largest value count as the largest.
-    """
+    """Return the distance from each value's magnitude to the next larger one in the format. The
+    distance is ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``. Magnitudes beyond the
+    format's largest value count as the largest."""
     clipped = np.minimum(np.abs(values), fmt.max)
     # Clearing the fraction leaves the power of two below; zero for float64 subnormals, which the
     # smallest normal number then stands in for.
@@ -292,11 +269,9 @@ def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 
 def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
     """Return the largest `ulp_distance` of two finite arrays of one dtype, by integer arithmetic.
-
     Bit patterns of one sign are ordered like the values, so that their difference is the distance.
     If the signs differ, the distance is the sum of both distances from zero, plus one for the step
-    between the two zeros.
-    """
+    between the two zeros."""
     bits_a, bits_e = bit_view(actual), bit_view(expected)
     difference = scratch.view(bits_a.dtype)[: bits_a.size]
     np.bitwise_xor(bits_a, bits_e, out=difference)
@@ -328,22 +303,16 @@ def max_spacings_finite(
 
 
 class TensorBytesError(ValueError):
-    """Raised for bytes that cannot be the elements of a tensor.
-
-    The message has no subject, such as ``holds bytes that are no bool``. Callers put the tensor's
-    name before it.
-    """
+    """Raised for bytes that cannot be the elements of a tensor. The message has no subject, such as
+    ``holds bytes that are no bool``. Callers put the tensor's name before it."""
 
 
 class ImpossibleShapeError(TensorBytesError):
-    """Raised for a shape that no numpy array can have, such as one with too many elements.
-
-    Some shapes with a dim of 0 are impossible, too: numpy limits the product of the other dims.
-    """
+    """Raised for a shape that no numpy array can have, such as one with too many elements. Some
+    shapes with a dim of 0 are impossible, too: numpy limits the product of the other dims."""
 
 
 def bytes_of(array: Array) -> NDArray[np.uint8]:
-    """Return the elements of an array of any layout as bytes in C order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -353,10 +322,8 @@ def is_size(value: Json) -> bool:
 
 
 def tensor_of(raw: bytes | NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> Array:
-    """Return a tensor that views the given bytes, which are in C order, without a copy.
-
-    Raises ImpossibleShapeError. Raises TensorBytesError if a byte of a bool is neither 0 nor 1.
-    """
+    """Return a tensor that views the given bytes, which are in C order, without a copy. Raises
+    ImpossibleShapeError. Raises TensorBytesError if a byte of a bool is neither 0 nor 1."""
     if dtype == "bool" and len(raw) and int(np.max(np.frombuffer(raw, np.uint8))) > 1:
         raise TensorBytesError("holds bytes that are no bool")
     try:

@@ -21,22 +21,18 @@ REFUSED = "reference-failed"
 
 class Evaluate(Protocol):
     """The reference as a function, which computes in float64 or, if `shadow` is true, in float32.
-
     The reference in float32 is called its shadow. Float inputs are float64 arrays; for the shadow,
     they are float32 arrays (see `single`). Other inputs are passed unchanged. The reference must
     not modify its inputs. A failing evaluation raises `FlowError` ``reference-failed``. If a
     correct op may round values to a narrower type, the shadow takes an argument ``rounding:
-    Rounding``, and rounds them, too.
-    """
+    Rounding``, and rounds them, too."""
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
 
 
 class Evaluations:
-    """An `Evaluate` with counts of its calls and failures, and the dtypes that it accepts.
-
-    The reference's *shadow* is the same function, computed in float32.
-    """
+    """An `Evaluate` with counts of its calls and failures, and the dtypes that it accepts. The
+    reference's *shadow* is the same function, computed in float32."""
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
         self._evaluate = evaluate
@@ -58,11 +54,9 @@ class Evaluations:
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """Return the coarsest float format among the inputs that the reference is called with.
-
-        This is only for a reference that rejects float64 inputs. The result is None if the
-        reference takes float64, or has no float inputs.
-        """
+        """Return the coarsest float format among the inputs that the reference is called with. This
+        is only for a reference that rejects float64 inputs. The result is None if the reference
+        takes float64, or has no float inputs."""
         if self.takes_float64:
             return None
         if SINGLE in self._kinds:
@@ -74,12 +68,10 @@ class Evaluations:
     def outputs(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays | None:
-        """Return the reference's outputs, or None if the evaluation failed.
-
-        The reference is tried in each of `dtypes_to_try`. After one has succeeded, later calls use
-        only this dtype. With `shadow`, the reference computes in float32 instead, and applies
-        `rounding` if it is given.
-        """
+        """Return the reference's outputs, or None if the evaluation failed. The reference is
+        tried in each of `dtypes_to_try`. After one has succeeded, later calls use only this
+        dtype. With `shadow`, the reference computes in float32 instead, and applies `rounding`
+        if it is given."""
         if shadow:
             return self._shadow_outputs(inputs, rounding)
         for kind in self._kinds:
@@ -90,11 +82,9 @@ class Evaluations:
         return None
 
     def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
-        """Return the shadow's outputs on float32 inputs; None if the evaluation failed.
-
-        The inputs are passed as `Single` arrays, so that arithmetic with them stays in float32. If
-        the shadow fails on these, plain arrays are passed.
-        """
+        """Return the shadow's outputs on float32 inputs; None if the evaluation failed. The inputs
+        are passed as `Single` arrays, so that arithmetic with them stays in float32. If the shadow
+        fails on these, plain arrays are passed."""
         if self._takes_single:
             kept = single(inputs)
             with staying_single(kept) as making:

@@ -35,7 +35,6 @@ opposite direction, since only one of the two crosses a kink."""
 
 
 def gradient_name(of: str) -> str:
-    """Return the name of the output that holds the gradient with respect to an input."""
     return GRADIENT_PREFIX + of
 
 
@@ -45,15 +44,12 @@ def is_of_parameter(name: str) -> bool:
 
 
 def is_gradient(name: str) -> bool:
-    """Tell from an output's name whether the output is a gradient.
-
-    Call it only for a program that returns gradients.
-    """
+    """Tell from an output's name whether the output is a gradient. Call it only for a program that
+    returns gradients."""
     return name.startswith(GRADIENT_PREFIX)
 
 
 def input_of(name: str) -> str:
-    """Return the name of the input that a gradient belongs to, from the gradient's name."""
     return name.removeprefix(GRADIENT_PREFIX)
 
 
@@ -66,13 +62,10 @@ _moving: _Moving | None = None
 
 
 class MovedCotangents:
-    """The reference, differentiated with cotangents perturbed by one rounding.
-
-    It is used to measure a tolerance.
-
-    If equal cotangents cancel, the reference may return exactly 0, but a correct op may return the
-    rounding error of the cancelled terms. Perturbed inputs do not show this error.
-    """
+    """The reference, differentiated with cotangents perturbed by one rounding. It is used to
+    measure a tolerance. If equal cotangents cancel, the reference may return exactly 0, but a
+    correct op may return the rounding error of the cancelled terms. Perturbed inputs do not show
+    this error."""
 
     def __init__(self, evaluate: Any, seed: int, unit: float) -> None:
         self._evaluate = evaluate
@@ -80,11 +73,9 @@ class MovedCotangents:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the reference has source from which a float32 shadow is made."""
         return bool(self._evaluate.has_source)
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False, **options: Any) -> Arrays:
-        """Evaluate the reference, with perturbed cotangents unless `shadow` is set."""
         global _moving  # noqa: PLW0603 - the reference's runner reaches it by this module only
         before, _moving = _moving, None if shadow else self._moving
         try:
@@ -129,12 +120,10 @@ class Excused(Struct, frozen=True):
 
 
 class Kinks:
-    """Elements of a case's gradients that jump if the inputs change by a few roundings.
-
-    Several values of such an element are correct: the derivative of relu at 0 may be any value from
-    0 to 1, and equal elements may share the gradient of their maximum in any way. Nothing is
-    evaluated before it is needed.
-    """
+    """Elements of a case's gradients that jump if the inputs change by a few roundings. Several
+    values of such an element are correct: the derivative of relu at 0 may be any value from 0 to 1,
+    and equal elements may share the gradient of their maximum in any way. Nothing is evaluated
+    before it is needed."""
 
     def __init__(
         self, evaluate: Evaluate, inputs: Arrays, expected: Arrays, seed: int, unit: float
@@ -191,14 +180,11 @@ class Kinks:
 
     def _without_derivative(self, before: Array, given: Array) -> BoolArray | bool:
         """Return a mask of the gradient's elements that may be NaN because of NaN or Inf inputs.
-
         Elements that are NaN in the reference's gradient `before` are marked. If an input holds
         NaN, elements that are NaN in the op's gradient `given` are marked, too: the maximum of a
         row with a NaN has no derivative, so that ops differ. For example, one gives NaN for all
         elements of the row, and another gives 1 for the element that is NaN, and 0 for the rest.
-
-        The result is False if all inputs are finite.
-        """
+        The result is False if all inputs are finite."""
         wide = [_as_wide(array) for array in self._inputs.values() if array.dtype.kind != "b"]
         if all(np.isfinite(array).all() for array in wide):
             return False
@@ -206,11 +192,9 @@ class Kinks:
         return unknown | np.isnan(given) if any(np.isnan(a).any() for a in wide) else unknown
 
     def _usual(self, name: str) -> float:
-        """Estimate the size of a gradient's terms.
-
-        The estimate is the larger of two magnitudes: that of the gradient's largest element, and
-        the quotient of the largest output and the largest element of the gradient's input.
-        """
+        """Estimate the size of a gradient's terms. The estimate is the larger of two magnitudes:
+        that of the gradient's largest element, and the quotient of the largest output and the
+        largest element of the gradient's input."""
         outputs = [array for n, array in self._expected.items() if not is_gradient(n)]
         values = self._inputs.get(input_of(name))
         largest = 0.0 if values is None else _largest(values)
@@ -231,11 +215,9 @@ class Kinks:
         return self._nudges
 
     def _nudged(self, inputs64: Arrays, pair: int, sign: float) -> Arrays:
-        """Return the inputs with each finite float changed by a few rounding errors.
-
-        A zero changes by as much as a number of the median magnitude. The directions depend on
-        `pair`; a `sign` of -1 reverses them.
-        """
+        """Return the inputs with each finite float changed by a few rounding errors. A zero changes
+        by as much as a number of the median magnitude. The directions depend on `pair`; a `sign` of
+        -1 reverses them."""
         rng = SeededRng(self._seed).derive(f"gradients/{pair}")
 
         def change(values: Float64Array) -> Float64Array:

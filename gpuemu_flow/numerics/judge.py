@@ -28,10 +28,8 @@ class Bound(Protocol):
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Mark the elements at `where` on which a failure proves nothing; None if there are none.
-
-        A marked element passes if its error is within its tolerance. Otherwise it has no verdict.
-        """
+        """Mark the elements at `where` on which a failure proves nothing; None if there are none. A
+        marked element passes if its error is within its tolerance. Otherwise it has no verdict."""
         ...
 
 
@@ -102,12 +100,10 @@ class Judgement(Struct, frozen=True):
 def judge(
     actual: Float64Array, expected: Float64Array, bound: Bound, where: Where, rules: Rules
 ) -> Judgement:
-    """Judge elements in float64 by ``|a - e| <= tolerance``, and NaN and Inf by `rules`.
-
-    A finite value never matches NaN or Inf. Inf matches only Inf of its sign, and NaN only NaN. A
-    NaN error counts as a failure. An element in the bound's `no_verdict` still passes if its error
-    is within its tolerance, and fails where a strict policy forbids its value.
-    """
+    """Judge elements in float64 by ``|a - e| <= tolerance``, and NaN and Inf by `rules`. A finite
+    value never matches NaN or Inf. Inf matches only Inf of its sign, and NaN only NaN. A NaN error
+    counts as a failure. An element in the bound's `no_verdict` still passes if its error is within
+    its tolerance, and fails where a strict policy forbids its value."""
     finite = np.isfinite(actual) & np.isfinite(expected)
     all_finite = bool(finite.all())
     with np.errstate(all="ignore"):
@@ -165,11 +161,9 @@ def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
 def _matches(
     actual: Float64Array, expected: Float64Array, tolerance: Float64Array, rules: Rules
 ) -> BoolArray:
-    """Mark pairs that count as equal although one or both values are not finite.
-
-    These are NaN and NaN, Inf and the same Inf, and an overflow where the format's largest value
-    would be within the tolerance.
-    """
+    """Mark pairs that count as equal although one or both values are not finite. These are NaN and
+    NaN, Inf and the same Inf, and an overflow where the format's largest value would be within the
+    tolerance."""
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     matches: BoolArray = (nan_a & nan_e) | (actual == expected)
     fmt = rules.clip
@@ -187,10 +181,8 @@ def _matches(
 
 
 def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray:
-    """Mark NaN and Inf that a strict policy forbids.
-
-    They fail whatever value is expected, and even if the element has no verdict.
-    """
+    """Mark NaN and Inf that a strict policy forbids. They fail whatever value is expected, and even
+    if the element has no verdict."""
     forbidden = np.zeros(actual.shape, bool)
     if rules.nan == "strict":
         forbidden |= np.isnan(actual)
@@ -201,10 +193,8 @@ def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray:
 
 def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> BoolArray | None:
     """Mark pairs that an ``ignore`` policy exempts from judgement; None if there are no such pairs.
-
     The expected value decides. A NaN or Inf that only the op returns is a failure, unless the
-    case's inputs hold NaN or Inf.
-    """
+    case's inputs hold NaN or Inf."""
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     ignored = np.zeros(actual.shape, bool)
     if rules.nan == "ignore":
@@ -254,31 +244,25 @@ def growth(longest_dim: int) -> float:
 
 def unit(fmt: FloatLimits) -> float:
     """Return the relative size of one rounding: in float64 for float64 outputs, else in float32.
-
-    Ops with narrower outputs compute in float32 and round once.
-    """
+    Ops with narrower outputs compute in float32 and round once."""
     return fmt.eps if fmt.name == "float64" else 2.0**-23
 
 
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
-    """Return the least absolute tolerance, which permits ops to flush subnormals to zero.
-
-    The tolerance is the smallest normal number of float64 for float64 outputs, and of float32 for
-    other outputs. For ops that are not exact, pass `longest_dim`, the largest size of a dim of the
+    """Return the least absolute tolerance, which permits ops to flush subnormals to zero. The
+    tolerance is the smallest normal number of float64 for float64 outputs, and of float32 for other
+    outputs. For ops that are not exact, pass `longest_dim`, the largest size of a dim of the
     inputs. The tolerance is then multiplied by ``8 g``, where g is ``growth(longest_dim)``. This
     factor is needed because intermediate products of such ops may underflow. The op may then
-    multiply them by up to the square root of a dim's size, for example in a norm.
-    """
+    multiply them by up to the square root of a dim's size, for example in a norm."""
     smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
     return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
 
 
 class QuickBound(Struct, frozen=True):
-    """A bound of each element's error that needs no evaluation of the reference.
-
-    It is never above the envelope, which is the bound that evaluations of the reference give. Let r
-    be the expected value of an element. The bound is then ``relative |r| + 2 ulp(r) + floor``.
-    """
+    """A bound of each element's error that needs no evaluation of the reference. It is never above
+    the envelope, which is the bound that evaluations of the reference give. Let r be the expected
+    value of an element. The bound is then ``relative |r| + 2 ulp(r) + floor``."""
 
     # 0 for exact ops. For other ops ``8 g u``, where g is the result of `growth` for the longest
     # dim, and u is the result of `unit` for the format.
@@ -304,11 +288,9 @@ class QuickBound(Struct, frozen=True):
 
 
 class Excuse(Struct, frozen=True):
-    """Measurements that decide whether the rounding of an op's operands excuses its errors.
-
-    The errors are excused if, taken together, they are not much larger than the errors of
-    evaluations with rounded operands; see `holds`.
-    """
+    """Measurements that decide whether the rounding of an op's operands excuses its errors. The
+    errors are excused if, taken together, they are not much larger than the errors of evaluations
+    with rounded operands; see `holds`."""
 
     # For each element, the mean squared error caused by rounding the operands; 0 for elements that
     # are not judged
@@ -317,11 +299,8 @@ class Excuse(Struct, frozen=True):
     without: ElementBound  # the bound to use if the errors are not excused
 
     def size(self, error: Float64Array) -> float:
-        """Return the mean of the squared errors, each divided by its variance and clipped.
-
-        Clipping limits the influence of a single large error, which fails its element's own bound
-        anyway.
-        """
+        """Return the mean of the squared errors, each divided by its variance and clipped. Clipping
+        limits the influence of a single large error, which fails its element's own bound anyway."""
         known = (self.variance > 0.0) & np.isfinite(error)
         if not known.any():
             return 0.0
@@ -329,12 +308,10 @@ class Excuse(Struct, frozen=True):
         return float(np.minimum(shares, FAR).mean())
 
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
-        """Tell whether the errors as a whole may come from rounded operands.
-
-        This is so if the `size` of the errors is at most `LARGER` times the attribute `largest`,
-        which comes from evaluations with rounded operands. If fewer than `ENOUGH` elements are
-        judged, the result is True, because so few elements prove nothing.
-        """
+        """Tell whether the errors as a whole may come from rounded operands. This is so if the
+        `size` of the errors is at most `LARGER` times the attribute `largest`, which comes from
+        evaluations with rounded operands. If fewer than `ENOUGH` elements are judged, the result is
+        True, because so few elements prove nothing."""
         if np.count_nonzero(self.variance) < ENOUGH:
             return True
         with np.errstate(all="ignore"):
@@ -365,11 +342,9 @@ class ElementBound(Struct, frozen=True):
 
 
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
-    """Return the quick bound of an output in the format `fmt`.
-
-    `longest_dim` is the largest size of a dim of the inputs. `exact_op` is True for an op that does
-    not round, such as a copy or a maximum.
-    """
+    """Return the quick bound of an output in the format `fmt`. `longest_dim` is the largest size of
+    a dim of the inputs. `exact_op` is True for an op that does not round, such as a copy or a
+    maximum."""
     if exact_op:
         return QuickBound(0.0, fmt, least(fmt))
     relative = FACTOR * growth(longest_dim) * unit(fmt)

@@ -116,11 +116,10 @@ class Placement(Struct, frozen=True):
 
 @lru_cache(maxsize=1024)
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
-    """Compute a tensor's offset and strides, and the size of the buffer that it needs.
-
-    If `guarded`, a guard zone lies before the tensor and another after it. Each has at least
-    ``GUARD_BYTES + min(row, LONGEST_ROW)`` bytes, where ``row`` is the number of bytes of one row.
-    """
+    """Compute a tensor's offset and strides, and the size of the buffer that it needs. If
+    `guarded`, a guard zone lies before the tensor and another after it. Each has at least
+    ``GUARD_BYTES + min(row, LONGEST_ROW)`` bytes, where ``row`` is the number of bytes of one
+    row."""
     shape = tuple(shape)
     layout = effective_layout(layout, shape)
     strides = describe(layout, shape)
@@ -153,10 +152,8 @@ class LaidOut(Struct, frozen=True):
     placement: Placement
 
     def intact(self) -> bool:
-        """Tell whether no byte outside the tensor's elements has changed.
-
-        This needs a copy of the buffer for a moment.
-        """
+        """Tell whether no byte outside the tensor's elements has changed. This needs a copy of the
+        buffer for a moment."""
         dtype = self.array.dtype
         pattern = sentinel(dtype)
         rest = self.buffer.copy()
@@ -192,11 +189,9 @@ def lay_out_guarded(
     buffer: NDArray[np.uint8] | None = None,
     guarded: bool = True,
 ) -> LaidOut:
-    """Copy values into memory in a layout, between guard zones if `guarded`.
-
-    Raises ValueError: Unknown layout, a buffer that is too small or not aligned, or values that
-    differ along the repeated axis of `expanded`.
-    """
+    """Copy values into memory in a layout, between guard zones if `guarded`. Raises ValueError:
+    Unknown layout, a buffer that is too small or not aligned, or values that differ along the
+    repeated axis of `expanded`."""
     placement = place(layout, values.shape, values.dtype.itemsize, guarded=guarded)
     if buffer is None:
         buffer = new_buffer(placement.nbytes)
@@ -237,11 +232,9 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """Return the values in a layout, without guard zones.
-
-    The values are copied to new memory, unless they are contiguous and this layout is, too.
-    Parameters and errors are those of `lay_out_guarded`.
-    """
+    """Return the values in a layout, without guard zones. The values are copied to new memory,
+    unless they are contiguous and this layout is, too. Parameters and errors are those of
+    `lay_out_guarded`."""
     if effective_layout(layout, values.shape) == "contiguous" and values.flags.c_contiguous:
         if layout == "expanded":
             values = values.view()

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.cancelling import Operands, cancelling, cancelling_torch
-from gpuemu_flow.numerics.constants import add_constant_draws
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
 from gpuemu_flow.numerics.judge import ElementBound, unit
@@ -34,7 +33,7 @@ from gpuemu_flow.numerics.perturb import (
     largest_magnitude,
     widen,
 )
-from gpuemu_flow.numerics.regroup import FAR, overflowing, regrouped
+from gpuemu_flow.numerics.regroup import FAR, add_constant_draws, overflowing, regrouped
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 

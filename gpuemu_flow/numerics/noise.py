@@ -52,12 +52,10 @@ def without_lost(
     options: Mapping[str, Any],
     result: Any,
 ) -> Any:
-    """Return a float64 result with NaN in place of elements that are certainly rounded.
-
-    There is one exception: a function such as ``exp`` is never 0 for a finite operand. Where it
-    gives less than the smallest positive float32 number, the element is not NaN, but the smallest
-    positive float64 number.
-    """
+    """Return a float64 result with NaN in place of elements that are certainly rounded. There is
+    one exception: a function such as ``exp`` is never 0 for a finite operand. Where it gives less
+    than the smallest positive float32 number, the element is not NaN, but the smallest positive
+    float64 number."""
     with np.errstate(all="ignore"):
         lost = _lost(ufunc, method, operands, options, result)
         given = result
@@ -139,11 +137,9 @@ class Noisy(Single):
         return ufunc in (np.add, np.subtract) and method != "__call__"
 
     def _moved_sum(self, plain: Any, again: Any, exact: Any) -> Any:
-        """Return the perturbed result of a sum.
-
-        `plain` is the sum as it was computed, `again` is the sum of perturbed terms, and `exact` is
-        the sum without rounding: elements that are equal to it stay unchanged.
-        """
+        """Return the perturbed result of a sum. `plain` is the sum as it was computed, `again` is
+        the sum of perturbed terms, and `exact` is the sum without rounding: elements that are equal
+        to it stay unchanged."""
         return self._moved(again, exact)
 
     def _product(self, result: Any) -> Any:
@@ -152,11 +148,9 @@ class Noisy(Single):
         return self._moved(bare(result))
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
-        """Multiply the values that are not exact by random factors.
-
-        The factors lie within 1 ± `unit`. A value that equals its `exact` result is returned
-        unchanged. If `exact` is None, all values are multiplied.
-        """
+        """Multiply the values that are not exact by random factors. The factors lie within 1 ±
+        `unit`. A value that equals its `exact` result is returned unchanged. If `exact` is None,
+        all values are multiplied."""
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -165,11 +159,9 @@ class Noisy(Single):
 
 
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float32 arrays so that each rounding is perturbed by up to `unit`.
-
-    Results that are exact do not change, so that ties of exact values stay ties; zero stays zero.
-    Arithmetic on single elements, and that of other libraries, is not perturbed.
-    """
+    """Wrap the inputs' float32 arrays so that each rounding is perturbed by up to `unit`. Results
+    that are exact do not change, so that ties of exact values stay ties; zero stays zero.
+    Arithmetic on single elements, and that of other libraries, is not perturbed."""
     return wrapped(inputs, Noisy, rng=rng, unit=unit)
 
 
@@ -189,11 +181,9 @@ class Doubting(Noisy):
 
 
 def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Wrap arrays as `noisy` does, but also perturb ``a / b`` where ``a * (1 / b)`` differs.
-
-    A correct op may compute a quotient as ``a * (1 / b)``. A quotient stays unchanged only if it is
-    exact and this product has the same value. Otherwise, even a tie such as 2.5 is perturbed.
-    """
+    """Wrap arrays as `noisy` does, but also perturb ``a / b`` where ``a * (1 / b)`` differs. A
+    correct op may compute a quotient as ``a * (1 / b)``. A quotient stays unchanged only if it is
+    exact and this product has the same value. Otherwise, even a tie such as 2.5 is perturbed."""
     return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
 
@@ -222,10 +212,8 @@ class _Flushing(Noisy):
 
 def flushing(inputs: Arrays, steps: list[str] | None = None) -> dict[str, NDArray[Any]]:
     """Wrap the inputs' float32 arrays so that their arithmetic replaces subnormal results by 0.
-
     Many GPU kernels are compiled to do this. The effect shows if an intermediate result is
-    multiplied by a large number afterwards.
-    """
+    multiplied by a large number afterwards."""
     return wrapped(inputs, _Flushing, steps=[] if steps is None else steps)
 
 
@@ -241,11 +229,9 @@ def widened(value: Any) -> Any:
 
 
 class Noisy64(np.ndarray[Any, np.dtype[Any]]):
-    """A float64 array that perturbs the float64 results of numpy's operations on it.
-
-    Results that are known to be exact are not perturbed. Those of matrix products are never known
-    to be exact, since computing them in long double would take too long.
-    """
+    """A float64 array that perturbs the float64 results of numpy's operations on it. Results that
+    are known to be exact are not perturbed. Those of matrix products are never known to be exact,
+    since computing them in long double would take too long."""
 
     rng: SeededRng
     unit: float
@@ -281,11 +267,9 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
         return self._moved(bare64(result), None).view(type(self))
 
     def _moved(self, values: Any, exact: Any) -> NDArray[Any]:
-        """Multiply the values that are not exact by random factors.
-
-        The factors lie within 1 ± `unit`. A value that equals its `exact` result is returned
-        unchanged. If `exact` is None, all values are multiplied.
-        """
+        """Multiply the values that are not exact by random factors. The factors lie within 1 ±
+        `unit`. A value that equals its `exact` result is returned unchanged. If `exact` is None,
+        all values are multiplied."""
         plain = np.asarray(values)
         deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
         with np.errstate(all="ignore"):
@@ -294,20 +278,16 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
 
 
 def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`.
-
-    This is `noisy` for references whose outputs are float64. It recognises a rounding by repeating
-    the operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only
-    matrix products are perturbed.
-    """
+    """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`. This is
+    `noisy` for references whose outputs are float64. It recognises a rounding by repeating the
+    operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only matrix
+    products are perturbed."""
     return wrapped64(inputs, Noisy64, rng=rng, unit=unit)
 
 
 def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float64 inputs as a subclass of `kind` that has `attributes` as class attributes.
-
-    Other inputs are returned as they are.
-    """
+    """View float64 inputs as a subclass of `kind` that has `attributes` as class attributes. Other
+    inputs are returned as they are."""
     made = type(kind.__name__, (kind,), attributes)
     return {
         name: array.view(made) if array.dtype == np.float64 else array
@@ -341,10 +321,8 @@ STAND_INS = (85, 86)
 
 
 class _Casting(Single):
-    """A float32 array that turns NaN into `stand_in` when it is cast to an integer dtype.
-
-    In numpy, the integer that NaN becomes depends on the processor.
-    """
+    """A float32 array that turns NaN into `stand_in` when it is cast to an integer dtype. In numpy,
+    the integer that NaN becomes depends on the processor."""
 
     stand_in: int
 
@@ -358,10 +336,8 @@ class _Casting(Single):
 
 
 class _Marking(_Casting, Doubting):
-    """An array that replaces each rounded result by NaN.
-
-    A quotient also becomes NaN if the product of dividend and reciprocal has another value.
-    """
+    """An array that replaces each rounded result by NaN. A quotient also becomes NaN if the product
+    of dividend and reciprocal has another value."""
 
     def _product(self, result: Any) -> Any:
         return np.full_like(bare(result), np.nan)
@@ -372,11 +348,9 @@ class _Marking(_Casting, Doubting):
 
 
 class _Stepping(Doubting):
-    """An array that multiplies all rounded results of one chosen operation by one factor.
-
-    Several values may be computed from one such result, for example from a scale. All of them then
-    use the changed result.
-    """
+    """An array that multiplies all rounded results of one chosen operation by one factor. Several
+    values may be computed from one such result, for example from a scale. All of them then use the
+    changed result."""
 
     turn: int
     met: list[int]
@@ -398,10 +372,8 @@ class _Stepping(Doubting):
 
 
 class _Inverting(_Casting):
-    """An array that changes quotients where the divisor's reciprocal overflows.
-
-    Such a quotient becomes the product of the dividend and the infinite reciprocal.
-    """
+    """An array that changes quotients where the divisor's reciprocal overflows. Such a quotient
+    becomes the product of the dividend and the infinite reciprocal."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -421,27 +393,21 @@ class _Inverting(_Casting):
 
 
 def marking(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
-    """Return the inputs as float32 arrays whose arithmetic gives NaN wherever it rounds.
-
-    A cast to an integer turns NaN into `stand_in`, so an integer result that is the same for two
-    values of `stand_in` depends on no rounding. Results of matrix products count as rounded.
-    """
+    """Return the inputs as float32 arrays whose arithmetic gives NaN wherever it rounds. A cast to
+    an integer turns NaN into `stand_in`, so an integer result that is the same for two values of
+    `stand_in` depends on no rounding. Results of matrix products count as rounded."""
     return wrapped(inputs, _Marking, stand_in=stand_in, rng=SeededRng(0), unit=0.0)
 
 
 def stepping(inputs: Arrays, turn: int, change: float) -> tuple[dict[str, NDArray[Any]], list[int]]:
     """Return float32 arrays that change one operation's result, and a list that counts operations.
-
-    The arithmetic adds one entry to the list for each operation that rounds.
-    """
+    The arithmetic adds one entry to the list for each operation that rounds."""
     met: list[int] = []
     return wrapped(inputs, _Stepping, turn=turn, met=met, rng=SeededRng(0), unit=change), met
 
 
 def inverting(inputs: Arrays, stand_in: int) -> dict[str, NDArray[Any]]:
     """Return the inputs as arrays that change quotients where the divisor's reciprocal overflows.
-
     Such a quotient becomes the product of the dividend and the infinite reciprocal, as in an op
-    that multiplies by reciprocals. A cast to an integer turns NaN into `stand_in`.
-    """
+    that multiplies by reciprocals. A cast to an integer turns NaN into `stand_in`."""
     return wrapped(inputs, _Inverting, stand_in=stand_in)

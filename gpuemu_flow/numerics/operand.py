@@ -65,7 +65,6 @@ class _State(Struct):
     overflow: bool
 
     def of(self, values: Float64Array) -> Float64Array:
-        """Return the values, rounded."""
         result = round_to(values, self.fmt, self.rng)
         if not self.overflow:
             return result
@@ -134,10 +133,8 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
 
 @functools.cache
 def _rounding_both_ways(torch: Any) -> Any:
-    """Make a torch function that rounds a tensor and, in the backward pass, the gradient.
-
-    An op that computes this step in a narrow dtype rounds both.
-    """
+    """Make a torch function that rounds a tensor and, in the backward pass, the gradient. An op
+    that computes this step in a narrow dtype rounds both."""
 
     class Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is Any
         @staticmethod
@@ -160,13 +157,11 @@ def _rounded_jax(array: Any, state: _State) -> Any:
 
 
 def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = None) -> Float64Array:
-    """Round values to a narrow float format, without its upper limit on exponents.
-
-    A correct op may round a multiple of the reference's value, such as probabilities before they
-    are divided by their sum. With `rng`, all values are multiplied by one random factor between 1
-    and 2, rounded, and divided by the factor. This gives another sample of rounding errors of the
-    same size. Values that the format holds exactly, such as inputs, stay as they are.
-    """
+    """Round values to a narrow float format, without its upper limit on exponents. A correct op may
+    round a multiple of the reference's value, such as probabilities before they are divided by
+    their sum. With `rng`, all values are multiplied by one random factor between 1 and 2, rounded,
+    and divided by the factor. This gives another sample of rounding errors of the same size. Values
+    that the format holds exactly, such as inputs, stay as they are."""
     with np.errstate(all="ignore"):
         result = _to_nearest(values, fmt)
         if rng is not None:

@@ -42,7 +42,6 @@ class Site(Struct, frozen=True):
         return DTYPES[self.dtype].kind == "float"
 
     def wide(self) -> NDArray[np.float64]:
-        """Return a float64 copy of the values."""
         return np.array(to_float64(self.values), np.float64)
 
 
@@ -74,12 +73,10 @@ def tail_zeroed(axis: int) -> Planter:
 
 
 def last_zeroed(site: Site) -> Array | None:
-    """Set the elements at the last index of the last axis to 0."""
     return _zeroed(site, -1, slice(-1, None)) if _axis_size(site, -1) > 1 else None
 
 
 def only_last_tile(site: Site) -> Array | None:
-    """Set all but the last tile of the last axis to 0."""
     size = _axis_size(site, -1)
     tile = next((tile for tile in TILES if size > tile), 0)
     if not tile or not site.is_float:
@@ -95,15 +92,12 @@ def _zeroed(site: Site, axis: int, which: slice) -> Array:
 
 
 def shifted(site: Site) -> Array | None:
-    """Shift the last axis by one: every element gets its neighbour's value."""
     return np.roll(site.values, 1, axis=-1) if _axis_size(site, -1) > 1 else None
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """Multiply all values by the fraction of the longest dim that its last tile of 32 covers.
-
-    This imitates a sum over the longest dim that adds only the terms of the last tile.
-    """
+    """Multiply all values by the fraction of the longest dim that its last tile of 32 covers. This
+    imitates a sum over the longest dim that adds only the terms of the last tile."""
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -111,8 +105,6 @@ def last_tile_share(site: Site) -> Array | None:
 
 
 def scaled(factor: float) -> Planter:
-    """Return a planter that multiplies all values by a factor."""
-
     def make(site: Site) -> Array | None:
         return site.wide() * factor if site.is_float else None
 
@@ -151,7 +143,6 @@ def _rows(site: Site) -> Array | None:
 
 
 def stale_row(site: Site) -> Array | None:
-    """Replace one row by the row before it; return None if no row differs from the one before."""
     rows = _rows(site)
     if rows is None:
         return None
@@ -164,7 +155,6 @@ def stale_row(site: Site) -> Array | None:
 
 
 def stale_tile(site: Site) -> Array | None:
-    """Repeat the first tile of the last axis in place of the second."""
     size = _axis_size(site, -1)
     tile = next((tile for tile in TILES if size > tile), 0)
     if not tile:
@@ -190,7 +180,6 @@ def stale_element(site: Site) -> Array | None:
 
 
 def half_rounded(site: Site) -> Array | None:
-    """Round float32 or float64 values to float16, or to bfloat16 if float16 overflows."""
     if not site.is_float or FLOAT_LIMITS[site.dtype].mantissa_bits <= 10:
         return None
     wide = site.wide()
@@ -200,13 +189,11 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Add random errors, as if the longest dim had been summed in a narrow dtype.
-
-    The narrow dtype is the tensor's dtype, or float16 if the tensor's dtype has 32 bits or more.
-    The relative errors are normally distributed. Their standard deviation is ``eps * √n / 4``,
-    where ``eps`` is that of the narrow dtype, and n is the longest dim of all inputs. A real sum of
-    terms that all have the same sign has a larger error.
-    """
+    """Add random errors, as if the longest dim had been summed in a narrow dtype. The narrow dtype
+    is the tensor's dtype, or float16 if the tensor's dtype has 32 bits or more. The relative errors
+    are normally distributed. Their standard deviation is ``eps * √n / 4``, where ``eps`` is that of
+    the narrow dtype, and n is the longest dim of all inputs. A real sum of terms that all have the
+    same sign has a larger error."""
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None
     eps = max(FLOAT_LIMITS[site.dtype].eps, FLOAT_LIMITS["float16"].eps)
@@ -217,18 +204,15 @@ def half_accumulated(site: Site) -> Array | None:
 
 
 def clamped(site: Site) -> Array | None:
-    """Set everything below 0 to 0."""
     return np.maximum(site.wide(), 0.0) if site.is_float else None
 
 
 def nan_zeroed(site: Site) -> Array | None:
-    """Set NaN to 0."""
     wide = site.wide()
     return np.where(np.isnan(wide), 0.0, wide) if site.is_float and np.isnan(wide).any() else None
 
 
 def saturated(site: Site) -> Array | None:
-    """Set Inf to the dtype's largest finite value."""
     wide = site.wide()
     if not site.is_float or not np.isinf(wide).any():
         return None
@@ -236,7 +220,6 @@ def saturated(site: Site) -> Array | None:
 
 
 def index_off(site: Site) -> Array | None:
-    """Add 1 to one of the integers."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     flat = np.array(site.values).reshape(-1)
@@ -245,7 +228,6 @@ def index_off(site: Site) -> Array | None:
 
 
 def index_wrapped(site: Site) -> Array | None:
-    """Wrap integers to the range of a signed byte."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     return site.values.astype(np.int64).astype(np.int8).astype(np.int64)
@@ -370,10 +352,8 @@ def plant(
 def _evaluated(
     evaluate: Evaluate | None, inputs: Arrays, dtypes: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """Return the reference's outputs on changed inputs, converted to `dtypes`.
-
-    The result is empty if `evaluate` is None, or if the reference fails.
-    """
+    """Return the reference's outputs on changed inputs, converted to `dtypes`. The result is empty
+    if `evaluate` is None, or if the reference fails."""
     if evaluate is None:
         return {}
     try:
@@ -422,7 +402,6 @@ class MutationScore(Struct, frozen=True):
         return len(self.killed) / total if total else 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         return {
             "score": self.share,
             "killed": [

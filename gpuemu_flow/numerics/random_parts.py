@@ -84,13 +84,11 @@ def _along(axis: int, rank: int) -> Sums:
 
 
 def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield divisions of `count` indices into blocks of equal length.
-
-    The first division has short blocks, of `first` indices each. Every further division doubles the
-    length. The `Parts.sums` of each division takes the sums over the short blocks. A division is
-    left out if its blocks have fewer than `LEAST` of the output's `size` elements. `where` says in
-    messages to which axis the indices belong, or that they count elements in memory.
-    """
+    """Yield divisions of `count` indices into blocks of equal length. The first division has short
+    blocks, of `first` indices each. Every further division doubles the length. The `Parts.sums` of
+    each division takes the sums over the short blocks. A division is left out if its blocks have
+    fewer than `LEAST` of the output's `size` elements. `where` says in messages to which axis the
+    indices belong, or that they count elements in memory."""
     length = first
     while length < count:
         if length * (size // count) >= LEAST:
@@ -99,8 +97,6 @@ def _blocks(count: int, first: int, size: int, where: str) -> Iterator[Parts]:
 
 
 def _every(length: int) -> Sums:
-    """Return a function that sums successive blocks of `length` values; the last may be shorter."""
-
     def sums(values: Wide) -> Wide:
         flat = values.reshape(-1)
         whole = flat.size // length * length
@@ -120,19 +116,13 @@ def _block_name(length: int, count: int, where: str) -> Callable[[int], str]:
 
 
 def _lanes(count: int, size: int, where: str) -> Iterator[Parts]:
-    """Yield divisions of `count` indices into lanes, one division for each modulus 2, 4, 8, ...
-
-    A lane consists of the indices that have the same remainder. A modulus is left out if it exceeds
+    """Yield divisions of `count` indices into lanes, one division for each modulus 2, 4, 8, ... A
+    lane consists of the indices that have the same remainder. A modulus is left out if it exceeds
     `LANES` or half of `count`, or if its lanes would have fewer than `LEAST` of the output's `size`
-    elements.
-
-    The sums over the lanes can be computed from finer sums. Each division's `Parts.sums` therefore
-    accepts the sums over single indices, and also the sums over the lanes of a greater modulus that
-    is a power of 2.
-
-    `where` is a text for messages: it says to which axis the indices belong, or that they count
-    elements in memory.
-    """
+    elements. The sums over the lanes can be computed from finer sums. Each division's `Parts.sums`
+    therefore accepts the sums over single indices, and also the sums over the lanes of a greater
+    modulus that is a power of 2. `where` is a text for messages: it says to which axis the indices
+    belong, or that they count elements in memory."""
     modulus = 2
     while modulus <= min(LANES, count // 2) and size // modulus >= LEAST:
         yield Parts(_modulo(modulus), _lane_name(modulus, where))
@@ -157,10 +147,8 @@ def _lane_name(modulus: int, where: str) -> Callable[[int], str]:
 
 
 def _tiles(shape: tuple[int, ...]) -> Division:
-    """Return the division into square tiles of 2^k rows and columns.
-
-    All axes but the last are merged and form the rows.
-    """
+    """Return the division into square tiles of 2^k rows and columns. All axes but the last are
+    merged and form the rows."""
     height, width = math.prod(shape[:-1]), shape[-1]
     parts = []
     length = FIRST_TILE
@@ -179,7 +167,6 @@ def _joined_tiles(length: int) -> Sums:
 
 
 def _joined(values: Wide, length: int) -> Wide:
-    """Return the sums over the square tiles of a matrix; `length` is the side of a tile."""
     rows = np.add.reduceat(values, np.arange(0, len(values), length), axis=0)
     found: Wide = np.add.reduceat(rows, np.arange(0, rows.shape[1], length), axis=1)
     return found
@@ -194,11 +181,9 @@ def _tile_name(length: int, width: int) -> Callable[[int], str]:
 
 
 def _alike(keys: Wide, what: str) -> Iterator[Division]:
-    """Yield a division of the elements into bins by their keys.
-
-    The bins have about equal counts. Equal keys are in the same bin. Nothing is yielded if there
-    are too few finite keys. `what` names the keys in messages.
-    """
+    """Yield a division of the elements into bins by their keys. The bins have about equal counts.
+    Equal keys are in the same bin. Nothing is yielded if there are too few finite keys. `what`
+    names the keys in messages."""
     flat = keys.reshape(-1)
     known = flat[:: -(-flat.size // SAMPLED)]
     known = known[np.isfinite(known)]
@@ -284,18 +269,14 @@ class PartEvidence:
 
     @property
     def arrays(self) -> tuple[Wide, Wide, Wide]:
-        """Return each element's term, the term's square, and the term's largest rounding error.
-
-        The method `of` takes the sums of these numbers over parts of the output.
-        """
+        """Return each element's term, the term's square, and the term's largest rounding error. The
+        method `of` takes the sums of these numbers over parts of the output."""
         return self._series.terms, self._squares, self._series.rounding
 
     def of(self, total: Wide, squares: Wide, rounding: Wide) -> Wide:
-        """Return the evidence against each part.
-
-        Each argument has one number per part: the sum, over the part, of the terms (`total`), of
-        their squares (`squares`) or of their rounding errors (`rounding`); see `arrays`.
-        """
+        """Return the evidence against each part. Each argument has one number per part: the sum,
+        over the part, of the terms (`total`), of their squares (`squares`) or of their rounding
+        errors (`rounding`); see `arrays`."""
         best = np.zeros_like(total)
         for sign, limit in ((1.0, self._below), (-1.0, self._above)):
             if limit > 0.0:
@@ -346,10 +327,8 @@ def wrong_part(
 
 
 def divergences(found: Wide, wanted: float) -> Wide:
-    """Return, for each share in `found`, its relative entropy to the expected share `wanted`.
-
-    The relative entropy is the exponent of Chernoff's bound.
-    """
+    """Return, for each share in `found`, its relative entropy to the expected share `wanted`. The
+    relative entropy is the exponent of Chernoff's bound."""
     parts = np.zeros_like(found)
     for one, other in ((found, wanted), (1.0 - found, 1.0 - wanted)):
         some = one > 0.0
@@ -380,13 +359,11 @@ class Groups(Struct, frozen=True):
 def grouped(
     name: str, drawn: Wide, wanted: Wide, telling: Marks, reference: Wide, eps: float
 ) -> Groups | None:
-    """Return one element of each group of elements that the reference drops together.
-
-    Dropout of whole channels, for example, makes one random draw per channel, and sets all elements
-    of the channel to 0 or none. The groups are found from the reference's output: elements share a
-    draw along an axis if, in each line along this axis, the tested elements are either all 0 or all
-    nonzero.
-    """
+    """Return one element of each group of elements that the reference drops together. Dropout of
+    whole channels, for example, makes one random draw per channel, and sets all elements of the
+    channel to 0 or none. The groups are found from the reference's output: elements share a draw
+    along an axis if, in each line along this axis, the tested elements are either all 0 or all
+    nonzero."""
     axes = _shared_axes(reference == 0.0, telling)
     if not axes:
         return None
@@ -409,11 +386,9 @@ def grouped(
 
 
 def _shared_axes(zero: Marks, telling: Marks) -> tuple[int, ...]:
-    """Return the axes along which elements share a draw.
-
-    In each line along such an axis, the tested elements are either all 0 or all nonzero. Axes
-    of size 1 are left out. If elements share a draw along all remaining axes, the result is empty.
-    """
+    """Return the axes along which elements share a draw. In each line along such an axis, the
+    tested elements are either all 0 or all nonzero. Axes of size 1 are left out. If elements share
+    a draw along all remaining axes, the result is empty."""
     wide = [axis for axis, size in enumerate(zero.shape) if size > 1]
     no, yes = telling & zero, telling & ~zero
     shared = tuple(axis for axis in wide if not (no.any(axis=axis) & yes.any(axis=axis)).any())

@@ -33,11 +33,9 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def subset_table(rows: Words, bits: int) -> Words:
-    """Return, for each piece of a state, the exclusive-or of every subset of its `bits` rows.
-
-    Entry ``[p, v]`` combines the rows of those bits of piece ``p`` that are set in the value ``v``.
-    Looking up several bits at a time is the method of the Four Russians.
-    """
+    """Return, for each piece of a state, the exclusive-or of every subset of its `bits` rows. Entry
+    ``[p, v]`` combines the rows of those bits of piece ``p`` that are set in the value ``v``.
+    Looking up several bits at a time is the method of the Four Russians."""
     by_piece = rows.reshape(STATE_BITS // bits, bits, rows.shape[1])
     table = np.zeros((len(by_piece), 1 << bits, rows.shape[1]), dtype=np.uint64)
     for bit in range(bits):
@@ -67,11 +65,9 @@ def basis_words(count: int) -> Words:
 
 
 def step_through(words: Words) -> None:
-    """Compute the words of several streams, one stream per column, in place.
-
-    The first two rows of `words` are the streams' states; the following rows are filled. Two rows
-    are computed at a time, because only the last term of a word depends on the word before it.
-    """
+    """Compute the words of several streams, one stream per column, in place. The first two rows of
+    `words` are the streams' states; the following rows are filled. Two rows are computed at a time,
+    because only the last term of a word depends on the word before it."""
     steps = len(words) - 2
     spares = np.empty_like(words[:2])
     spare = spares[0]
@@ -223,10 +219,8 @@ def _draw_by_lanes(kind: str, state: State, count: int) -> tuple[NDArray[Any], S
 
 
 def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
-    """Change each word in place to ``low + word % (high - low)``, and return them as int64.
-
-    All integers from `low` to ``high - 1`` must be int64.
-    """
+    """Change each word in place to ``low + word % (high - low)``, and return them as int64. All
+    integers from `low` to ``high - 1`` must be int64."""
     span = high - low
     if span <= MASK64:
         np.remainder(words, np.uint64(span), out=words)
@@ -259,13 +253,11 @@ def normals_f64(uniforms: Doubles) -> Doubles:
 
 
 def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
-    """Return exactly the values of `normals_f64` rounded to float32, but faster.
-
-    The values are first computed in float64 with vectorised functions. These differ from the C
-    library's functions in the last bits of their results. The difference changes the float32 only
-    if the float64 is near a rounding boundary. So only values near a boundary, and values near 0,
-    are computed again with the C library.
-    """
+    """Return exactly the values of `normals_f64` rounded to float32, but faster. The values are
+    first computed in float64 with vectorised functions. These differ from the C library's functions
+    in the last bits of their results. The difference changes the float32 only if the float64 is
+    near a rounding boundary. So only values near a boundary, and values near 0, are computed again
+    with the C library."""
     if uniforms.size <= FEW:
         return normals_f64(uniforms).astype(np.float32)
     values = np.empty(uniforms.size, dtype=np.float32)
@@ -282,11 +274,9 @@ def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
 
 
 def _doubtful(values: Doubles) -> NDArray[np.bool_]:
-    """Return a mask of the approximate float64 values that may round to a wrong float32.
-
-    These are values within `GUARD_ULPS` of a rounding boundary, and values near 0, whose errors may
-    be larger.
-    """
+    """Return a mask of the approximate float64 values that may round to a wrong float32. These are
+    values within `GUARD_ULPS` of a rounding boundary, and values near 0, whose errors may be
+    larger."""
     tie = 1 << (ROUNDED_BITS - 1)
     distance = values.view(np.uint64) & np.uint64((1 << ROUNDED_BITS) - 1)
     distance -= np.uint64(tie - GUARD_ULPS)  # wraps to a large number below the boundary
@@ -296,10 +286,8 @@ def _doubtful(values: Doubles) -> NDArray[np.bool_]:
 
 
 def approximate_normals(uniforms: Doubles) -> Doubles:
-    """Approximate the values of `normals_f64` with vectorised functions, which are faster.
-
-    The errors are a few ulp. They may be larger in values whose magnitude is below `NEAR_ZERO`.
-    """
+    """Approximate the values of `normals_f64` with vectorised functions, which are faster. The
+    errors are a few ulp. They may be larger in values whose magnitude is below `NEAR_ZERO`."""
     radius = np.maximum(uniforms[0::2], SMALLEST_UNIFORM)
     np.log(radius, radius)
     np.multiply(radius, -2.0, radius)
@@ -312,10 +300,8 @@ def approximate_normals(uniforms: Doubles) -> Doubles:
 
 
 def _sine(angle: Doubles) -> Doubles:
-    """Return the sine of angles in [0, 2 pi].
-
-    Let k be ``angle / pi``, rounded to an integer. The sine is ``(-1)**k sin(angle - k pi)``.
-    """
+    """Return the sine of angles in [0, 2 pi]. Let k be ``angle / pi``, rounded to an integer. The
+    sine is ``(-1)**k sin(angle - k pi)``."""
     half_turns = np.rint(angle * (1.0 / math.pi))  # 0, 1 or 2
     sign = half_turns - 1.0
     np.multiply(sign, sign, sign)
@@ -325,10 +311,8 @@ def _sine(angle: Doubles) -> Doubles:
 
 
 def _cosine(angle: Doubles) -> Doubles:
-    """Return the cosine of angles in [0, 2 pi].
-
-    Let k be 0 for angles below pi, else 1. The cosine is ``-(-1)**k sin(angle - (k + 1/2) pi)``.
-    """
+    """Return the cosine of angles in [0, 2 pi]. Let k be 0 for angles below pi, else 1. The cosine
+    is ``-(-1)**k sin(angle - (k + 1/2) pi)``."""
     half_turns = np.floor(angle * (1.0 / math.pi))  # 0 or 1; 2 only where the angle is 2 pi
     np.minimum(half_turns, 1.0, out=half_turns)
     sign = 2.0 * half_turns
@@ -338,11 +322,8 @@ def _cosine(angle: Doubles) -> Doubles:
 
 
 def _signed_sine(angle: Doubles, half_turns: Doubles, sign: Doubles) -> Doubles:
-    """Return ``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2].
-
-    The sine is computed from a series, because numpy's float64 sine branches on each value's
-    quadrant.
-    """
+    """Return ``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2]. The sine is
+    computed from a series, because numpy's float64 sine branches on each value's quadrant."""
     scratch = half_turns * _PI_HIGH
     x = angle - scratch
     np.multiply(half_turns, _PI_LOW, scratch)

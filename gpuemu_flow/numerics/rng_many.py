@@ -110,11 +110,9 @@ _REBIAS_TO_HALF = (127 - 15) << 10
 
 
 def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Truncate float32 values to half-precision bit patterns, as gpuemu does.
-
-    Magnitudes below the smallest normal half become a signed zero. Magnitudes above the largest
-    half, and NaN, become a signed infinity.
-    """
+    """Truncate float32 values to half-precision bit patterns, as gpuemu does. Magnitudes below the
+    smallest normal half become a signed zero. Magnitudes above the largest half, and NaN, become a
+    signed infinity."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     magnitude = ((bits & np.uint32(0x7FFFFFFF)) >> np.uint32(13)).astype(np.int32)
     magnitude -= np.int32(_REBIAS_TO_HALF)
@@ -129,14 +127,11 @@ def fill_uniform(
     rng: SeededRng | SeededStreams, count: int, dtype: str, *, protocol_v1: bool = False
 ) -> NDArray[Any]:
     """Draw `count` values from a stream or, with `SeededStreams`, `count` values from each stream.
-
     Each value is made from one 64-bit word of its stream. Floats are uniform in [-10, 10) and
     signed integers in [-100, 99]. Unsigned integers are the low bits of the word. A bool is true if
     the word is below 2**63. float16 is truncated from float32; the narrower formats are rounded to
-    nearest even from float32.
-
-    Raises UsageError: ``unknown-dtype``. Raises ValueError when `count` is negative.
-    """
+    nearest even from float32. Raises UsageError: ``unknown-dtype``. Raises ValueError when `count`
+    is negative."""
     target = numpy_dtype(dtype)
     spec = DTYPES[canonical_dtype(dtype) or dtype]
     if spec.name == "float64":

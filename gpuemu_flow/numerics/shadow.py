@@ -107,11 +107,9 @@ def _name(call: ast.Call) -> str:
 
 
 def _left_alone(tree: ast.Module) -> set[int]:
-    """Return the ids of the expressions that cannot or must not be wrapped.
-
-    These are f-strings (before Python 3.12 their positions are wrong), targets of assignments,
-    patterns, decorators and annotations.
-    """
+    """Return the ids of the expressions that cannot or must not be wrapped. These are f-strings
+    (before Python 3.12 their positions are wrong), targets of assignments, patterns, decorators and
+    annotations."""
     roots: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -203,10 +201,8 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
 
 
 def _parses(source: str) -> bool:
-    """Tell whether edited source is valid Python.
-
-    It is not if an edit made a ``yield`` without parentheses the argument of a call.
-    """
+    """Tell whether edited source is valid Python. It is not if an edit made a ``yield`` without
+    parentheses the argument of a call."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -334,11 +330,9 @@ def _module_names(nodes: Iterable[ast.AST], module: str) -> set[str]:
 
 
 def _split_lines(source: str) -> list[bytes]:
-    """Split source into lines as Python's parser counts them.
-
-    The lines are UTF-8 bytes, because the parser counts columns in bytes. Unlike for
-    ``str.splitlines``, form feeds and Unicode separators end no line.
-    """
+    """Split source into lines as Python's parser counts them. The lines are UTF-8 bytes, because
+    the parser counts columns in bytes. Unlike for ``str.splitlines``, form feeds and Unicode
+    separators end no line."""
     return _LINE_END.split(source.encode())
 
 

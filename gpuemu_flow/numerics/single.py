@@ -34,11 +34,9 @@ _INTEGERS = "biu"
 
 
 class Single(Base):
-    """A float32 or integer array with which numpy computes in float32 instead of float64.
-
-    Float results of numpy functions are arrays of the same class. Integers stay integers where
-    numpy's result is an integer, because indices and counts are exact.
-    """
+    """A float32 or integer array with which numpy computes in float32 instead of float64. Float
+    results of numpy functions are arrays of the same class. Integers stay integers where numpy's
+    result is an integer, because indices and counts are exact."""
 
     # A reference with inputs of this class makes new float32 arrays, such as ``np.zeros(n)``.
     # `made` is the class of these new arrays; see `staying_single`.
@@ -81,16 +79,12 @@ class Single(Base):
 
     def _product(self, result: Any) -> Any:
         """Return the float result of one of `PRODUCTS`, the matrix products that are no ufuncs.
-
-        This class returns the result unchanged. Subclasses may override the method to change it.
-        """
+        This class returns the result unchanged. Subclasses may override the method to change it."""
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
         """Write a result to the arrays in `out` and return them; if all are None, convert it.
-
-        `_again` converts the result. `casting` is numpy's rule for writing the result.
-        """
+        `_again` converts the result. `casting` is numpy's rule for writing the result."""
         if all(array is None for array in out):
             return self._again(result)
         for array, values in zip(out, result if type(result) is tuple else [result], strict=True):
@@ -99,12 +93,10 @@ class Single(Base):
         return out[0] if len(out) == 1 else out
 
     def _again(self, result: Any) -> Any:
-        """Convert the results of a call, which are arrays or numbers, to arrays of this class.
-
-        Only float32, float64 and integer results are converted. A single integer is converted only
-        if `self` is a 0-d array. An integer that comes from a larger array is a count or an index,
-        which may be used as a Python number.
-        """
+        """Convert the results of a call, which are arrays or numbers, to arrays of this class. Only
+        float32, float64 and integer results are converted. A single integer is converted only if
+        `self` is a 0-d array. An integer that comes from a larger array is a count or an index,
+        which may be used as a Python number."""
         if isinstance(result, (tuple, list)):
             make = getattr(type(result), "_make", type(result))
             return make(map(self._again, result))
@@ -130,10 +122,8 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 def wrapped(inputs: Arrays, kind: type[Single], **attributes: Any) -> dict[str, NDArray[Any]]:
     """View float32 and integer inputs as arrays of the class `kind`; leave others as they are.
-
     Further keyword arguments are attributes. If there are any, the class is a new subclass of
-    `kind` that has these attributes.
-    """
+    `kind` that has these attributes."""
     made = type(kind.__name__, (kind,), attributes) if attributes else kind
     return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}
 
@@ -181,10 +171,8 @@ def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> 
 
 def options_in_float32(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of a ufunc's call, changed so that it computes in float32.
-
     Arrays of the class `Single` become plain arrays. Float64 and complex128 arrays become float32
-    and complex64. If the argument ``dtype`` is float64 or complex128, it changes likewise.
-    """
+    and complex64. If the argument ``dtype`` is float64 or complex128, it changes likewise."""
     plain = {name: narrowed(bare(value)) for name, value in options.items()}
     if plain.get("dtype") is not None:
         plain["dtype"] = _NARROWED.get(np.dtype(plain["dtype"]).char, plain["dtype"])
@@ -194,10 +182,8 @@ def options_in_float32(options: Mapping[str, Any]) -> dict[str, Any]:
 def float32_quotient(
     result: Any, ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> list[Any] | None:
-    """Return dividend and divisor as float32 if a result is their float32 quotient, else None.
-
-    The call that gave the result must be a plain division, without options.
-    """
+    """Return dividend and divisor as float32 if a result is their float32 quotient, else None. The
+    call that gave the result must be a plain division, without options."""
     plain = ufunc is np.true_divide and method == "__call__" and not options
     if not plain or getattr(result, "dtype", None) != np.float32:
         return None
@@ -207,10 +193,8 @@ def float32_quotient(
 
 
 def narrowed(value: Any, *, weak: bool = True) -> Any:
-    """Return a float64 array as float32, and a float64 scalar as a Python float.
-
-    If `weak` is False, a scalar becomes a float32, too. Any other value is returned as it is.
-    """
+    """Return a float64 array as float32, and a float64 scalar as a Python float. If `weak` is
+    False, a scalar becomes a float32, too. Any other value is returned as it is."""
     kind = getattr(getattr(value, "dtype", None), "char", "")
     if kind not in _NARROWED or not isinstance(value, (np.ndarray, np.generic)):
         return value
@@ -221,10 +205,8 @@ def narrowed(value: Any, *, weak: bool = True) -> Any:
 
 
 def _as_float(value: Any) -> Any:
-    """Convert integer arrays to float32 and integer scalars to Python numbers.
-
-    Numpy would widen a float32 operand that meets the integers.
-    """
+    """Convert integer arrays to float32 and integer scalars to Python numbers. Numpy would widen a
+    float32 operand that meets the integers."""
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in _INTEGERS:
         return value
     return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
@@ -261,11 +243,9 @@ def _makes_float64(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> bool:
 
 
 def _argument(value: Any, *, multiplied: bool) -> Any:
-    """Return an argument of a numpy function with float32 arrays in place of float64 arrays.
-
-    Lists and tuples are converted item by item. `multiplied` is True for a matrix product with a
-    float operand: then integer arrays become float32, too.
-    """
+    """Return an argument of a numpy function with float32 arrays in place of float64 arrays. Lists
+    and tuples are converted item by item. `multiplied` is True for a matrix product with a float
+    operand: then integer arrays become float32, too."""
     if type(value) in (list, tuple):
         return type(value)(_argument(inner, multiplied=multiplied) for inner in value)
     if isinstance(value, Single):

@@ -94,11 +94,9 @@ class Spread:
         self._fold(self._changed(values), self._error)
 
     def add_cancelled(self, values: NDArray[Any]) -> None:
-        """Add an evaluation in which the operands of sums were perturbed; see `cancelling`.
-
-        Where NaN or an infinity is expected and the evaluation gives another value, there is no
-        verdict, since rounding decides between the two.
-        """
+        """Add an evaluation in which the operands of sums were perturbed; see `cancelling`. Where
+        NaN or an infinity is expected and the evaluation gives another value, there is no verdict,
+        since rounding decides between the two."""
         if self.fmt is None:
             return
         changed = self._changed(values)
@@ -125,12 +123,10 @@ class Spread:
     def compare_constants(
         self, plain: NDArray[Any], pairs: list[tuple[NDArray[Any], NDArray[Any]]]
     ) -> None:
-        """Find the elements that perturbed constants change by rounding errors only.
-
-        A rounding error grows with the perturbation. So the larger perturbations change such an
-        element at least `GROWS` times as much as the small ones do, and at least by `GROWS` times
-        the error of `plain`. A change does not grow if it comes from reading another index.
-        """
+        """Find the elements that perturbed constants change by rounding errors only. A rounding
+        error grows with the perturbation. So the larger perturbations change such an element at
+        least `GROWS` times as much as the small ones do, and at least by `GROWS` times the error of
+        `plain`. A change does not grow if it comes from reading another index."""
         if self.fmt is None:
             return
         start = _clip(to_float64(plain), self.fmt)
@@ -141,11 +137,9 @@ class Spread:
         self._grows = self.finite & (far >= GROWS * near)
 
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
-        """Add an evaluation that rounds values to a narrower type as it computes.
-
-        If `operands` is True, the evaluation rounds only operands of matrix products. Its errors
-        are then also kept for the test of their mean square; see `bounds.Excuse`.
-        """
+        """Add an evaluation that rounds values to a narrower type as it computes. If `operands` is
+        True, the evaluation rounds only operands of matrix products. Its errors are then also kept
+        for the test of their mean square; see `bounds.Excuse`."""
         if self.fmt is None:
             return
         changed = self._changed(values)
@@ -162,9 +156,7 @@ class Spread:
 
     def add_beyond(self, values: NDArray[Any]) -> None:
         """Add an evaluation with overflows or underflows that a correct op may have in float32.
-
-        Integers that differ in this evaluation get no verdict.
-        """
+        Integers that differ in this evaluation get no verdict."""
         if self.fmt is None:
             self._beyond |= values != self._raw
             self.unstable |= self._beyond
@@ -172,21 +164,17 @@ class Spread:
             self._fold(self._changed(values), self._error)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
-        """Withhold the verdict on integers that differ in `values`.
-
-        In this evaluation, equal numbers must stay equal: a broken tie may change any integer.
-        """
+        """Withhold the verdict on integers that differ in `values`. In this evaluation, equal
+        numbers must stay equal: a broken tie may change any integer."""
         if self.fmt is None:
             self.unstable |= values != self._raw
 
     def restore_exact(
         self, *, marked: list[NDArray[Any] | None], moved: list[NDArray[Any] | None]
     ) -> None:
-        """Find the elements that no rounding can change: they are the same in all evaluations.
-
-        If such an element is an integer, it is judged, even if it was `unstable` before. For
-        floats, see `bound`. Any integer that differs in `moved` becomes `unstable`.
-        """
+        """Find the elements that no rounding can change: they are the same in all evaluations. If
+        such an element is an integer, it is judged, even if it was `unstable` before. For floats,
+        see `bound`. Any integer that differs in `moved` becomes `unstable`."""
         touched = self._beyond.copy()
         for values in (*marked, *moved):
             touched |= True if values is None else values.reshape(-1) != self._raw
@@ -205,14 +193,12 @@ class Spread:
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
-        """Raise S, an estimate of the sum of the magnitudes of an element's terms.
-
-        The first item of `at_magnitudes` is the result on |x|, the magnitudes of the inputs. The
-        others are results on magnitudes enlarged at random. S becomes at least the smallest item.
-        For a sum, this is the first. Near a pole, another item is smaller, and the first too large.
+        """Raise S, an estimate of the sum of the magnitudes of an element's terms. The first item
+        of `at_magnitudes` is the result on |x|, the magnitudes of the inputs. The others are
+        results on magnitudes enlarged at random. S becomes at least the smallest item. For a sum,
+        this is the first. Near a pole, another item is smaller, and the first too large.
         `at_headroom` is the result on `HEADROOM` times |x|. If it shows exponential growth, the
-        result is no sum, and S stays as it is.
-        """
+        result is no sum, and S stays as it is."""
         if self.fmt is None:
             return
         size = np.abs(to_float64(at_magnitudes[0]))
@@ -230,10 +216,8 @@ class Spread:
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
         """Withhold the verdict where `at_headroom` overflows, except for exponential growth.
-
         `at_headroom` is the result on the magnitudes of the inputs, multiplied by `HEADROOM`. For
-        exponential growth, see `add_magnitudes`.
-        """
+        exponential growth, see `add_magnitudes`."""
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
             self.unstable |= self.finite & overflows & self._power_like
@@ -244,12 +228,11 @@ class Spread:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
     def exclude_downstream(self, overflowing: NDArray[Any], nearest: NDArray[Any]) -> None:
-        """Withhold the verdict "failed" where values that overflow in a narrow type have an effect.
-
-        Both arguments are results with intermediate values rounded to the narrow type. Only in
-        `overflowing` do values beyond that type's range become infinite or NaN. A failure of an
-        affected element proves nothing, since a correct op may overflow, too. A pass still counts.
-        """
+        """Withhold the verdict "failed" where values that overflow in a narrow type have an
+        effect. Both arguments are results with intermediate values rounded to the narrow type.
+        Only in `overflowing` do values beyond that type's range become infinite or NaN. A
+        failure of an affected element proves nothing, since a correct op may overflow, too. A
+        pass still counts."""
         equal = (overflowing == nearest) | (_is_nan(overflowing) & _is_nan(nearest))
         self._downstream |= ~equal
 
@@ -337,11 +320,9 @@ class Spread:
         return replace(wider, excuse=self._excuse(error, judged & ~self._downstream, plain))
 
     def _spread_error(self, judged: BoolArray) -> Float64Array:
-        """Return each element's largest error, raised to the largest error in its binade.
-
-        An error from `add_cancelled` is shared only with elements that have such errors, too. Zeros
-        that no perturbation changes, such as masked elements, must not get a wider tolerance.
-        """
+        """Return each element's largest error, raised to the largest error in its binade. An error
+        from `add_cancelled` is shared only with elements that have such errors, too. Zeros that no
+        perturbation changes, such as masked elements, must not get a wider tolerance."""
         error = _spread_over_binades(self._error, self._reference, judged)
         some = judged & (self._cancelled > 0.0)
         if not some.any():
@@ -377,14 +358,12 @@ class Spread:
         return excluded if excluded.any() else None
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Return the condition under which the rounding of operands excuses an op's errors.
-
-        The squared error of each element is divided by the element's variance; see `Excuse.size`.
-        The variance is the mean squared error of evaluations with rounded operands, over the
-        element's binade, plus the variance of rounding the output, plus the square of `error` (the
-        element's largest error from other causes). Elements outside of `judged` do not count. If
-        the errors are not excused, the bound `without` is used.
-        """
+        """Return the condition under which the rounding of operands excuses an op's errors. The
+        squared error of each element is divided by the element's variance; see `Excuse.size`. The
+        variance is the mean squared error of evaluations with rounded operands, over the element's
+        binade, plus the variance of rounding the output, plus the square of `error` (the element's
+        largest error from other causes). Elements outside of `judged` do not count. If the errors
+        are not excused, the bound `without` is used."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         squares = np.zeros(error.size)
         for drawn in self._drawn:
@@ -401,12 +380,10 @@ class Spread:
 
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """Return S, the sum of the magnitudes of an element's terms, limited by the measured error.
-
         The estimate of S may be far too large: ``1 / eps`` for ``1 / (relu(-x) + eps)``. Let N be
         the number of `terms`, u the `unit_roundoff`, E the measured error of an element, and r its
         expected value. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. The
-        reason: each term was perturbed by a rounding, so E is at least about ``u S / sqrt(N)``.
-        """
+        reason: each term was perturbed by a rounding, so E is at least about ``u S / sqrt(N)``."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)
         judged = self.finite & ~self.unstable
@@ -447,10 +424,8 @@ def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 def _spread_over_binades(
     error: Float64Array, reference: Float64Array, judged: BoolArray
 ) -> Float64Array:
-    """Raise each element's error to the largest error of the `judged` elements in its binade.
-
-    A few draws may miss the worst error of one element, but rarely the worst error of a binade.
-    """
+    """Raise each element's error to the largest error of the `judged` elements in its binade. A few
+    draws may miss the worst error of one element, but rarely the worst error of a binade."""
     groups = _binades(reference, judged)
     largest = np.zeros(int(groups.max(initial=0)) + 1)
     np.maximum.at(largest, groups, np.where(judged, error, 0.0))

@@ -35,16 +35,12 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 @functools.lru_cache(maxsize=16)
 def sample_positions(count: int) -> NDArray[np.intp] | None:
-    """Return the ascending flat positions of the sampled elements; None means all elements.
-
-    One position is taken from each of `SAMPLE_SIZE` equal spans; a multiplicative hash of the
-    span's number decides which. The positions are the same for every output of that size, and do
-    not align with rows or tiles.
-
-    The rank of a sampled percentile p then has a standard error of at most
-    ``sqrt(p (1 - p) / SAMPLE_SIZE)``: with 99 % confidence p50 lies between the exact 48th and
-    52nd percentiles, p90 between 88.8 and 91.2, p99 between 98.6 and 99.4.
-    """
+    """Return the ascending flat positions of the sampled elements; None means all elements. One
+    position is taken from each of `SAMPLE_SIZE` equal spans; a multiplicative hash of the span's
+    number decides which. The positions are the same for every output of that size, and do not align
+    with rows or tiles. The rank of a sampled percentile p then has a standard error of at most
+    ``sqrt(p (1 - p) / SAMPLE_SIZE)``: with 99 % confidence p50 lies between the exact 48th and 52nd
+    percentiles, p90 between 88.8 and 91.2, p99 between 98.6 and 99.4."""
     if count <= EXACT_SIZE:
         return None
     number = np.arange(SAMPLE_SIZE, dtype=np.uint64)
@@ -57,10 +53,8 @@ def sample_positions(count: int) -> NDArray[np.intp] | None:
 
 
 class Worst(Struct):
-    """The worst element so far: the one whose error is the largest share of its tolerance.
-
-    A mismatched NaN or Inf has an infinite share.
-    """
+    """The worst element so far: the one whose error is the largest share of its tolerance. A
+    mismatched NaN or Inf has an infinite share."""
 
     share: float = 0.0
     position: int | None = None
@@ -91,10 +85,8 @@ class Totals(Struct):
     worst_value: Worst = field(default_factory=Worst)
 
     def add_proven(self, count: int, sum_abs: float) -> None:
-        """Add a block of `count` elements that are all known to be finite and to pass.
-
-        `sum_abs` is the sum of their absolute errors.
-        """
+        """Add a block of `count` elements that are all known to be finite and to pass. `sum_abs` is
+        the sum of their absolute errors."""
         self.count += count
         self.judged += count
         self.finite += count
@@ -137,10 +129,8 @@ class Totals(Struct):
         expected: Float64Array,
         start: int | NDArray[np.intp],
     ) -> None:
-        """Update the largest errors and the worst element, but no counts and no sums.
-
-        `start` is the flat position of the first element, or an array of all positions.
-        """
+        """Update the largest errors and the worst element, but no counts and no sums. `start` is
+        the flat position of the first element, or an array of all positions."""
         if actual.size == 0:
             return
         error, share = judgement.error, judgement.share
@@ -187,10 +177,8 @@ class Totals(Struct):
 
 
 def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array:
-    """Return ``error / |expected|`` of the elements whose expected value is neither zero nor NaN.
-
-    A mismatched Inf has an infinite relative error, a matching one has the error 0.
-    """
+    """Return ``error / |expected|`` of the elements whose expected value is neither zero nor NaN. A
+    mismatched Inf has an infinite relative error, a matching one has the error 0."""
     magnitude = np.abs(expected)
     mask = magnitude > 0.0
     if not mask.all():
@@ -280,12 +268,10 @@ def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[float]:
-    """Return the percentiles of the errors in weighted samples, one for each level.
-
-    The percentile p of n errors is the error of rank ``round(p * (n - 1))``, counted from 0. A rank
-    halfway between two integers is rounded up. If the samples' weights differ, each error counts as
-    many times as its sample's weight says.
-    """
+    """Return the percentiles of the errors in weighted samples, one for each level. The percentile
+    p of n errors is the error of rank ``round(p * (n - 1))``, counted from 0. A rank halfway
+    between two integers is rounded up. If the samples' weights differ, each error counts as many
+    times as its sample's weight says."""
     error = np.concatenate([s.error for s in samples])
     if not error.size:
         return [0.0] * len(levels)
@@ -302,11 +288,8 @@ def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[flo
 
 
 def rank(level: float, count: float) -> int:
-    """Return the position, from 0, of a percentile among `count` sorted values.
-
-    `level` is the percentile as a share, such as 0.9. A position halfway between two values is
-    rounded up.
-    """
+    """Return the position, from 0, of a percentile among `count` sorted values. `level` is the
+    percentile as a share, such as 0.9. A position halfway between two values is rounded up."""
     return math.floor(level * (count - 1.0) + 0.5)
 
 
@@ -323,11 +306,9 @@ CUT_SHARE = 0.98
 def leaning(
     name: str, actual: Float64Array, expected: Float64Array, fmt: FloatLimits
 ) -> list[Lean | None]:
-    """Return how the errors of each row lean; None for a row without elements that tell.
-
-    Elements count if they are normal and far from the largest value, and if they had to be rounded
-    or are wrong.
-    """
+    """Return how the errors of each row lean; None for a row without elements that tell. Elements
+    count if they are normal and far from the largest value, and if they had to be rounded or are
+    wrong."""
     size = np.abs(expected)
     counted = (size >= 2.0 * fmt.smallest_normal) & (size <= fmt.max / 2) & np.isfinite(actual)
     with np.errstate(all="ignore"):

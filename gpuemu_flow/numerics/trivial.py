@@ -95,11 +95,9 @@ def trivial_candidates(
 
 
 def assess(results: Iterable[TrivialResult]) -> TrivialReport:
-    """Combine the results of trivial candidates in many cases.
-
-    A trivial candidate is a set of outputs that was made without computing the op. It is accepted
-    if it passed every case in which it was tried.
-    """
+    """Combine the results of trivial candidates in many cases. A trivial candidate is a set of
+    outputs that was made without computing the op. It is accepted if it passed every case in which
+    it was tried."""
     tried: dict[str, int] = {}
     passed: dict[str, int] = {}
     strategies: dict[str, dict[str, None]] = {}
@@ -118,9 +116,7 @@ def assess(results: Iterable[TrivialResult]) -> TrivialReport:
 
 def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Round values to a dtype as an op would store them; float values beyond its range become Inf.
-
-    In an integer dtype, values wrap, and NaN and Inf become 0.
-    """
+    In an integer dtype, values wrap, and NaN and Inf become 0."""
     target = numpy_dtype(dtype)
     if values.dtype == target:
         return values
@@ -145,11 +141,9 @@ def _median(values: NDArray[Any]) -> float:
 
 
 def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """Return outputs that copy an input, reshaped or broadcast to the shape of each output.
-
-    `array` is the input, and `right` has the correct outputs. If the input does not fit the shape
-    of an output, this output is filled with zeros. If it fits no output, the result is None.
-    """
+    """Return outputs that copy an input, reshaped or broadcast to the shape of each output. `array`
+    is the input, and `right` has the correct outputs. If the input does not fit the shape of an
+    output, this output is filled with zeros. If it fits no output, the result is None."""
     outputs: dict[str, NDArray[Any]] = {}
     fits = False
     for name, values in right.items():

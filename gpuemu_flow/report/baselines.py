@@ -57,10 +57,8 @@ if TYPE_CHECKING:
 def bring_up_to_date(
     workspace: Workspace, listener: Listener | None = None, *, to_compare: bool = False
 ) -> RunReport:
-    """Run all stale tasks and report on them, for storing or comparing a baseline.
-
-    Raises UsageError: ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
-    """
+    """Run all stale tasks and report on them, for storing or comparing a baseline. Raises
+    UsageError: ``nothing-to-compare`` for a workspace without ops, kernels and submissions."""
     _, report = run_and_report(workspace, session.RunOptions(), listener)
     known = any(r.cases or (to_compare and r.absence is Absence.OUTDATED) for r in report.results)
     if not workspace.graph.tasks and not known:
@@ -85,10 +83,8 @@ def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
 
 
 def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
-    """Store the present results as a baseline, which replaces one of the same name.
-
-    Raises UsageError: ``baseline-bad-tag``.
-    """
+    """Store the present results as a baseline, which replaces one of the same name. Raises
+    UsageError: ``baseline-bad-tag``."""
     kernels, results = _current(workspace, report)
     submitted, artifacts = of_clients(workspace)
     baseline = Baseline(
@@ -106,9 +102,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
 
 def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     """Import an exported baseline under the name `tag`; if it is empty, under the exported name.
-
-    Raises UsageError: ``baseline-bad-file``, ``baseline-bad-tag``.
-    """
+    Raises UsageError: ``baseline-bad-file``, ``baseline-bad-tag``."""
     found = baselines.read_file(path)
     try:
         for entries in found.kernels.values():
@@ -131,10 +125,8 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare the present results and kernels with a baseline.
-
-    Ops and kernels that were renamed since the baseline was stored are matched.
-    """
+    """Compare the present results and kernels with a baseline. Ops and kernels that were renamed
+    since the baseline was stored are matched."""
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}
@@ -160,7 +152,6 @@ def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> Baselin
 def _kernel_diffs(
     workspace: Workspace, baseline: Baseline, kernels: Mapping[str, list[Json]]
 ) -> Iterator[tuple[str, KernelDiff]]:
-    """Compare the entry functions of all kernels with a baseline."""
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
@@ -186,15 +177,12 @@ def _gone(kernel: KernelDiff) -> KernelDiff:
 
 
 def _has_lost_program(op: OpConfig, old: Mapping[str, Json] | None) -> bool:
-    """Tell whether only clients can run an op that had a program when the baseline was stored."""
     return op.op is None and old is not None and old.get(IDENTITY) not in (None, identity_of(op))
 
 
 def _unjudged(result: OpResult | None) -> str:
-    """Return the verdict on an op without cases if it may be a regression; else an empty text.
-
-    It may be a regression if the check ended in an error, or if the results are outdated.
-    """
+    """Return the verdict on an op without cases if it may be a regression; else an empty text. It
+    may be a regression if the check ended in an error, or if the results are outdated."""
     if result is None or result.cases:
         return ""
     back = result.verdict is Verdict.ERROR or result.absence is Absence.OUTDATED
@@ -232,7 +220,6 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Return a report's kernel figures and op summaries in the form that a baseline stores."""
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}
     judged = {(r.op, r.dtype) for r in report.results if r.cases}
@@ -289,10 +276,8 @@ def renamed_ops(
 def renamed_kernels(
     before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
 ) -> dict[str, str]:
-    """Map the present names of renamed kernels to their names in the baseline.
-
-    A kernel is recognised by the names and architectures of its entries.
-    """
+    """Map the present names of renamed kernels to their names in the baseline. A kernel is
+    recognised by the names and architectures of its entries."""
 
     def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
         return {
@@ -305,11 +290,8 @@ def renamed_kernels(
 
 
 def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Map new names to former names with the same identity.
-
-    Both arguments map names to identities. A name is left out if another name of the same argument
-    has the same identity, too.
-    """
+    """Map new names to former names with the same identity. Both arguments map names to identities.
+    A name is left out if another name of the same argument has the same identity, too."""
     found = {}
     for name, what in new.items():
         former = [old for old, other in gone.items() if other == what]
@@ -323,9 +305,7 @@ def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str
 
 def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResult]) -> int:
     """Store the clients' newest results in a baseline, and leave its other parts unchanged.
-
-    Summaries of the ops that only clients run are stored, too, so that ``diff`` compares them.
-    """
+    Summaries of the ops that only clients run are stored, too, so that ``diff`` compares them."""
     submitted = as_submitted(latest)
     counted = submitted_results(workspace, workspace.graph.skips)
     results: dict[str, dict[str, Json]] = {}
@@ -337,7 +317,6 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
 
 
 def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
-    """Store in a baseline the kernel figures that clients submitted; change nothing else in it."""
     _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
 
 
@@ -361,7 +340,6 @@ def of_clients(
 
 
 def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
-    """Return results in the form that a baseline stores."""
     return tuple(
         SubmittedResult(
             stored.op, stored.seed, stored.judged.verdict is Verdict.PASSED, stored.judged.max_abs
@@ -371,10 +349,8 @@ def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
 
 
 def _baseline(workspace: Workspace, tag: str) -> Baseline:
-    """Return baseline `tag`, or a new empty one if there is none.
-
-    Its time, tool version and environment are set to the present ones.
-    """
+    """Return baseline `tag`, or a new empty one if there is none. Its time, tool version and
+    environment are set to the present ones."""
     environment = dict(workspace.environment)
     try:
         known = BaselineStore(workspace.cache).get(tag)

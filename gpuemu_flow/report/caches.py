@@ -34,10 +34,8 @@ OnWait = Callable[[str], None]
 
 
 class Size(Struct):
-    """Numbers of entries and blobs in a cache, and their sizes in bytes.
-
-    All are None for a cache on a server, which does not list its objects.
-    """
+    """Numbers of entries and blobs in a cache, and their sizes in bytes. All are None for a cache
+    on a server, which does not list its objects."""
 
     entries: int | None = None
     entry_bytes: int | None = None
@@ -68,7 +66,6 @@ class CacheCheck(Struct):
 
 
 def cache_facts(workspace: Workspace) -> CacheFacts:
-    """Measure the caches of a workspace, with one request to a shared cache on a server."""
     cache = workspace.cache
     names = list(cache.files.list_files(cache.blobs.folder, "", depth=1))
     has_actions = (cache.folder / "actions").exists()
@@ -126,9 +123,7 @@ def _size_of(root: Path) -> Size:
 
 def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> tuple[int, int]:
     """Delete the least recently used blobs of the workspace until at most `limit` bytes remain.
-
-    Blobs of recorded failures are kept.
-    """
+    Blobs of recorded failures are kept."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):
@@ -138,13 +133,10 @@ def collect(workspace: Workspace, limit: int, on_wait: OnWait | None = None) -> 
 
 
 def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
-    """Delete the oldest objects of a shared folder until at most `limit` bytes remain.
-
-    An entry is deleted before blobs of the same age, since it must not name a missing blob. Return
-    the numbers of deleted files and bytes.
-
-    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``.
-    """
+    """Delete the oldest objects of a shared folder until at most `limit` bytes remain. An entry
+    is deleted before blobs of the same age, since it must not name a missing blob. Return the
+    numbers of deleted files and bytes. Raises UsageError: ``cache-remote-unlisted``,
+    ``cache-remote-none``."""
     folder, _ = _shared_folder(workspace, writing=True)
     files = []
     for order, kind in enumerate((ACTION, CONTENT)):
@@ -162,7 +154,6 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
 
 
 def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
-    """Check all objects in the workspace's cache, and set damaged ones aside."""
     cache = workspace.cache
     cache.create()
     with RunLock(cache.lock_path, on_wait):
@@ -181,9 +172,7 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
 
 def verify_shared(workspace: Workspace) -> CacheCheck:
     """Check all objects in a shared folder; delete damaged ones if it is configured as writable.
-
-    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``.
-    """
+    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``."""
     folder, place = _shared_folder(workspace)
     transport = place.transport()
     checked = CacheCheck()
@@ -216,10 +205,8 @@ def _is_sound(transport: Transport, kind: str, key: str, limit: int, secret: byt
 
 
 def clear_shared(workspace: Workspace) -> int:
-    """Delete all objects of a shared folder, and return their number.
-
-    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``.
-    """
+    """Delete all objects of a shared folder, and return their number. Raises UsageError:
+    ``cache-remote-unlisted``, ``cache-remote-none``."""
     folder, _ = _shared_folder(workspace, writing=True)
     count = 0
     for kind in (ACTION, CONTENT):

@@ -53,11 +53,9 @@ class Trend(Struct, frozen=True):
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Draw a heat map, one path per level; equal neighbouring cells of a row form one stroke.
-
-    A stroke is centred on the upper edge of its cells, so the drawing must be moved down by half a
-    cell.
-    """
+    """Draw a heat map, one path per level; equal neighbouring cells of a row form one stroke. A
+    stroke is centred on the upper edge of its cells, so the drawing must be moved down by half a
+    cell."""
     columns = max((len(row) for row in picture.rows), default=0)
     pieces: dict[str, list[str]] = {level: [] for level in LEVELS}
     for y, row in enumerate(picture.rows):
@@ -89,28 +87,22 @@ _GAPS = (36.0, 18.0)
 
 
 class _Axis(Struct, frozen=True):
-    """The layout of one axis, divided into cells.
-
-    The half decade of a value v is the number ``floor(2 * log10(v))``.
-    """
+    """The layout of one axis, divided into cells. The half decade of a value v is the number
+    ``floor(2 * log10(v))``."""
 
     step: float
     width: int
     places: Mapping[int, float]
 
     def cell(self, value: int) -> int:
-        """Return the key in `places` of the cell that contains the half decade `value`.
-
-        The key is the first half decade in the cell. `_ZERO` and `_SPECIAL` are their own keys.
-        """
+        """Return the key in `places` of the cell that contains the half decade `value`. The key is
+        the first half decade in the cell. `_ZERO` and `_SPECIAL` are their own keys."""
         return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Draw a scatter chart in cells of whole half decades.
-
-    On each axis, the cell for zeros comes first, and the one for NaN and Inf last.
-    """
+    """Draw a scatter chart in cells of whole half decades. On each axis, the cell for zeros comes
+    first, and the one for NaN and Inf last."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -163,7 +155,6 @@ def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
 
 
 def _ticks(axis: _Axis, gap: float) -> tuple[tuple[float, str], ...]:
-    """Return positions and labels of whole decades, spaced so that labels do not overlap."""
     shown: list[tuple[float, str]] = []
     for value, at in axis.places.items():
         special = value in (_ZERO, _SPECIAL)
@@ -181,10 +172,8 @@ def _tick(value: int) -> str:
 
 
 def histogram(picture: Picture) -> tuple[Bar, ...]:
-    """Draw a histogram of the elements, by the share of the tolerance that their errors use.
-
-    Empty bars at the upper end are left out, but only those above the tolerance.
-    """
+    """Draw a histogram of the elements, by the share of the tolerance that their errors use. Empty
+    bars at the upper end are left out, but only those above the tolerance."""
     labels = [_share(share) for share in SHARES] + ["more"]
     most = max(picture.histogram, default=0) or 1
     bars = [

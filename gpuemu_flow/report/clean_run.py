@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 
 
 def save_if_clean(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
-    """Let the next plain ``run`` answer at once until something changes.
-
-    Nothing is stored unless every task is current and every result passed, nor if an input changed
-    during the run. Neither if the sandbox is incomplete, since a system with a complete sandbox
-    must not reuse the results.
-    """
+    """Let the next plain ``run`` answer at once until something changes. Nothing is stored
+    unless every task is current and every result passed, nor if an input changed during the run.
+    Neither if the sandbox is incomplete, since a system with a complete sandbox must not reuse
+    the results."""
     standing = [p for p in report.problems if p.slug in STANDING]
     sound = report.exit_code == 0 and len(standing) == len(report.problems)
     whole = outcome.everything and outcome.all_current(workspace) and workspace.has_plain_cases
@@ -110,9 +108,7 @@ class _InputsOfKernels(Struct, frozen=True):
 
 def _settle(workspace: Workspace, seen: Iterable[Sequence[int]]) -> None:
     """Wait until the file system's clock has passed the newest stamp (mtime and ctime come first).
-
-    A file changed twice within one tick of that clock (4 ms is common) would look unchanged.
-    """
+    A file changed twice within one tick of that clock (4 ms is common) would look unchanged."""
     newest = max((s for stamp in seen for s in stamp[:2]), default=0)
     probe = workspace.cache.staging / f"clock-{os.getpid()}"
     try:
@@ -126,7 +122,6 @@ def _settle(workspace: Workspace, seen: Iterable[Sequence[int]]) -> None:
 
 
 def _package_files() -> list[str]:
-    """Return the files that change when a package that affects all results is reinstalled."""
     found = []
     for name in NUMERIC_PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -136,7 +131,6 @@ def _package_files() -> list[str]:
 
 
 def _record_file(package: str) -> str:
-    """Return the path of a package's ``RECORD``, which every installation rewrites, or ``""``."""
     import importlib.metadata  # noqa: PLC0415
 
     try:

@@ -148,9 +148,7 @@ class Report(Struct, frozen=True, dict=True):
 
     def place_of(self, failure: CaseVerdict) -> FileLine | None:
         """Return the location of a failure: the line that raised or that a kernel check found.
-
-        Without one, it is the op's line; None if that is unknown, too.
-        """
+        Without one, it is the op's line; None if that is unknown, too."""
         found = failure.source or raising_line(failure)
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -158,12 +156,10 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the command that made the report.
-
-        This is the run's exit code, with three exceptions. It is 1 if there is a regression and
-        regressions make the report fail. It is 124 if a time limit cut something off, unless
-        something had failed before. It is 4 if a required verdict is missing.
-        """
+        """Return the exit code of the command that made the report. This is the run's exit code,
+        with three exceptions. It is 1 if there is a regression and regressions make the report
+        fail. It is 124 if a time limit cut something off, unless something had failed before. It is
+        4 if a required verdict is missing."""
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
             return 1
@@ -174,7 +170,6 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def missing(self) -> tuple[MissingVerdict, ...]:
-        """Return all requested items without a verdict, those cut off by a time limit first."""
         every = [
             *(
                 MissingVerdict(f"{r.op} {r.dtype}".strip(), r.reason, r.absent)
@@ -190,7 +185,6 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def verdict(self) -> str:
-        """Return the verdict on the report in a few words, for a heading."""
         if self.exit_code in (0, 4) and self.run.had_nothing_to_do:
             return NOTHING_TO_DO
         if self.exit_code == 4:
@@ -201,10 +195,8 @@ class Report(Struct, frozen=True, dict=True):
 
     @property
     def totals(self) -> dict[str, int]:
-        """Count cases and kernels by verdict.
-
-        If an op has no cases in a dtype, the verdict on the op in this dtype is counted once.
-        """
+        """Count cases and kernels by verdict. If an op has no cases in a dtype, the verdict on the
+        op in this dtype is counted once."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:
@@ -227,11 +219,9 @@ class Report(Struct, frozen=True, dict=True):
         return failure.op, failure.case.seed, failure.case.dtype
 
     def worst_first(self) -> list[CaseVerdict]:
-        """Return the cases that did not pass, with the worst first.
-
-        The first are wrong results, ordered by the share of the tolerance that they used. Then come
-        cases that ended in an error, and then the rest.
-        """
+        """Return the cases that did not pass, with the worst first. The first are wrong results,
+        ordered by the share of the tolerance that they used. Then come cases that ended in an
+        error, and then the rest."""
         order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
 
         def rank(failure: CaseVerdict) -> tuple[int, float, int]:
@@ -243,7 +233,6 @@ class Report(Struct, frozen=True, dict=True):
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """Map each failing case with a confirmed cause to a text about the cause."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:
@@ -257,7 +246,6 @@ class Report(Struct, frozen=True, dict=True):
         }
 
     def representatives(self) -> list[CaseVerdict]:
-        """Return the worst case of each op, dtype and kind of failure, worst first."""
         found: dict[tuple[str, str, str], CaseVerdict] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
@@ -309,22 +297,15 @@ class BaselineDiff(Struct):
 
     @property
     def has_regressions(self) -> bool:
-        """Tell whether anything got worse."""
         return any(diff.is_regression for _, diff in self.kernels) or any(
             result.status == REGRESSION for result in self.results
         )
 
     def drop_missing(self) -> None:
-        """Drop the items that only the baseline has.
-
-        Call this if only a part of the workspace was requested, since all other items then look
-        missing.
-        """
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
     def regressions(self) -> list[Regression]:
-        """Return the regressions, first of ops, then of kernels."""
         tag = self.baseline.tag
         worse = [
             Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
@@ -354,17 +335,14 @@ class BaselineDiff(Struct):
 
 
 class Explained(Struct, frozen=True):
-    """Failing cases with the same confirmed cause or, without one, of the same kind.
-
-    The smallest case is the first of `members`.
-    """
+    """Failing cases with the same confirmed cause or, without one, of the same kind. The smallest
+    case is the first of `members`."""
 
     members: list[CaseVerdict]
     cause: Cause | None = None
 
     @property
     def text(self) -> str:
-        """Return the confirmed cause as text; empty if there is none."""
         return self.cause.text if self.cause is not None else ""
 
 
@@ -385,7 +363,6 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _is_special(failure: CaseVerdict) -> bool:
-    """Tell whether each of a case's failures has an expected value that is not finite."""
     expected = [one.expected for one in failure.result.failures]
     return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 

@@ -43,10 +43,8 @@ def failure_lines(failure: FailureRecord, minimal: Minimal) -> list[str]:
 
 
 def failure_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error.
-
-    The line has at most 120 characters; with names of usual length, at most 80.
-    """
+    """Format one line of ``failures``: id, op, dtype, first shape, kind, largest error. The line
+    has at most 120 characters; with names of usual length, at most 80."""
     return "  ".join(_cells(failure)).rstrip()
 
 
@@ -79,14 +77,11 @@ def _listed(failures: Sequence[FailureRecord]) -> list[str]:
 
 
 def published_row(failure: FailureRecord) -> str:
-    """Format one line of ``failures`` for the published VS Code extension, which parses it.
-
-    ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
-
-    The extension reads the first word in brackets as the kind, so the kind precedes the message,
-    which may contain an index in brackets. For names such as ``shape:``, it reads the value after
-    the first occurrence, so the names are removed from the message.
-    """
+    """Format one line of ``failures`` for the published VS Code extension, which parses it. ``SEED
+    OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID`` The extension reads the
+    first word in brackets as the kind, so the kind precedes the message, which may contain an index
+    in brackets. For names such as ``shape:``, it reads the value after the first occurrence, so the
+    names are removed from the message."""
     message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
         f"{failure.seed} {failure.op} [{failure.kind}] {message} "
@@ -97,7 +92,6 @@ def published_row(failure: FailureRecord) -> str:
 
 
 def render_failure(record: FailureRecord, minimal: Minimal, style: Style) -> str:
-    """Return one recorded failure in full."""
     verdict = style.verdict(Verdict(record.verdict))
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
@@ -119,7 +113,6 @@ def render_failure(record: FailureRecord, minimal: Minimal, style: Style) -> str
 
 
 def outcome_of(found: Reproduction) -> tuple[Verdict, str]:
-    """Return the verdict on a failure that was run again, and the outcome as a phrase."""
     verdict = found.result.verdict
     if found.still_fails:
         return verdict, "still fails"
@@ -159,7 +152,6 @@ def render_reproduction(
 
 
 def render_minimization(found: Minimization, minimal: Minimal | None, style: Style) -> str:
-    """Return the smallest case found, then the failure and the steps that led to it."""
     original = found.original
     case = printable(described(Case.from_json(original.case)))
     whence = f"original: {original.id}  {original.dtype}  {case}  layout {original.layout}"

@@ -19,7 +19,6 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def exit_code(reports: Sequence[FuzzReport]) -> int:
-    """Return the exit code: 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
     if any(report.interrupted for report in reports):
         return 130
     if any(report.failed or report.verdict is Verdict.FAILED for report in reports):
@@ -38,7 +37,6 @@ def histogram(counts: Sequence[int]) -> str:
 
 
 def render(report: FuzzReport, style: Style) -> str:
-    """Format one op's fuzz run."""
     counts = [
         f"{report.passed} passed",
         *(f"{n} {word}" for n, word in _other_counts(report) if n),
@@ -128,7 +126,6 @@ def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
 
 
 def render_mutation(found: Mutation, style: Style) -> str:
-    """Format the score, the bugs that survived, and the trivial candidates that passed."""
     score = found.score
     total = len(score.killed) + len(score.survivors)
     name = style.paint(printable(found.op), "1")
@@ -162,7 +159,6 @@ def render_mutation(found: Mutation, style: Style) -> str:
 
 
 def render_coverage(found: CoverageReport) -> str:
-    """Format the coverage as a table, and list the gaps."""
     lines = table(found.rows)
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     shown = [

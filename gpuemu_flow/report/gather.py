@@ -73,10 +73,8 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
-    """Return the verdict on every case of a report, in the order of the report.
-
-    Of the cases that clients submitted, only the failing ones are returned.
-    """
+    """Return the verdict on every case of a report, in the order of the report. Of the cases that
+    clients submitted, only the failing ones are returned."""
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:
@@ -99,7 +97,6 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
 def known_failures(
     workspace: Workspace, run: RunReport
 ) -> dict[tuple[str, int, str], KnownFailure]:
-    """Return the stored failures for a report's failing cases, by op, seed and dtype."""
     wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
     if not wanted:
         return {}
@@ -113,10 +110,6 @@ def known_failures(
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the repository's root, since code review tools need paths relative to it.
-
-    This is the folder that the CI service names, else the closest one with ``.git``, else `root`.
-    """
     checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
     if checkout and root.is_relative_to(Path(checkout).resolve()):
         return Path(checkout).resolve()
@@ -143,11 +136,8 @@ def _commit(repository: Path) -> str:
 def op_places(
     workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
 ) -> dict[str, FileLine]:
-    """Map each op that did not pass, or whose results changed, to its location.
-
-    This is the location of the op's source or, if that is unknown, of the op's table in the
-    configuration.
-    """
+    """Map each op that did not pass, or whose results changed, to its location. This is the
+    location of the op's source or, if that is unknown, of the op's table in the configuration."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}
@@ -180,7 +170,6 @@ def place_of_op(op: OpConfig, config: Path, base: Path) -> tuple[str, int]:
 
 
 def _definition(path: Path, function: str) -> int:
-    """Return the line on which a function or class is defined; 0 if it cannot be found."""
     try:
         if path.stat().st_size > MAX_SOURCE_BYTES:
             return 0
@@ -200,7 +189,6 @@ def _lines_of(tree: ast.Module, function: str) -> Iterator[int]:
 
 
 def relative(path: Path, base: Path) -> str:
-    """Return a path relative to `base`, if it is inside."""
     resolved = path if path.is_absolute() else base / path
     try:
         return resolved.relative_to(base).as_posix()
@@ -230,11 +218,6 @@ def shard_part(
 
 
 def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
-    """Return those options of a run that affect the selection of tasks or the exit code.
-
-    `--since` is returned as a commit, because a branch can differ between machines. Options that
-    say where tasks run, or how many at a time, are left out.
-    """
     since = ""
     if options.since:
         since = parting_commit(workspace.root, options.since)

@@ -18,11 +18,9 @@ _MAX_MESSAGE = 600
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """List the workflow commands for a report, the worst problems first.
-
-    If there are too many problems, a command with the number of omitted ones is added. If the run
-    ran out of time, or lacks required results, the last command says so.
-    """
+    """List the workflow commands for a report, the worst problems first. If there are too many
+    problems, a command with the number of omitted ones is added. If the run ran out of time, or
+    lacks required results, the last command says so."""
     last = []
     if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"
@@ -36,11 +34,9 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield all annotations.
-
-    The failed cases of an op get one annotation for each kind of failure. Then follow annotations
-    for broken ops, lint findings, regressions and other problems, none of which belong to a case.
-    """
+    """Yield all annotations. The failed cases of an op get one annotation for each kind of failure.
+    Then follow annotations for broken ops, lint findings, regressions and other problems, none of
+    which belong to a case."""
     counts = report_text.count_causes(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseVerdict] = {}

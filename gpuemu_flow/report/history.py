@@ -15,12 +15,9 @@ VERSION = 1
 
 
 def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) -> None:
-    """Add a row with a run's results, except those of skipped ops; drop what is too old.
-
-    Nothing is added if there are no results, or if the run was interrupted.
-
-    Raises StoreError: The row cannot be written.
-    """
+    """Add a row with a run's results, except those of skipped ops; drop what is too old. Nothing is
+    added if there are no results, or if the run was interrupted. Raises StoreError: The row cannot
+    be written."""
     results = _shorts(report)
     if not results or report.interrupted:
         return
@@ -34,18 +31,15 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def ends_with(cache: WorkspaceCache, report: RunReport) -> bool:
-    """Tell whether a run executed nothing and its results equal those of the history's last row."""
     last = () if report.executed else rows(cache)[-1:]
     return any(isinstance(row, dict) and row.get("results") == _shorts(report) for row in last)
 
 
 def rows(cache: WorkspaceCache) -> list[Json]:
-    """Return the rows of all runs, oldest first."""
     return [cache.state.get(key) for key in sorted(cache.state.keys_from(ROW))]
 
 
 def read(cache: WorkspaceCache) -> list[HistoryPoint]:
-    """Return all points, oldest first; damaged rows and those of other versions are skipped."""
     return [point for row in rows(cache) for point in _points(row)]
 
 

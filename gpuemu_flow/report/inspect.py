@@ -62,11 +62,9 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 
 
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
-    """Return texts that name the observed inputs of a program: files, packages, variables.
-
-    Its sources and the system's libraries are left out. The libraries belong to the key, too, but
-    are much the same for all programs.
-    """
+    """Return texts that name the observed inputs of a program: files, packages, variables. Its
+    sources and the system's libraries are left out. The libraries belong to the key, too, but are
+    much the same for all programs."""
     names = workspace.snapshot.observed.names([spec.name])
     files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
     packages = [f"package {package.rpartition('|')[2]}" for package in names.packages]
@@ -90,7 +88,6 @@ def _origins(
 def list_workspace(
     workspace: Workspace, words: Iterable[str], *, with_status: bool
 ) -> WorkspaceListing:
-    """List tasks, groups and skipped ops; `with_status` adds the state of each task."""
     graph = workspace.graph
     chosen = select(workspace, words)
     stale = workspace.stale(chosen) if with_status else set()
@@ -138,7 +135,6 @@ def op_durations(workspace: Workspace, words: Iterable[str]) -> dict[str, float]
 
 
 def workspace_status(workspace: Workspace) -> WorkspaceStatus:
-    """Count tasks by state, and results by last verdict, and measure the cache."""
     graph, cache = workspace.graph, workspace.cache
     report, stale, outdated = known_report(workspace)
     every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
@@ -174,9 +170,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
     """Delete what clients submitted for the named ops, or for all; return the number of results.
-
-    Raises UsageError: ``unknown-op``.
-    """
+    Raises UsageError: ``unknown-op``."""
     known = {op.name for op in workspace.config.ops}
     chosen = [workspace.config.op(word).name for word in words if only or word in known]
     if words and not chosen:
@@ -192,10 +186,8 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Delete the results and records of tasks; return the number of records.
-
-    Raises UsageError: A word selects no task.
-    """
+    """Delete the results and records of tasks; return the number of records. Raises UsageError: A
+    word selects no task."""
     chosen = select(workspace, words)
     cache = workspace.cache
     cache.create()

@@ -35,17 +35,14 @@ _FUZZ_COUNTS = ("iterations", "passed", "failed", "inconclusive", "errors", "ver
 
 
 def dumps(value: object) -> str:
-    """Format an object of structs as text that CI services cannot mistake for their commands."""
     return inert_json(json.dumps(plain(value), indent=2, allow_nan=False))
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
-    """Return the report as JSON text; its schema is ``schemas/report.schema.json``."""
     return dumps(whole_report(report)) + "\n"
 
 
 def whole_report(report: Report) -> dict[str, Json]:
-    """Return the content of a report; the seed of a case is given as a number and as a string."""
     totals = report.totals
     return {
         **run_report(report.run),
@@ -97,10 +94,8 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
-    """Return a record for each entry of a linted kernel.
-
-    A kernel that could not be linted gives one record without figures.
-    """
+    """Return a record for each entry of a linted kernel. A kernel that could not be linted gives
+    one record without figures."""
     common = {
         "kernel": result.kernel,
         "cached": result.cached,
@@ -231,7 +226,6 @@ def baseline_diff(found: BaselineDiff) -> dict[str, Json]:
 def run_plan(
     status: Mapping[str, str], reasons: Mapping[str, Sequence[BuildReason]]
 ) -> dict[str, Json]:
-    """Return the result of a dry run: the tasks that would run, and why."""
     pending = [name for name, state in status.items() if state == "pending"]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -244,7 +238,6 @@ def run_plan(
 
 
 def fuzz_report(found: FuzzReport) -> dict[str, Json]:
-    """Return what ``fuzz --format json`` prints for one op."""
     return {
         "schema_version": SCHEMA_VERSION,
         "op": found.op,
@@ -282,7 +275,6 @@ def fuzz_report(found: FuzzReport) -> dict[str, Json]:
 
 
 def reproduction(found: Reproduction) -> dict[str, Json]:
-    """Return what ``reproduce --format json`` prints for one failure."""
     return {
         "schema_version": 1,
         "id": found.record.id,
@@ -294,7 +286,6 @@ def reproduction(found: Reproduction) -> dict[str, Json]:
 
 
 def minimization(found: Minimization) -> dict[str, Json]:
-    """Return what ``minimize --format json`` prints."""
     smaller = found.minimized
     return {
         "schema_version": 1,
@@ -305,7 +296,6 @@ def minimization(found: Minimization) -> dict[str, Json]:
 
 
 def coverage(found: CoverageReport, form: str) -> dict[str, Json]:
-    """Return the JSON of ``coverage``, in Codecov's format if `form` is ``codecov``."""
     ops = sorted({row.op for row in found.rows})
     covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]
     percent = 100.0 * len(covered) / len(ops) if ops else 0.0

@@ -59,12 +59,10 @@ def clip(text: str, limit: int) -> str:
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
-    """Return the report as JUnit XML."""
     return report_to_junit(report)
 
 
 def report_to_junit(report: Report) -> str:
-    """Return the report as one file of JUnit XML."""
     suites = [
         ("validation", [*_cases(report), *_ops_without_cases(report)]),
         ("lint", list(_lints(report))),
@@ -94,10 +92,8 @@ def report_to_junit(report: Report) -> str:
 
 
 def _add_properties(suite: Element, report: Report) -> None:
-    """Add properties: warnings, and each op's sandbox and share of elements without a verdict.
-
-    The format has no element for warnings, and a test for each would falsify the number of tests.
-    """
+    """Add properties: warnings, and each op's sandbox and share of elements without a verdict. The
+    format has no element for warnings, and a test for each would falsify the number of tests."""
     facts = [
         (f"unjudged {result.op}[{result.dtype}]", f"{result.unjudged:.6g}")
         for result in report.run.results
@@ -152,7 +148,6 @@ def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, st
 
 
 def _cases(report: Report) -> Iterator[_Test]:
-    """Yield a test for each case; cases that end with one exception are one test."""
     alike = Counter(map(_exception, report.cases))
     told: set[tuple[str, ...]] = set()
     seconds = {(r.op, r.dtype): r.duration_s / max(1, r.cases) for r in report.run.results}
@@ -177,7 +172,6 @@ def _cases(report: Report) -> Iterator[_Test]:
 
 
 def _exception(checked: CaseVerdict) -> tuple[str, ...]:
-    """Return what a program raised, and where; empty for a case that did not end so."""
     first = checked.result.failures[0] if checked.result.failures else None
     if checked.result.verdict is not Verdict.ERROR or first is None or not first.place:
         return ()
@@ -185,10 +179,8 @@ def _exception(checked: CaseVerdict) -> tuple[str, ...]:
 
 
 def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
-    """Yield the lines of a failure's body: message and details.
-
-    The message stands here, too, because some services show only the body.
-    """
+    """Yield the lines of a failure's body: message and details. The message stands here, too,
+    because some services show only the body."""
     case, result, stats = checked.case, checked.result, checked.result.stats
     failure = checked
     minimal = report.run.minimal_of(failure)
@@ -216,11 +208,9 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Yield tests for results of ops that the report's list of cases does not show.
-
-    There is a test for each op that was skipped, is broken, or has no verdict or an outdated one.
-    Passing cases that clients submitted are only counted in the report, and get one test per op.
-    """
+    """Yield tests for results of ops that the report's list of cases does not show. There is a test
+    for each op that was skipped, is broken, or has no verdict or an outdated one. Passing cases
+    that clients submitted are only counted in the report, and get one test per op."""
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
@@ -281,7 +271,6 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 
 
 def _regressions(report: Report) -> Iterator[_Test]:
-    """Yield a test for each regression, or none if regressions do not make the run fail."""
     if report.fail_on_regression:
         for worse in report.regressions:
             said = worse.sentence

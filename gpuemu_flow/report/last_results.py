@@ -37,10 +37,8 @@ NOTHING = LastResults({}, frozenset(), {})
 
 def last_results(root: Path) -> LastResults:
     """Return the last results of a workspace; `NOTHING` if there are none, or they are damaged.
-
     This is safe in a folder of unknown origin, since no program is run and no configuration is
-    read.
-    """
+    read."""
     home = WorkspaceCache(root / stamps.CACHE_NAME)
     try:
         known = snapshot.load(home, root)
@@ -79,11 +77,9 @@ def _results(
 
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
-    """Return the ops with changed inputs, and the reason for each task that made no result.
-
-    As in `report.report.known_report`, only records are read. A task of which a case ended in an
-    error counts as unchanged, although a run would execute it again.
-    """
+    """Return the ops with changed inputs, and the reason for each task that made no result. As in
+    `report.report.known_report`, only records are read. A task of which a case ended in an error
+    counts as unchanged, although a run would execute it again."""
     lookup = Discovery(known.files, ignored=[cache.folder])
     changed = known.files.refresh()
     tasks, graph = known.graph.tasks, known.graph

@@ -34,7 +34,6 @@ _STATUS_COLORS = {
 
 
 def render_lint(report: RunReport, style: Style) -> str:
-    """Format all findings of a lint, by kernel, and the rules that could not be checked."""
     if not report.kernels:
         return "no kernels are configured: add [[kernels]], or name .ptx or .cubin files"
     lines = render_kernels([replace(r, changes=()) for r in report.kernels], style)
@@ -143,7 +142,6 @@ def render_diff(
     *,
     title: str,
 ) -> str:
-    """Format a comparison with a baseline: list the differences, and count the rest."""
     lines = [title]
     counts: dict[str, int] = {}
     for name, diff in kernels:

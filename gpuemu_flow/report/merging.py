@@ -23,11 +23,10 @@ _ACTED = ("failed", "ran", "restored", "pending", "current", "")
 
 
 def merged_report(paths: Sequence[Path]) -> Report:
-    """Read the reports of all shards, and return the report of the whole workspace.
-
-    Raises UsageError: ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one
-    workspace, or were made with other options; ``merge-incomplete`` if a shard or an op is missing.
-    """
+    """Read the reports of all shards, and return the report of the whole workspace. Raises
+    UsageError: ``merge-unreadable``; ``merge-mismatch`` if the reports are not shards of one
+    workspace, or were made with other options; ``merge-incomplete`` if a shard or an op is
+    missing."""
     found: list[tuple[Path, Report]] = []
     for path in paths:
         if path.is_dir():
@@ -54,10 +53,8 @@ def _part(report: Report) -> ShardPart:
 
 
 def _read(path: Path, *, strict: bool) -> Report | None:
-    """Read the report of a shard from a JSON file.
-
-    If the file has other JSON, return None; if `strict`, raise UsageError instead.
-    """
+    """Read the report of a shard from a JSON file. If the file has other JSON, return None; if
+    `strict`, raise UsageError instead."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -103,7 +100,6 @@ def _damaged(path: Path, wrong: str) -> UsageError:
 
 
 def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
-    """Raise UsageError if these are not all shards of one workspace, each exactly once."""
     first_path, first = found[0]
     seen: dict[int, Path] = {}
     for path, report in found:
@@ -136,7 +132,6 @@ def _check_parts(found: Sequence[tuple[Path, Report]]) -> None:
 
 
 def _check_whole(reports: Sequence[Report]) -> None:
-    """Raise UsageError if an op or kernel that the shards select is in none of their reports."""
     if any(report.run.interrupted for report in reports):
         return  # the exit code says that results are missing
     told = {result.op for report in reports for result in report.run.results}
@@ -175,7 +170,6 @@ def _check_alike(first: tuple[Path, ShardPart], other: tuple[Path, ShardPart]) -
 
 
 def _joined(reports: Sequence[Report]) -> Report:
-    """Return one report with the contents of all reports, in the order of the shards."""
     runs = [report.run for report in reports]
     states = _joined_states(task for report in reports for task in report.tasks)
     counts = Counter(task.status for task in states)
@@ -223,10 +217,8 @@ def _joined(reports: Sequence[Report]) -> Report:
 
 
 def _joined_states(tasks: Iterable[TaskState]) -> list[TaskState]:
-    """Return each task once, although several shards may report a task that all of them need.
-
-    Of several statuses of a task, the first in `_ACTED` is kept.
-    """
+    """Return each task once, although several shards may report a task that all of them need. Of
+    several statuses of a task, the first in `_ACTED` is kept."""
     found: dict[str, TaskState] = {}
     rank = {status: place for place, status in enumerate(_ACTED)}
     for task in tasks:

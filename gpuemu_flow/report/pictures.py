@@ -48,12 +48,10 @@ Key = tuple[str, int, str]
 
 
 def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
-    """Return the report with drawings of its worst failures, one for each op, dtype and kind.
-
-    For the drawings, ops and references are run again, as by `reproduce`, but no verdict changes.
-    After `seconds`, nothing more is run. If a signal interrupts the drawing, the report counts as
-    interrupted, although only drawings are missing from it.
-    """
+    """Return the report with drawings of its worst failures, one for each op, dtype and kind. For
+    the drawings, ops and references are run again, as by `reproduce`, but no verdict changes. After
+    `seconds`, nothing more is run. If a signal interrupts the drawing, the report counts as
+    interrupted, although only drawings are missing from it."""
     chosen = report.representatives()
     if not chosen:
         return report
@@ -161,10 +159,8 @@ def store_picture(cache: WorkspaceCache, failure: CaseVerdict, picture: Picture)
 
 def stored_picture(cache: WorkspaceCache, failure: CaseVerdict) -> Picture | None:
     """Return the stored drawing of a failure; None if there is none for the case's present result.
-
     Since anybody may have written to the cache, only content that `draw` could have made is
-    accepted.
-    """
+    accepted."""
     record = cache.actions.get(_key(failure))
     if record is None:
         return None
@@ -257,12 +253,10 @@ def _judge(checked: CheckedOutput) -> Judgement:
 
 
 def heat_map(share: NDArray[np.float64]) -> tuple[tuple[str, ...], str]:
-    """Return a tensor as rows of characters, and a text that describes how it was folded.
-
-    There are at most `MAX_ROWS` rows of at most `MAX_COLUMNS` cells. The last dim runs to the
-    right, all others downward; a long vector continues in the next row. A cell is one character,
-    which shows the level of the worst element in it; see `LEVELS`.
-    """
+    """Return a tensor as rows of characters, and a text that describes how it was folded. There are
+    at most `MAX_ROWS` rows of at most `MAX_COLUMNS` cells. The last dim runs to the right, all
+    others downward; a long vector continues in the next row. A cell is one character, which shows
+    the level of the worst element in it; see `LEVELS`."""
     shape = share.shape or (1,)
     columns = shape[-1]
     grid = share.reshape(-1, columns)
@@ -294,11 +288,9 @@ def _edges(size: int, most: int) -> NDArray[np.intp]:
 def scatter(
     expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """Count elements by magnitude (x) and error (y), both rounded down to half decades.
-
-    Return (x, y, number of elements, number of failing elements) for each pair that occurs; see
-    `_half_decades` for the unit of x and y.
-    """
+    """Count elements by magnitude (x) and error (y), both rounded down to half decades. Return (x,
+    y, number of elements, number of failing elements) for each pair that occurs; see
+    `_half_decades` for the unit of x and y."""
     with np.errstate(all="ignore"):
         x = _half_decades(np.abs(expected))
         y = _half_decades(error)
@@ -313,10 +305,8 @@ def scatter(
 
 
 def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return ``floor(2 log10 v)`` for each value v >= 0.
-
-    Zeros get the lowest possible number, NaN and Inf the highest one.
-    """
+    """Return ``floor(2 log10 v)`` for each value v >= 0. Zeros get the lowest possible number, NaN
+    and Inf the highest one."""
     tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
     found = np.full(values.shape, float(huge))
     finite = np.isfinite(values)

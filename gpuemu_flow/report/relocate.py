@@ -49,7 +49,6 @@ class Relocator:
         return replace(result, failures=moved)
 
     def _ptx_of(self, compare: TaskSpec) -> Path | None:
-        """Return the path of the PTX built for a comparison's op; None if nothing was built."""
         for op in (s.task for s in compare.inputs if s.role == stages.OP):
             for code in (s.task for s in self._tasks[op].inputs if s.role == stages.CODE):
                 spec = self._tasks[code]

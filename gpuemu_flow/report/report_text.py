@@ -56,7 +56,6 @@ MAX_REASON = 120
 
 
 def headline(report: Report) -> str:
-    """Return the verdict in one line, with the names of all items without a verdict."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
@@ -75,10 +74,8 @@ def headline(report: Report) -> str:
 
 def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
     """Format one line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
-
     Editors search these lines for an op's name and ``FAIL``, so no line of a passed op contains
-    both.
-    """
+    both."""
     checks = len(report.run.results) + len(report.run.kernels)
     lines = [f"{plural(checks, 'check')}, mode {printable(report.mode)}"]
     for result in report.run.results:
@@ -133,7 +130,6 @@ def totals_line(report: Report) -> str:
 
 
 def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the label and the number of each total that is not zero."""
     return [
         ("in error" if name == "errors" else name, count)
         for name, count in totals.items()
@@ -213,10 +209,8 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
 
 
 def describe_failure(report: Report, failure: CaseVerdict, counts: Counter[str]) -> str:
-    """Describe a failing case in one line: its cause, then its diagnosis or first message.
-
-    The cause is left out if it is unknown, or if fewer than half of the cases in `counts` have it.
-    """
+    """Describe a failing case in one line: its cause, then its diagnosis or first message. The
+    cause is left out if it is unknown, or if fewer than half of the cases in `counts` have it."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""

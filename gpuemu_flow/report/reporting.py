@@ -40,12 +40,8 @@ class ReportQuery(Struct, frozen=True):
 
 
 def current(workspace: Workspace, query: ReportQuery) -> Report:
-    """Return the report of the last results, without running anything.
-
-    Outdated results and items that were never checked are marked.
-
-    Raises UsageError: ``unknown-baseline``.
-    """
+    """Return the report of the last results, without running anything. Outdated results and items
+    that were never checked are marked. Raises UsageError: ``unknown-baseline``."""
     baseline = _baseline(workspace, query.baseline)
     graph = workspace.graph
     run, stale, outdated = known_report(workspace)
@@ -79,10 +75,8 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
 
 
 def _recorded(workspace: Workspace, report: Report, hours: float | None) -> Iterator[FailureRecord]:
-    """Yield the recorded failures that are not among the report's results, newest first.
-
-    Failures older than `hours` are left out.
-    """
+    """Yield the recorded failures that are not among the report's results, newest first. Failures
+    older than `hours` are left out."""
     begin = ""
     if hours is not None:
         moment = datetime.now(timezone.utc) - timedelta(hours=min(hours, MAX_HOURS))
@@ -105,11 +99,8 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 def _with_gaps(
     workspace: Workspace, run: RunReport, outdated: set[str], shown: Sequence[str]
 ) -> RunReport:
-    """Mark missing results, and outdated results that did not fail, as skipped.
-
-    An outdated failure is kept, since it helps to fix the op or kernel; a note says that it is
-    outdated.
-    """
+    """Mark missing results, and outdated results that did not fail, as skipped. An outdated failure
+    is kept, since it helps to fix the op or kernel; a note says that it is outdated."""
     specs = [spec for spec in workspace.graph.tasks.values() if spec.stage in shown]
     old = {item_of(spec) for spec in specs if spec.name in outdated}
     ops = {

@@ -30,10 +30,8 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_to_sarif(report: RunReport) -> dict[str, Json]:
-    """Return a report's lint findings as a SARIF log with one run.
-
-    Accepted findings are included, with their justification.
-    """
+    """Return a report's lint findings as a SARIF log with one run. Accepted findings are included,
+    with their justification."""
     index = {rule.id: number for number, rule in enumerate(RULES)}
     results: dict[str, dict[str, Json]] = {}
     for kernel in report.kernels:
@@ -94,7 +92,6 @@ def _result(found: Violation, entry: KernelRecord, index: Mapping[str, int]) -> 
 
 
 def physical_location(file: str, line: int) -> dict[str, Json]:
-    """Return a SARIF location: a file as URI, and a line if it is known."""
     path = PurePath(file)
     uri = uri_path(path.as_posix())
     if path.is_absolute():
@@ -106,7 +103,6 @@ def physical_location(file: str, line: int) -> dict[str, Json]:
 
 
 def uri_path(path: str) -> str:
-    """Convert a path to the path of a URI, even if it is not valid UTF-8."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
@@ -160,7 +156,6 @@ _RULES = {
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
-    """Return the report as SARIF text."""
     return dumps(report_to_sarif(report)) + "\n"
 
 
@@ -318,10 +313,8 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: FileLine | None, name: str) -> dict[str, Json]:
-    """Make the location of a result; without a place, use the first line of ``gpuemu.toml``.
-
-    Code review services require a file in each location.
-    """
+    """Make the location of a result; without a place, use the first line of ``gpuemu.toml``. Code
+    review services require a file in each location."""
     at = place or FileLine("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
@@ -329,11 +322,8 @@ def _location(place: FileLine | None, name: str) -> dict[str, Json]:
 
 
 def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
-    """Set each result's fingerprint, a digest of rule, subject, file and a counter.
-
-    The digest does not cover the line number, so that the fingerprint stays the same when the line
-    moves.
-    """
+    """Set each result's fingerprint, a digest of rule, subject, file and a counter. The digest does
+    not cover the line number, so that the fingerprint stays the same when the line moves."""
     counts: dict[tuple[str, str, str], int] = {}
     for result in results:
         location = result["locations"][0]

@@ -49,7 +49,6 @@ _FROM_CASES = ("failures", "passing")
 
 
 def document_of(report: Report) -> dict[str, Json]:
-    """Return a report as JSON, without drawings, history and baseline; `rebuilt` is the inverse."""
     run = report.run
     results = [asdict(result) for result in run.results]
     document: dict[str, Json] = plain(
@@ -72,10 +71,8 @@ def document_of(report: Report) -> dict[str, Json]:
 
 def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
     """Rebuild a report from a document that is valid according to ``schemas/report.schema.json``.
-
     Raises ValueError if a name is unknown, such as a kind of failure; if a case passed although
-    nothing was compared; or if a result is missing, or contradicts its cases.
-    """
+    nothing was compared; or if a result is missing, or contradicts its cases."""
     cases = tuple(
         CaseVerdict(op, Case.from_json(case), CheckResult.from_json(result))
         for op, case, result in data["cases"]

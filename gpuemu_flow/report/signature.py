@@ -55,10 +55,8 @@ class ValidSignature(Struct, frozen=True):
 
 def make_key(path: Path) -> Path:
     """Write a new private key that only its owner can read, and its public key in a ``.pub`` file.
-
     Raises UsageError: ``sign-key-exists``, ``sign-key-not-writable``. Raises RunnerError: ``sign-
-    extra-missing``.
-    """
+    extra-missing``."""
     ed25519, serialization = _library()
     key = ed25519.Ed25519PrivateKey.generate()
     public = path.with_name(path.name + ".pub")
@@ -90,10 +88,8 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 
 
 def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
-    """Read a private key; return it with a warning if other users can read the file.
-
-    Raises UsageError: ``sign-bad-key``. Raises RunnerError: ``sign-extra-missing``.
-    """
+    """Read a private key; return it with a warning if other users can read the file. Raises
+    UsageError: ``sign-bad-key``. Raises RunnerError: ``sign-extra-missing``."""
     ed25519, serialization = _library()
     load = functools.partial(serialization.load_pem_private_key, password=None)
     wanted = ed25519.Ed25519PrivateKey
@@ -107,10 +103,8 @@ def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
 
 
 def load_public(path: Path) -> Ed25519PublicKey:
-    """Read a public key, from a public or a private key's file.
-
-    Raises UsageError: ``sign-bad-key``. Raises RunnerError: ``sign-extra-missing``.
-    """
+    """Read a public key, from a public or a private key's file. Raises UsageError:
+    ``sign-bad-key``. Raises RunnerError: ``sign-extra-missing``."""
     ed25519, serialization = _library()
     load, wanted = serialization.load_pem_public_key, ed25519.Ed25519PublicKey
     return cast(
@@ -136,18 +130,15 @@ def _bad_key(path: Path, reason: str) -> Problem:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256, in hex, of a public key's 32 raw bytes."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
 def sign_html(text: str, key: Ed25519PrivateKey) -> str:
-    """Return the page with its signature as a comment at the end."""
     signed = text.encode("utf-8") + MARKER
     return signed.decode() + f"<!--\n{sign_detached(signed, key)}-->\n"
 
 
 def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
-    """Return the content of the ``.sig`` file that signs the content of another file."""
     digest = hashlib.sha256(data)
     signature = base64.b64encode(key.sign(digest.digest())).decode()
     mark = fingerprint(key.public_key())
@@ -155,11 +146,9 @@ def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
 
 
 def verify(path: Path, key: Ed25519PublicKey) -> ValidSignature:
-    """Check a file against its signature, which is in the file or in ``FILE.sig``.
-
-    Raises UsageError: ``report-not-readable``. Raises SignatureError: ``sign-not-signed``, ``sign-
-    does-not-hold``.
-    """
+    """Check a file against its signature, which is in the file or in ``FILE.sig``. Raises
+    UsageError: ``report-not-readable``. Raises SignatureError: ``sign-not-signed``, ``sign-
+    does-not-hold``."""
     data = _read_report(path)
     start = data.rfind(MARKER)
     beside = path.with_name(path.name + SUFFIX)
@@ -204,11 +193,9 @@ def _read_report(path: Path) -> bytes:
 
 
 def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
-    """Read a file of at most `limit` bytes.
-
-    If that fails, raise UsageError with ``problem(path, reason)``. The reason is `too_large` if the
-    file is larger than `limit`, and else the system's message.
-    """
+    """Read a file of at most `limit` bytes. If that fails, raise UsageError with ``problem(path,
+    reason)``. The reason is `too_large` if the file is larger than `limit`, and else the system's
+    message."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
@@ -220,10 +207,8 @@ def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_l
 
 
 def _library() -> tuple[Any, Any]:
-    """Import the two modules of ``cryptography`` that make and check signatures.
-
-    Raises RunnerError: ``sign-extra-missing``.
-    """
+    """Import the two modules of ``cryptography`` that make and check signatures. Raises
+    RunnerError: ``sign-extra-missing``."""
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415

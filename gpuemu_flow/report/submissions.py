@@ -36,16 +36,13 @@ SHOWN = 3
 def submitted_results(
     workspace: Workspace, skips: Iterable[Skip]
 ) -> dict[tuple[str, str], OpResult]:
-    """Return the results, by op and dtype, of skipped ops for which clients submitted outputs.
-
-    A submission is valid under three conditions. It was judged by the present reference,
+    """Return the results, by op and dtype, of skipped ops for which clients submitted outputs. A
+    submission is valid under three conditions. It was judged by the present reference,
     configuration and environment. It set no tolerance or arguments. It belongs to the newest batch
     of its op and dtype (see `of_newest_batch`). An op and dtype without a valid submission stays
-    skipped, with a reason that says so.
-
-    If `skips` contains all declared dtypes of an op, undeclared dtypes with valid submissions get
-    results, too, so that failures in these dtypes are reported.
-    """
+    skipped, with a reason that says so. If `skips` contains all declared dtypes of an op,
+    undeclared dtypes with valid submissions get results, too, so that failures in these dtypes are
+    reported."""
     return {
         (one.op, one.dtype): _result(workspace, one) if one.valid else _outdated(one)
         for one in _submissions(workspace, skips, undeclared=True)
@@ -90,12 +87,10 @@ class _Submitted(Struct, frozen=True):
 def _submissions(
     workspace: Workspace, skips: Iterable[Skip], *, undeclared: bool = False
 ) -> list[_Submitted]:
-    """Return a `_Submitted` for each op and dtype in `skips` for which there are submissions.
-
-    An op and dtype without submissions is left out, unless there are submissions that belong to no
-    op: its `_Submitted.lost` then describes these. If `undeclared` is true, dtypes that an op does
-    not declare are included if they have valid submissions; see `submitted_results`.
-    """
+    """Return a `_Submitted` for each op and dtype in `skips` for which there are submissions. An op
+    and dtype without submissions is left out, unless there are submissions that belong to no op:
+    its `_Submitted.lost` then describes these. If `undeclared` is true, dtypes that an op does not
+    declare are included if they have valid submissions; see `submitted_results`."""
     skips = list(skips)
     if not skips:
         return []
@@ -137,12 +132,10 @@ def _submissions(
 
 
 def of_newest_batch(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the results of the newest batch of each op and dtype, oldest first.
-
-    A batch is what one command submitted, with all of its processes. A batch that ended before
-    another one began is obsolete: so an op that was mended need not be judged on the old cases
-    again. Of batches that overlap in time, such as those of two checkouts, all count.
-    """
+    """Return the results of the newest batch of each op and dtype, oldest first. A batch is what
+    one command submitted, with all of its processes. A batch that ended before another one began is
+    obsolete: so an op that was mended need not be judged on the old cases again. Of batches that
+    overlap in time, such as those of two checkouts, all count."""
     ordered = sorted(stored, key=lambda one: one.key)
     spans: dict[tuple[str, str], dict[str, tuple[str, str]]] = defaultdict(dict)
     for one in ordered:
@@ -156,23 +149,19 @@ def of_newest_batch(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return the newest result for each case and function; `stored` has the oldest first.
-
-    A pass of one function, or of another command that runs at the same time, must not hide a
-    failure of another, so both results are returned. If a client made the inputs of a case, up to
-    two results are returned for the case: the newest failure, and the newest result that is no
-    failure. An op that fails and later passes on the same inputs is not correct.
-    """
+    """Return the newest result for each case and function; `stored` has the oldest first. A pass of
+    one function, or of another command that runs at the same time, must not hide a failure of
+    another, so both results are returned. If a client made the inputs of a case, up to two results
+    are returned for the case: the newest failure, and the newest result that is no failure. An op
+    that fails and later passes on the same inputs is not correct."""
     return list({_case(one): one for one in stored}.values())
 
 
 def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredResult]:
-    """Return the newest results that were judged by `now`, chosen as in `newest_of_each`.
-
-    If the newest result of a case was judged otherwise, an older one takes its place; but of a
-    client that does not say to which command it belongs only an older failure, as its code may have
-    changed meanwhile.
-    """
+    """Return the newest results that were judged by `now`, chosen as in `newest_of_each`. If the
+    newest result of a case was judged otherwise, an older one takes its place; but of a client that
+    does not say to which command it belongs only an older failure, as its code may have changed
+    meanwhile."""
     found: dict[tuple[object, ...], StoredResult] = {}
     for one in stored:
         case = _case(one)
@@ -187,7 +176,6 @@ def newest_judged_by(stored: Iterable[StoredResult], now: str) -> list[StoredRes
 
 
 def _case(one: StoredResult) -> tuple[object, ...]:
-    """Return the key of a result; of the results with equal keys, only the newest counts."""
     failed = one.source == "validate" and one.judged.verdict in BAD
     return one.op, one.dtype, one.seed, one.batch, one.origin, failed
 
@@ -195,10 +183,6 @@ def _case(one: StoredResult) -> tuple[object, ...]:
 def _of_other_dtypes(
     workspace: Workspace, skips: Iterable[Skip], latest: Iterable[StoredResult]
 ) -> list[Skip]:
-    """Find submissions in dtypes that their op does not declare; return a `Skip` per op and dtype.
-
-    `latest` holds the submissions. Only ops with all declared dtypes in `skips` are considered.
-    """
     given = {(skip.op, skip.dtype): skip for skip in skips}
     declared = [(skip.op, skip.dtype) for skip in workspace.graph.skips]
     part = {op for op, dtype in declared if (op, dtype) not in given}
@@ -261,7 +245,6 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete the submissions for `ops`, by default for all ops; return how many were deleted."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0
@@ -273,11 +256,9 @@ def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None)
 
 
 def _figures(one: _Submitted) -> dict[str, Json]:
-    """Return the counts per verdict and the worst errors of the valid submissions in `one`.
-
-    `one` holds the submissions for one op and dtype. The keys of the result are those of
-    `judge.verdicts.summarise`.
-    """
+    """Return the counts per verdict and the worst errors of the valid submissions in `one`. `one`
+    holds the submissions for one op and dtype. The keys of the result are those of
+    `judge.verdicts.summarise`."""
     tally = Tally()
     for stored in one.valid:
         chosen = stored.source != "submit"  # else the daemon drew the inputs
@@ -296,7 +277,6 @@ def _figure(judged: CountedResult, name: str) -> float:
 
 
 def _failure(workspace: Workspace, stored: StoredResult) -> CaseVerdict | None:
-    """Return the recorded failure of a submission; None if it was deleted."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:

@@ -38,36 +38,30 @@ from gpuemu_flow.store.failures import FailureRecord, FailureStore
 
 
 def unknown_command(word: str, known: tuple[str, ...]) -> UsageError:
-    """Make the error ``debug-unknown-command``."""
     hint = did_you_mean(word, known)
     return UsageError(Problem("debug-unknown-command", f"no command {word!r}", hint))
 
 
 def bad_arguments(usage: str) -> UsageError:
-    """Make the error ``debug-bad-arguments``."""
     return UsageError(Problem("debug-bad-arguments", f"it is used as: {usage}"))
 
 
 def nothing_selected() -> UsageError:
-    """Make the error ``debug-no-failure``."""
     hint = "`list` lists failures, `show SEED` selects one"
     return UsageError(Problem("debug-no-failure", "no failure is selected", hint))
 
 
 def bad_slice(text: str, reason: str) -> UsageError:
-    """Make the error ``debug-bad-slice``."""
     hint = "NAME[1, 0:4, ::2] with integers only"
     return UsageError(Problem("debug-bad-slice", f"{text!r}: {reason}", hint))
 
 
 def unknown_tensor(name: str, known: tuple[str, ...]) -> UsageError:
-    """Make the error ``debug-unknown-tensor``."""
     hint = did_you_mean(name, known)
     return UsageError(Problem("debug-unknown-tensor", f"no tensor {name!r}", hint))
 
 
 def shapes_differ(first: object, second: object) -> UsageError:
-    """Make the error ``debug-shapes-differ``."""
     message = f"tensors of the shapes {first} and {second} cannot be compared"
     return UsageError(Problem("debug-shapes-differ", message, "take slices of one shape"))
 
@@ -79,10 +73,8 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Return the names in a text, each with its indices; () for a name without brackets.
-
-    Raises UsageError: ``debug-bad-slice``.
-    """
+    """Return the names in a text, each with its indices; () for a name without brackets. Raises
+    UsageError: ``debug-bad-slice``."""
     found = []
     position = 0
     text = text.strip()
@@ -130,10 +122,8 @@ def _integer(text: str, part: str) -> int:
 
 
 def check_slice(text: str, indices: tuple[Index, ...], shape: Shape) -> None:
-    """Raise an error if a tensor of this shape does not have these indices.
-
-    Slices may exceed the shape, as in numpy. `text` is only for the message.
-    """
+    """Raise an error if a tensor of this shape does not have these indices. Slices may exceed the
+    shape, as in numpy. `text` is only for the message."""
     given = [index for index in indices if index is not ...]
     if len(given) > len(shape):
         raise bad_slice(text, f"{len(given)} indices for the shape {list(shape)}")
@@ -158,10 +148,8 @@ _NEVER_EQUAL = np.inf
 
 
 def describe(name: str, array: Array) -> str:
-    """Describe a tensor in one line: dtype, shape, range, mean, and numbers of NaN and Inf.
-
-    Strides are shown, too, unless they are in C order.
-    """
+    """Describe a tensor in one line: dtype, shape, range, mean, and numbers of NaN and Inf. Strides
+    are shown, too, unless they are in C order."""
     words = f"{printable(name)}  {array.dtype.name}{list(array.shape)}"
     if array.size > 1 and not array.flags.c_contiguous:
         steps = [step // array.itemsize for step in array.strides]
@@ -180,10 +168,8 @@ def describe(name: str, array: Array) -> str:
 
 
 def value_lines(array: Array) -> list[str]:
-    """Return a tensor's values as lines of text.
-
-    If there are more than `SHOWN` values, only the first and last ones of each dim are shown.
-    """
+    """Return a tensor's values as lines of text. If there are more than `SHOWN` values, only the
+    first and last ones of each dim are shown."""
     shown = to_float64(array) if array.dtype.kind == "V" else array
     digits = 5 if array.itemsize <= 2 else 17 if array.itemsize == 8 else 9
     with np.printoptions(threshold=SHOWN, edgeitems=4, linewidth=100, precision=digits):
@@ -191,13 +177,9 @@ def value_lines(array: Array) -> list[str]:
 
 
 def difference_lines(names: tuple[str, str], first: Array, second: Array) -> list[str]:
-    """Return lines of text that compare two tensors.
-
-    They show the number of elements that differ, the largest difference, and a map of all
-    differences.
-
-    Raises UsageError: ``debug-shapes-differ``.
-    """
+    """Return lines of text that compare two tensors. They show the number of elements that differ,
+    the largest difference, and a map of all differences. Raises UsageError:
+    ``debug-shapes-differ``."""
     if first.shape != second.shape:
         raise shapes_differ(list(first.shape), list(second.shape))
     heading = f"{printable(' against '.join(names))}, {list(first.shape)}"
@@ -345,10 +327,8 @@ _ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
 
 @contextmanager
 def _cancellable() -> Iterator[Event]:
-    """Yield an event that is set by Ctrl-C, to cancel the work inside the context.
-
-    When the work ends as cancelled, KeyboardInterrupt is raised.
-    """
+    """Yield an event that is set by Ctrl-C, to cancel the work inside the context. When the work
+    ends as cancelled, KeyboardInterrupt is raised."""
     with cancel_on_signals() as cancel:
         try:
             yield cancel
@@ -374,27 +354,19 @@ class DebugSession(Struct):
 
     @property
     def prompt(self) -> str:
-        """Return the prompt that a terminal shows before each command."""
         chosen = self.selected
         return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
 
     @property
     def exit_code(self) -> int:
-        """Return `Reproduction.exit_code` if the selected failure was run, else 4."""
         return 4 if self._found is None else self._found.exit_code
 
     @property
     def has_outputs(self) -> bool:
-        """Tell whether the selected failure was run and has outputs to compare."""
         found = self._found
         return found is not None and any(name in found.expected for name in found.actual)
 
     def execute(self, line: str) -> Iterator[str]:
-        """Execute one line of input, and yield the lines of the answer.
-
-        Raises FlowError: The command cannot be executed; the session can continue. Raises Quit: The
-        command ends the session.
-        """
         word, _, rest = line.strip().partition(" ")
         if not word:
             return
@@ -436,18 +408,15 @@ class DebugSession(Struct):
         self._inputs, self._found, self._stage = None, None, 0
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """Return the selected failure's inputs."""
         record = self._select("")
         if self._inputs is None:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
         return self._inputs
 
     def reproduction(self) -> Reproduction:
-        """Return the result of running the selected failure again.
-
-        The failure is run on first use, and the result is kept. The command `reproduce` or
-        `refresh` discards it, and so does the selection of another failure.
-        """
+        """Return the result of running the selected failure again. The failure is run on first use,
+        and the result is kept. The command `reproduce` or `refresh` discards it, and so does the
+        selection of another failure."""
         record = self._select("")
         if self._found is None:
             with _cancellable() as cancel:
@@ -537,9 +506,7 @@ class DebugSession(Struct):
 
     def _tensor_names(self) -> tuple[str, ...]:
         """Return the names of the selected failure's tensors that are known without reproducing it.
-
-        The names of single outputs are known only after the failure was reproduced once.
-        """
+        The names of single outputs are known only after the failure was reproduced once."""
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (
@@ -632,10 +599,6 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Execute commands until the input ends or a command ends the session.
-
-    Return the exit code of the first command that failed, or 0.
-    """
     code = 0
     while True:
         try:

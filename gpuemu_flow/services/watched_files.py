@@ -28,12 +28,10 @@ _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml
 
 
 class FileWatch(Struct):
-    """Watched files and folders of one workspace, with their last known state.
-
-    A file counts as saved if its stamp (times, size and inode) changed. The engine finds out
-    whether its content changed. Folders are watched for new entries: a script that was missing, a
-    module that now shadows another, or a new match of ``depends``.
-    """
+    """Watched files and folders of one workspace, with their last known state. A file counts as
+    saved if its stamp (times, size and inode) changed. The engine finds out whether its content
+    changed. Folders are watched for new entries: a script that was missing, a module that now
+    shadows another, or a new match of ``depends``."""
 
     # The workspace.
     root: Path
@@ -54,26 +52,21 @@ class FileWatch(Struct):
 
     @property
     def folders(self) -> frozenset[str]:
-        """Return every folder that contains a watched file or folder."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
         all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
-        """Record the present state, with which `saved` compares later states.
-
-        Call it before a run, so that nothing saved later is missed.
-        """
+        """Record the present state, with which `saved` compares later states. Call it before a run,
+        so that nothing saved later is missed."""
         self._files = {path: stamp_of(path) for path in self._files}
         self._folders = {folder: _look_into(folder) for folder in self._folders}
         self._globs = {pattern: glob_files(self.root, pattern) for pattern in self._globs}
         self._shown = {(kind, path): SHOWN[kind](path) for kind, path in self._shown}
 
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
-        """Watch the inputs of the given tasks; already watched files keep their known state.
-
-        Call it again after a run, which may have observed further inputs.
-        """
+        """Watch the inputs of the given tasks; already watched files keep their known state. Call
+        it again after a run, which may have observed further inputs."""
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
@@ -91,11 +84,9 @@ class FileWatch(Struct):
         self._follow_folders()
 
     def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
-        """Watch an invalid configuration, and the files whose change may make it valid.
-
-        Files in `in_vain` changed without making it valid. Their further changes count only after
-        `PATIENCE_S` seconds, since programs write files all the time.
-        """
+        """Watch an invalid configuration, and the files whose change may make it valid. Files in
+        `in_vain` changed without making it valid. Their further changes count only after
+        `PATIENCE_S` seconds, since programs write files all the time."""
         self.anything = True
         now = self.clock()
         self._vain = {place: end for place, end in self._vain.items() if end > now}
@@ -109,11 +100,9 @@ class FileWatch(Struct):
                 self._files.setdefault(file, stamp_of(file))
 
     def _place(self, path: str) -> str:
-        """Return the path of a changed file, or the folder of a file that was created or deleted.
-
-        A folder ends in a slash. Temporary files often get a new name each time, so their folder
-        stands for all of them.
-        """
+        """Return the path of a changed file, or the folder of a file that was created or deleted. A
+        folder ends in a slash. Temporary files often get a new name each time, so their folder
+        stands for all of them."""
         if path not in self._named:
             return path
         return f"{os.path.dirname(path)}/"  # noqa: PTH120 - often
@@ -133,12 +122,10 @@ class FileWatch(Struct):
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Return the paths that were changed, created or deleted since `refresh`.
-
-        Files to which standard output or standard error is redirected are left out. While the
-        configuration is invalid, a file whose last change did not make the configuration valid is
-        left out for `PATIENCE_S` seconds.
-        """
+        """Return the paths that were changed, created or deleted since `refresh`. Files to which
+        standard output or standard error is redirected are left out. While the configuration is
+        invalid, a file whose last change did not make the configuration valid is left out for
+        `PATIENCE_S` seconds."""
         now = {path: stamp_of(path) for path in self._files}
         found = {path for path, known in self._files.items() if now[path] != known}
         named = {path for path in found if None in (now[path], self._files[path])}
@@ -177,10 +164,8 @@ class FileWatch(Struct):
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
-    """List observed inputs: files with their last known stamps, and paths that were looked up.
-
-    A path that was looked up is listed together with the type of look-up, one of `SHOWN`.
-    """
+    """List observed inputs: files with their last known stamps, and paths that were looked up. A
+    path that was looked up is listed together with the type of look-up, one of `SHOWN`."""
     names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
     files = workspace.snapshot.files
     found: dict[str, Stamp | None] = {}
@@ -210,7 +195,6 @@ def _may_be_input(name: str) -> bool:
 
 
 def _outputs() -> set[tuple[int, int]]:
-    """Return device and inode of each regular file that this process prints to."""
     found = set()
     for number in _OUTPUTS:
         with suppress(OSError):
@@ -283,7 +267,6 @@ class Polling:
     """Alarm that polls; works everywhere."""
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Sleep for `POLL_S` seconds."""
         time.sleep(POLL_S)
 
 
@@ -318,7 +301,6 @@ class Events:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        """Release the watches of the operating system."""
         events, self._events = self._events, None
         if events is not None and hasattr(events, "close"):
             events.close()

@@ -55,11 +55,9 @@ class Baseline(Struct, frozen=True):
 
     @property
     def holds_a_run(self) -> bool:
-        """Tell whether a run can be compared with the baseline."""
         return self.of_run or bool(self.results)
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
         plain: dict[str, Json] = to_builtins(self)
         for one in plain["submitted"] or ():
             one["max_abs"] = number_to_json(one["max_abs"])
@@ -76,10 +74,7 @@ class Baseline(Struct, frozen=True):
 
 
 def check_tag(tag: str) -> str:
-    """Return the tag if it is valid.
-
-    Raises UsageError: ``baseline-bad-tag``.
-    """
+    """Return the tag if it is valid. Raises UsageError: ``baseline-bad-tag``."""
     parts = tag.split("/")
     if not _TAG.fullmatch(tag) or any(part.strip(".") == "" for part in parts) or tag in RESERVED:
         hint = "letters, digits and . _ + @ - /, beginning with a letter or digit"
@@ -90,7 +85,6 @@ def check_tag(tag: str) -> str:
 
 
 def unknown_baseline(tag: str, known: list[str]) -> UsageError:
-    """Make the error for a tag that no baseline has."""
     hint = did_you_mean(tag, known) or "`gpuemu-flow baseline store TAG` makes one"
     return UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
 
@@ -103,18 +97,15 @@ class BaselineStore:
         self._folder = cache.folder / "baselines"
 
     def put(self, baseline: Baseline) -> bool:
-        """Store a baseline; return True if it replaced a baseline with the same tag."""
         path = self._path(baseline.tag)
         existed = path.exists()
         self._cache.files.write(path, seal(baseline.to_json()))
         return existed
 
     def get(self, tag: str) -> Baseline:
-        """Return the baseline with a tag.
-
-        Raises UsageError: ``unknown-baseline``, with the most similar tag; ``baseline-bad-file`` if
-        another version stored the baseline in a format that this version cannot read.
-        """
+        """Return the baseline with a tag. Raises UsageError: ``unknown-baseline``, with the most
+        similar tag; ``baseline-bad-file`` if another version stored the baseline in a format that
+        this version cannot read."""
         path = self._path(tag)
         found = self._read(path)
         if found is None and path.exists():
@@ -125,11 +116,8 @@ class BaselineStore:
         return found
 
     def comparable(self, tag: str) -> Baseline:
-        """Return a baseline with which a run can be compared.
-
-        Raises UsageError: ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data
-        from clients only.
-        """
+        """Return a baseline with which a run can be compared. Raises UsageError:
+        ``unknown-baseline``; ``nothing-to-compare`` for a baseline with data from clients only."""
         found = self.get(tag)
         if not found.holds_a_run:
             message = f"baseline {tag!r} holds only what clients of the daemon stored"
@@ -138,10 +126,8 @@ class BaselineStore:
         return found
 
     def newest(self) -> Baseline:
-        """Return the newest baseline with which a run can be compared.
-
-        Raises UsageError: ``no-baseline``.
-        """
+        """Return the newest baseline with which a run can be compared. Raises UsageError:
+        ``no-baseline``."""
         found = [baseline for baseline in self.list() if baseline.holds_a_run]
         if not found:
             hint = "`gpuemu-flow baseline store TAG` makes one"
@@ -149,7 +135,6 @@ class BaselineStore:
         return found[0]
 
     def list(self) -> tuple[Baseline, ...]:
-        """Return all baselines, newest first."""
         found = [
             self._read(path) for path in sorted(self._cache.files.list_files(self._folder, _SUFFIX))
         ]
@@ -157,10 +142,7 @@ class BaselineStore:
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
 
     def delete(self, tag: str) -> None:
-        """Delete a baseline.
-
-        Raises UsageError: ``unknown-baseline``.
-        """
+        """Delete a baseline. Raises UsageError: ``unknown-baseline``."""
         self.get(tag)
         path = self._path(tag)
         self._cache.files.remove(path)
@@ -185,9 +167,7 @@ class BaselineStore:
 
     def _read(self, path: Path) -> Baseline | None:
         """Return a stored baseline; None if it is missing, damaged, or written by another version.
-
-        A damaged file is moved aside.
-        """
+        A damaged file is moved aside."""
         try:
             baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
@@ -201,10 +181,7 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> Baseline:
-    """Read an exported baseline.
-
-    Raises UsageError: ``baseline-bad-file``.
-    """
+    """Read an exported baseline. Raises UsageError: ``baseline-bad-file``."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"is larger than {MAX_FILE_BYTES >> 20} MiB")
@@ -216,10 +193,7 @@ def read_file(path: Path) -> Baseline:
 
 
 def write_file(path: Path, baseline: Baseline) -> None:
-    """Export a baseline as readable JSON.
-
-    Raises StoreError when the file cannot be written.
-    """
+    """Export a baseline as readable JSON. Raises StoreError when the file cannot be written."""
     text = json.dumps(baseline.to_json(), indent=1, sort_keys=True, allow_nan=False)
     try:
         write_atomic(path, text.encode() + b"\n")
@@ -236,11 +210,9 @@ _KERNEL = "kernel:"
 
 
 class ArtifactMetrics(Struct, frozen=True):
-    """The metrics of one kernel: the protocol's ``ArtifactMetrics``.
-
-    ``source`` is ``Ptx``, ``Sass`` or ``Both``, ``timestamp`` Unix time in seconds. The last three
-    are no part of the protocol; they are known only for kernels that gpuemu-flow itself measured.
-    """
+    """The metrics of one kernel: the protocol's ``ArtifactMetrics``. ``source`` is ``Ptx``,
+    ``Sass`` or ``Both``, ``timestamp`` Unix time in seconds. The last three are no part of the
+    protocol; they are known only for kernels that gpuemu-flow itself measured."""
 
     kernel_name: str
     register_count: int
@@ -275,10 +247,8 @@ class ArtifactStore:
             return None
 
     def everything(self) -> dict[str, ArtifactMetrics]:
-        """Return the metrics of all kernels, sorted by name."""
         names = sorted(k.removeprefix(_KERNEL) for k in self._records if k.startswith(_KERNEL))
         return {name: metrics for name in names if (metrics := self.get(name)) is not None}
 
     def close(self) -> None:
-        """Close this thread's connection."""
         self._records.close()

@@ -41,12 +41,10 @@ LARGEST = 1 << 40
 
 
 class BlobStore:
-    """Tensor files with paths such as ``ab/ab12….safetensors``.
-
-    A name is a digest of the content's sha256 and a secret of the cache. An op that must not read
-    the files may be able to list their names. Without the secret, the names do not tell it whether
-    the store contains a certain tensor.
-    """
+    """Tensor files with paths such as ``ab/ab12….safetensors``. A name is a digest of the
+    content's sha256 and a secret of the cache. An op that must not read the files may be able to
+    list their names. Without the secret, the names do not tell it whether the store contains a
+    certain tensor."""
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
         self.folder = folder
@@ -73,7 +71,6 @@ class BlobStore:
         return b""
 
     def _draw_salt(self) -> bytes:
-        """Generate a random secret for this cache, unless another process does so first."""
         path = self.folder / _SALT
         drawn = path.with_name(f"{_SALT}-{os.getpid()}-{secrets.token_hex(8)}")
         self._files.write(drawn, secrets.token_bytes(_SALT_BYTES))
@@ -88,10 +85,8 @@ class BlobStore:
         return self._files.read(path, LARGEST)
 
     def _is_new(self) -> bool:
-        """Tell whether the store has no secret yet, and so no blobs.
-
-        Unlike `path`, this does not generate a secret.
-        """
+        """Tell whether the store has no secret yet, and so no blobs. Unlike `path`, this does not
+        generate a secret."""
         try:
             self._salt = self._salt or self._stored_salt()
         except StoreError:
@@ -99,17 +94,14 @@ class BlobStore:
         return not self._salt
 
     def path(self, digest: str) -> Path:
-        """Return the path of a blob, whether it exists or not.
-
-        Raises ValueError when `digest` is not a sha256 in lower-case hex.
-        """
+        """Return the path of a blob, whether it exists or not. Raises ValueError when `digest` is
+        not a sha256 in lower-case hex."""
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"not a sha256: {digest!r}")
         name = self._name(digest)
         return self.folder / name[:2] / (name + SUFFIX)
 
     def has(self, digest: str) -> bool:
-        """Tell whether a blob's file exists; only `read` verifies its content."""
         return stat.S_ISREG(self._mode(digest))
 
     def size(self, digest: str) -> int:
@@ -122,7 +114,6 @@ class BlobStore:
             return 0
 
     def delete(self, digest: str) -> None:
-        """Delete a blob, if it exists."""
         if self._is_new():
             return
         self._files.remove(self.path(digest))
@@ -153,7 +144,6 @@ class BlobStore:
         return data
 
     def write(self, data: bytes) -> str:
-        """Store bytes and return their digest."""
         digest = digest_bytes(data)
         path = self.path(digest)
         if not self.has(digest):
@@ -162,7 +152,6 @@ class BlobStore:
         return digest
 
     def publish(self, staged: Path, digest: str) -> None:
-        """Move a finished file from the staging folder to its place."""
         path = self.path(digest)
         if path.parent not in self._folders:
             self._files.make(path.parent)
@@ -199,7 +188,6 @@ class BlobStore:
         return deleted, freed
 
     def volume(self) -> int:
-        """Return the total size of all blobs in bytes."""
         return self._files.volume(self.folder, SUFFIX, depth=1)
 
     def verify(self) -> list[str]:
@@ -227,33 +215,27 @@ class ForeignRecordError(ValueError):
 
 
 class BytesDisk(Disk):  # type: ignore[misc]  # diskcache has no types
-    """A Disk whose keys are str and whose values are bytes; it reads nothing else.
-
-    diskcache's own Disk unpickles values if the database says so, and opens any file that the
-    database names, even ``../x``. Anybody who can write to the cache could thus run code in this
-    process. Large values stay in the database, too.
-    """
+    """A Disk whose keys are str and whose values are bytes; it reads nothing else. diskcache's own
+    Disk unpickles values if the database says so, and opens any file that the database names, even
+    ``../x``. Anybody who can write to the cache could thus run code in this process. Large values
+    stay in the database, too."""
 
     def put(self, key: object) -> tuple[str, bool]:
-        """Convert a key to its database form."""
         if type(key) is not str:
             raise TypeError("cache keys are str")
         return key, True
 
     def get(self, key: object, raw: bool) -> str:
-        """Convert a key back from its database form."""
         if not raw or type(key) is not str:
             raise ForeignRecordError("key is not a str")
         return key
 
     def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
-        """Return the database columns of a value: size, mode, file name and content."""
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
         return 0, MODE_RAW, None, value
 
     def fetch(self, mode: int, filename: object, value: object, read: bool) -> bytes:
-        """Convert a value back from its database form."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
         raise ForeignRecordError("value is not bytes of ours")
@@ -276,10 +258,8 @@ _IF_OTHER = {
 
 class SettledCache(Cache):  # type: ignore[misc]  # diskcache has no types
     """A Cache that, when it is opened, stores only those of its settings that have changed.
-
     diskcache itself stores each setting twice, in a separate transaction each time, and waits until
-    the settings are on the disk.
-    """
+    the settings are on the disk."""
 
     @property
     def _sql_retry(self) -> Callable[..., Any]:
@@ -295,10 +275,8 @@ _INSERT = (
 
 
 def present(cache: Cache, keys: Sequence[str]) -> set[str]:
-    """Return the members of `keys` that have a record, with few SQL statements.
-
-    In a cache that evicts records, `Cache.get` would take a transaction for each key.
-    """
+    """Return the members of `keys` that have a record, with few SQL statements. In a cache that
+    evicts records, `Cache.get` would take a transaction for each key."""
     known: set[str] = set()
     for start in range(0, len(keys), _KEYS_AT_ONCE):
         some = keys[start : start + _KEYS_AT_ONCE]
@@ -324,7 +302,6 @@ def keys_holding(cache: Cache, text: str) -> list[str]:
 
 
 def delete_all(cache: Cache, keys: Sequence[str]) -> None:
-    """Delete records in one transaction, with few SQL statements."""
     with cache._transact() as (sql, _):
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
@@ -335,11 +312,9 @@ def delete_all(cache: Cache, keys: Sequence[str]) -> None:
 def insert_new(
     cache: Cache, records: Mapping[str, bytes], if_absent: Collection[str] = ()
 ) -> dict[str, bytes]:
-    """Insert records with new keys, and return all other records.
-
-    This takes one prepared statement, whereas `Cache.set` takes four to seven for each record. Call
-    it in a transaction, after `evict_for`.
-    """
+    """Insert records with new keys, and return all other records. This takes one prepared
+    statement, whereas `Cache.set` takes four to seven for each record. Call it in a transaction,
+    after `evict_for`."""
     known = present(cache, list(records))
     done = known.intersection(if_absent)
     left = {key: record for key, record in records.items() if key in known}
@@ -390,7 +365,6 @@ def seal(value: Json, key: str = "") -> bytes:
 
 
 def to_text(value: Json) -> str:
-    """Convert a value to the JSON text of a record."""
     return _COMPACT.encode(value)
 
 
@@ -401,11 +375,8 @@ def seal_text(text: str, key: str) -> bytes:
 
 
 def unseal(record: bytes, key: str = "") -> Json:
-    """Convert a record back to its JSON value.
-
-    Raises ValueError when the record is not one that `seal` made for this key. Raises
-    OtherFormatError when another version's `seal` made it.
-    """
+    """Convert a record back to its JSON value. Raises ValueError when the record is not one that
+    `seal` made for this key. Raises OtherFormatError when another version's `seal` made it."""
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = memoryview(record)[len(_MAGIC) + _CHECK :]  # no copies of megabytes
     if head != _MAGIC and _ANY_MAGIC.fullmatch(head):
@@ -416,7 +387,6 @@ def unseal(record: bytes, key: str = "") -> Json:
 
 
 def mark_of(record: bytes) -> str:
-    """Return the checksum in a record."""
     return record[len(_MAGIC) : len(_MAGIC) + _CHECK].hex()
 
 
@@ -473,11 +443,9 @@ class JsonStore:
             )
 
     def _make_private(self) -> None:
-        """Create the database, if there is none, as a file that only this user can read.
-
-        Raise StoreError if one of the database's files is a link, symbolic or hard. SQLite gives
-        its auxiliary files the same mode as the database.
-        """
+        """Create the database, if there is none, as a file that only this user can read. Raise
+        StoreError if one of the database's files is a link, symbolic or hard. SQLite gives its
+        auxiliary files the same mode as the database."""
         self._files.make(self._folder)
         # Looked at, not opened: closing a file would drop the locks that SQLite holds on it.
         for suffix in _DATABASE_FILES:
@@ -511,14 +479,11 @@ class JsonStore:
 
     def _guarded(self, action: Callable[[Cache], T]) -> T:
         """Run `action`; if the database is damaged, move it aside and retry with a new database.
-
         `action` must do nothing but use the database, since its TypeError or ValueError counts as a
-        sign of damaged content.
-
-        Raises ForeignRecordError when a record was not written by this program; other records are
-        not affected. Raises StoreError: ``cache-disk-full``, ``cache-not-writable``, or ``cache-
-        busy`` when the database stays locked or is damaged again and again.
-        """
+        sign of damaged content. Raises ForeignRecordError when a record was not written by this
+        program; other records are not affected. Raises StoreError: ``cache-disk-full``,
+        ``cache-not-writable``, or ``cache- busy`` when the database stays locked or is damaged
+        again and again."""
         doubted: int | None = None
         for left in reversed(range(_ATTEMPTS)):
             cache = None
@@ -540,10 +505,8 @@ class JsonStore:
     def _start_afresh(
         self, cache: Cache | None, error: Exception, *, last: bool, damaged: bool
     ) -> None:
-        """Close the database after an error, so that the next attempt opens it again.
-
-        Raises StoreError: The database is locked, or cannot be written.
-        """
+        """Close the database after an error, so that the next attempt opens it again. Raises
+        StoreError: The database is locked, or cannot be written."""
         text = str(error).lower()
         if _LOCKED in text:
             raise self._busy("stayed locked") from error
@@ -578,10 +541,8 @@ class JsonStore:
         )
 
     def get(self, key: str) -> Json | None:
-        """Return the value of a key; None if there is none or it is damaged.
-
-        A damaged record is moved aside.
-        """
+        """Return the value of a key; None if there is none or it is damaged. A damaged record is
+        moved aside."""
         record: bytes | None = None
         try:
             record = self._guarded(lambda cache: cache.get(key))
@@ -630,17 +591,12 @@ class JsonStore:
         self._guarded(write)
 
     def delete(self, key: str) -> None:
-        """Delete a key, if it exists."""
         self._guarded(lambda cache: cache.delete(key))
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete keys in one transaction, and skip keys that do not exist."""
-
         self._guarded(lambda cache: delete_all(cache, keys))
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over all keys, in the order in which they were first stored."""
-
         def keys(cache: Cache) -> list[str]:
             found: list[str] = []
             with contextlib.suppress(ForeignRecordError):
@@ -650,7 +606,6 @@ class JsonStore:
         return iter(self._guarded(keys))
 
     def keys_from(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`, which must be ASCII."""
         return self._guarded(lambda cache: keys_from(cache, prefix))
 
     def keys_holding(self, text: str) -> list[str]:
@@ -666,7 +621,6 @@ class JsonStore:
         return self._guarded(lambda cache: action(cache._con))
 
     def close(self) -> None:
-        """Close this thread's connection."""
         with self._lock:
             if self._cache is not None:
                 self._cache.close()
@@ -682,7 +636,6 @@ DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
 
 
 def damaged(message: str, path: Path) -> Problem:
-    """Return the warning about a damaged part of the cache."""
     return Problem("cache-damaged", message, file=str(path), warning=True)
 
 
@@ -703,10 +656,8 @@ class WorkspaceCache:
         self._actions_limit = actions_limit
 
     def create(self) -> None:
-        """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist.
-
-        Raises StoreError: The folder cannot be made, or is not writable.
-        """
+        """Make the folder with its .gitignore and CACHEDIR.TAG, if it does not exist. Raises
+        StoreError: The folder cannot be made, or is not writable."""
         self.files.make(self.folder)
         for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
             if not os.path.lexists(self.folder / name):
@@ -714,7 +665,6 @@ class WorkspaceCache:
 
     @property
     def lock_path(self) -> Path:
-        """Return the file of the run lock."""
         return self.folder / "lock"
 
     @property
@@ -725,10 +675,8 @@ class WorkspaceCache:
         return path
 
     def keep_references(self, references: Collection[str]) -> str:
-        """Write down the references of all ops, for the sandboxes of other ops.
-
-        Return the file's path; empty if it cannot be written, as in a workspace that is read only.
-        """
+        """Write down the references of all ops, for the sandboxes of other ops. Return the file's
+        path; empty if it cannot be written, as in a workspace that is read only."""
         listed = os.fsencode("\0".join(sorted(references)))
         path = self.folder / f"references-{digest_bytes(listed)[:16]}"
         try:
@@ -740,7 +688,6 @@ class WorkspaceCache:
         return str(path)
 
     def log_path(self, task: str) -> Path:
-        """Return the log file of a task."""
         return self.folder / "logs" / f"{quote(task, safe='')}.log"
 
     @cached_property
@@ -766,11 +713,9 @@ class WorkspaceCache:
         return BlobStore(self.folder / "blobs", self.set_aside)
 
     def limit_blobs(self, limit: int, keep: Callable[[], Iterable[str]]) -> None:
-        """Delete the least recently used blobs if they are larger than `limit` together.
-
-        To measure them takes as long as a small run, so only what was added is counted until the
-        sum reaches the limit. What other commands add is measured then.
-        """
+        """Delete the least recently used blobs if they are larger than `limit` together. To measure
+        them takes as long as a small run, so only what was added is counted until the sum reaches
+        the limit. What other commands add is measured then."""
         known = self.state.get(_VOLUME)
         volume = known + self.blobs.written if isinstance(known, int) else limit + 1
         if volume > limit:
@@ -805,7 +750,6 @@ class WorkspaceCache:
                 self.files.remove_tree(Path(entry.path))
 
     def close(self) -> None:
-        """Close the databases that were opened."""
         for name in ("state", "actions", "failures_db"):
             store = self.__dict__.get(name)
             if isinstance(store, JsonStore):

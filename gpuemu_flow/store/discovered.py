@@ -24,11 +24,9 @@ MAX_SETS = 8
 
 
 class Discovered(Struct, frozen=True):
-    """Names, without content, of everything that a program was seen to use.
-
-    Paths in the workspace are relative to it. Other paths are absolute, or relative to a prefix of
-    the interpreter; see `build.discovery`.
-    """
+    """Names, without content, of everything that a program was seen to use. Paths in the workspace
+    are relative to it. Other paths are absolute, or relative to a prefix of the interpreter; see
+    `build.discovery`."""
 
     files: frozenset[str] = frozenset()
     links: frozenset[str] = frozenset()
@@ -47,7 +45,6 @@ class Discovered(Struct, frozen=True):
         return Discovered(*(getattr(self, f) | getattr(other, f) for f in self.__struct_fields__))
 
     def within(self, other: Discovered) -> bool:
-        """Tell whether `other` includes every name of this set."""
         return all(getattr(self, f) <= getattr(other, f) for f in self.__struct_fields__)
 
     def to_json(self) -> dict[str, Json]:
@@ -56,10 +53,8 @@ class Discovered(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Json) -> Discovered:
-        """Rebuild from the result of `to_json`.
-
-        Raises ValueError: The data is not a result of `to_json`.
-        """
+        """Rebuild from the result of `to_json`. Raises ValueError: The data is not a result of
+        `to_json`."""
         if not isinstance(data, dict):
             raise ValueError("no set of inputs")
         known = set(cls.__struct_fields__)
@@ -81,11 +76,9 @@ class Lookup(Protocol):
     """Looks up the present states of observed inputs."""
 
     def discover(self, seen: Observation, given: ConfiguredEnv) -> Discovered:
-        """Return the names of the observed inputs.
-
-        `given` is the configuration of environment variables. Variables that it sets are left out.
-        Variables of the user that it passes on are included.
-        """
+        """Return the names of the observed inputs. `given` is the configuration of environment
+        variables. Variables that it sets are left out. Variables of the user that it passes on are
+        included."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the state of each input, by a key such as ``file lib/table.npy``."""
@@ -98,11 +91,9 @@ class Lookup(Protocol):
 
 
 class KnownInputs:
-    """The known sets of observed inputs for one static key, newest first. Not thread-safe.
-
-    A result's key combines the static key with the states of all inputs that were observed while
-    the result was computed. The result is found again when these inputs have the same states.
-    """
+    """The known sets of observed inputs for one static key, newest first. Not thread-safe. A
+    result's key combines the static key with the states of all inputs that were observed while the
+    result was computed. The result is found again when these inputs have the same states."""
 
     def __init__(self, actions: JsonStore, static: str, lookup: Lookup) -> None:
         self._actions = actions
@@ -112,7 +103,6 @@ class KnownInputs:
         self._sets: list[Discovered] | None = None
 
     def sets(self) -> list[Discovered]:
-        """Return the known sets, newest first."""
         if self._sets is None:
             found = self._actions.get(self.place)
             try:
@@ -122,10 +112,8 @@ class KnownInputs:
         return self._sets
 
     def candidates(self) -> list[tuple[Discovered, str]]:
-        """Return the known sets of inputs, newest first, each with a key.
-
-        Results that depend on these inputs in their present states are stored under the key.
-        """
+        """Return the known sets of inputs, newest first, each with a key. Results that depend on
+        these inputs in their present states are stored under the key."""
         return [(names, self.key(names)) for names in self.sets()]
 
     def key(self, names: Discovered) -> str:
@@ -165,9 +153,7 @@ class SeenInputs:
 
     def find(self, get: Callable[[str], T | None]) -> T | None:
         """Return an earlier result whose inputs are in the same states now; None if there is none.
-
-        If a result is found, `join` is called with its inputs.
-        """
+        If a result is found, `join` is called with its inputs."""
         for names, shared in self._earlier:
             found = get(shared)
             if found is not None:
@@ -186,7 +172,6 @@ class SeenInputs:
 
     @property
     def names(self) -> Discovered:
-        """Return the inputs whose states are part of the keys of new results."""
         return self._names
 
     def moved(self) -> bool:
@@ -201,11 +186,9 @@ class SeenInputs:
             self._known.add(names)
 
     def learn(self, who: str, seen: Observation, given: ConfiguredEnv) -> None:
-        """Add the inputs that a program was seen to use so far.
-
-        `who` names the program; for `given`, see `Lookup.discover`. Does nothing if `seen` is the
-        very object that the last call for this program passed.
-        """
+        """Add the inputs that a program was seen to use so far. `who` names the program; for
+        `given`, see `Lookup.discover`. Does nothing if `seen` is the very object that the last call
+        for this program passed."""
         with self._lock:
             if self._last.get(who) is seen:
                 return
@@ -225,11 +208,9 @@ class SeenInputs:
         self._joined = names
 
     def key(self) -> str | None:
-        """Return the key of the results computed so far; None if an input changed meanwhile.
-
-        An input counts as changed if it was written to after this object was made. If none has
-        changed, the inputs are also stored as the newest known set.
-        """
+        """Return the key of the results computed so far; None if an input changed meanwhile. An
+        input counts as changed if it was written to after this object was made. If none has
+        changed, the inputs are also stored as the newest known set."""
         with self._lock:
             if self._lookup.moved(self._names, self._begun):
                 return None

@@ -83,10 +83,8 @@ class FailureRecord(Struct, frozen=True):
         cause: str = "",
         minimized_from: str | None = None,
     ) -> FailureRecord:
-        """Make the record of a case that did not pass, with the present time.
-
-        Raises ValueError: `source` is not in `SOURCES`.
-        """
+        """Make the record of a case that did not pass, with the present time. Raises ValueError:
+        `source` is not in `SOURCES`."""
         if source not in SOURCES:
             raise ValueError(f"there is no source {source!r}")
         first = result.failures[0] if result.failures else None
@@ -123,10 +121,8 @@ class FailureRecord(Struct, frozen=True):
 
     @property
     def reproduce(self) -> str:
-        """Return the command that runs this case again, quoted for a shell.
-
-        An op that only a client runs cannot be run by us: then it gives the client the inputs.
-        """
+        """Return the command that runs this case again, quoted for a shell. An op that only a
+        client runs cannot be run by us: then it gives the client the inputs."""
         op = (self.provenance or {}).get("op")
         if isinstance(op, Mapping) and op.get("kind") == SUBMITTED and self.id:
             line = f"import gpuemu_flow; print(gpuemu_flow.Client().reproduce({self.id!r}).inputs)"
@@ -138,10 +134,8 @@ class FailureRecord(Struct, frozen=True):
 
     def identity(self) -> str:
         """Return a sha256 of op, case and kind, by which the same failure is recognized later.
-
         Inputs that the case does not determine are part of the digest, too: a shrunk case has the
-        seed of its original, and clients may send any inputs.
-        """
+        seed of its original, and clients may send any inputs."""
         case = Case.from_json(self.case).identity()
         own = "" if self.source in GENERATED else self.inputs
         return digest_json([self.op, case, self.kind, own])
@@ -221,12 +215,6 @@ class Excess(Struct, frozen=True):
 def excess(
     stored: Iterable[StoredInputs], sizes: Mapping[str, int], limit: int, newest: str
 ) -> Excess:
-    """Choose the inputs to drop if all stored inputs together exceed the limit.
-
-    Enough inputs are dropped to leave at most `FREED_TO` of the limit. Inputs with the lowest rank
-    are dropped first. Among inputs of the same rank, those whose failures were seen least recently
-    are dropped first.
-    """
     stored = list(stored)
     users: dict[str, int] = {}
     for one in stored:
@@ -263,7 +251,6 @@ class InputsBudget:
         self._total: int | None = None
 
     def added(self, failure: str, nbytes: int) -> Excess:
-        """Count inputs that were just stored, and choose inputs to drop if there are too many."""
         if self._total is not None:
             self._total += nbytes  # an existing blob counts twice: the scan is only earlier
             if self._total <= self.limit:
@@ -333,7 +320,6 @@ class FailureStore:
         return record.id
 
     def _stored_inputs(self) -> Iterator[StoredInputs]:
-        """Yield the stored inputs of every failure."""
         for record in self:
             if record.inputs and not record.inputs_dropped:
                 shrunk = SHRUNK if record.minimized_from is not None else GIVEN
@@ -370,7 +356,6 @@ class FailureStore:
         self._records.put(record.id, record.to_json())
 
     def _read(self, key: str) -> FailureRecord | None:
-        """Return a record; None if there is none or another version wrote it."""
         data = self._records.get(key)
         try:
             return None if data is None else FailureRecord.from_json(data)
@@ -384,11 +369,6 @@ class FailureStore:
                 yield record
 
     def get(self, prefix: str) -> FailureRecord:
-        """Return the failure whose id begins with `prefix`.
-
-        Raises UsageError: ``unknown-failure``, or ``ambiguous-failure`` if several ids begin with
-        `prefix`.
-        """
         wanted = prefix.strip().lower()
         exact = self._read(wanted) if wanted else None
         if exact is not None:
@@ -407,12 +387,10 @@ class FailureStore:
         raise UsageError(Problem("unknown-failure", f"no failure has the id {prefix!r}", hint))
 
     def find(self, seed: int, op: str | None = None) -> tuple[FailureRecord, ...]:
-        """Return the failures with a case seed, newest first; empty if there are none.
-
-        A JSON parser in JavaScript may have rounded a seed above 2**53. If no failure has exactly
-        this seed, failures with a seed that rounds to it are returned. If several different seeds
-        round to it, the result is empty.
-        """
+        """Return the failures with a case seed, newest first; empty if there are none. A JSON
+        parser in JavaScript may have rounded a seed above 2**53. If no failure has exactly this
+        seed, failures with a seed that rounds to it are returned. If several different seeds round
+        to it, the result is empty."""
         holding = filter(None, map(self._read, self._records.keys_holding(str(seed))))
         exact = _newest_first(
             record for record in holding if record.seed == seed and op in (None, record.op)
@@ -427,10 +405,6 @@ class FailureStore:
         return _newest_first(record for record in self if op in (None, record.op))[:limit]
 
     def explain(self, failure_id: str, cause: str) -> FailureRecord:
-        """Set the cause of a failure, and return the updated record.
-
-        Raises UsageError: ``unknown-failure``.
-        """
         record = self.get(failure_id)
         if cause and record.cause != cause:
             record = replace(record, cause=cause)

@@ -32,34 +32,27 @@ class BuildReason(Struct, frozen=True):
 
     @property
     def trigger(self) -> str:
-        """Return the member of `TRIGGERS` to which the part belongs, else the part itself.
-
-        Observed files belong to ``code``; observed variables and packages belong to ``env``.
-        """
+        """Return the member of `TRIGGERS` to which the part belongs, else the part itself. Observed
+        files belong to ``code``; observed variables and packages belong to ``env``."""
         if self.part != OBSERVED:
             return self.part
         return "code" if self.name.partition(" ")[0] in _OF_CODE else "env"
 
     def to_json(self) -> dict[str, Json]:
-        """Return the JSON that ``explain`` and ``run --dry-run`` print."""
         return {"what": self.what, "old": self.old, "new": self.new}
 
 
 def canonical(value: Json) -> bytes:
-    """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII.
-
-    Raises ValueError: The value contains a NaN or an infinity.
-    """
+    """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII. Raises ValueError: The
+    value contains a NaN or an infinity."""
     return _CANONICAL.encode(value).encode()
 
 
 def digest_bytes(data: bytes) -> str:
-    """Return the sha256 of `data`, lower-case hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest_json(value: Json) -> str:
-    """Return the sha256 of the canonical form of a JSON value."""
     return digest_bytes(canonical(value))
 
 
@@ -74,12 +67,10 @@ class KeyParts(Struct, frozen=True):
     observed: Mapping[str, str] = field(default_factory=dict)
 
     def key(self) -> str:
-        """Return the action key: sha256 over all the parts."""
         return digest_json(to_builtins(self))
 
 
 def changed_parts(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[BuildReason]:
-    """List the differences between two `KeyParts` as plain JSON."""
     found: list[BuildReason] = []
     for part in ("stage", *TRIGGERS, OBSERVED):
         _differences(part, (), old.get(part), new.get(part), found)

@@ -72,10 +72,8 @@ def _refused(path: Path, found: str) -> StoreError:
 
 
 def check_root(root: Path) -> None:
-    """Refuse a cache folder that is a link, unless the user's environment allows it.
-
-    Raises StoreError: ``cache-unsafe-entry``.
-    """
+    """Refuse a cache folder that is a link, unless the user's environment allows it. Raises
+    StoreError: ``cache-unsafe-entry``."""
     is_link = os.path.islink(root)  # noqa: PTH114 - asked for each file
     if not is_link or os.environ.get(LINK_VARIABLE, "") not in ("", "0"):
         return
@@ -97,10 +95,8 @@ class PrivateFolder:
         self._name = str(root)
 
     def check(self, path: Path) -> None:
-        """Refuse a path below the cache that leads through a link.
-
-        Raises StoreError: ``cache-unsafe-entry``.
-        """
+        """Refuse a path below the cache that leads through a link. Raises StoreError:
+        ``cache-unsafe-entry``."""
         check_root(self.root)
         place = self._name
         for part in self._parts(path):
@@ -115,7 +111,6 @@ class PrivateFolder:
                 raise unsafe_entry(Path(place), mode)
 
     def _parts(self, path: Path) -> Sequence[str]:
-        """Return the parts of a path relative to the cache folder."""
         text, before = str(path), f"{self._name}/"
         if text.startswith(before):
             return text[len(before) :].split("/")
@@ -123,9 +118,7 @@ class PrivateFolder:
 
     def make(self, path: Path) -> None:
         """Make a folder below the cache, and its missing parents, accessible only to this user.
-
-        Raises StoreError: ``cache-unsafe-entry``, ``cache-not-writable``, ``cache-disk-full``.
-        """
+        Raises StoreError: ``cache-unsafe-entry``, ``cache-not-writable``, ``cache-disk-full``."""
         self.check(path)
         with disk_errors(path):
             if os.path.isdir(path):  # noqa: PTH112 - for thousands of files
@@ -139,21 +132,16 @@ class PrivateFolder:
                 _make_one(folder)
 
     def check_file(self, path: Path) -> None:
-        """Refuse an entry that is not a regular file, or that has several hard links.
-
-        Raises StoreError: ``cache-unsafe-entry``; no error if the file does not exist.
-        """
+        """Refuse an entry that is not a regular file, or that has several hard links. Raises
+        StoreError: ``cache-unsafe-entry``; no error if the file does not exist."""
         self.check(path.parent)
         with contextlib.suppress(FileNotFoundError):
             _check_status(path, path.lstat(), for_writing=True)
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a regular file below the cache.
-
-        Raises FileNotFoundError: The file does not exist. Raises StoreError: ``cache-unsafe-entry``
-        for a link, pipe, device or folder, and when a file with several hard links is opened for
-        writing.
-        """
+        """Open a regular file below the cache. Raises FileNotFoundError: The file does not exist.
+        Raises StoreError: ``cache-unsafe-entry`` for a link, pipe, device or folder, and when a
+        file with several hard links is opened for writing."""
         self.check(path.parent)
         try:
             descriptor = os.open(path, flags | _OPEN_FLAGS, FILE_MODE)
@@ -170,29 +158,22 @@ class PrivateFolder:
         return descriptor
 
     def read(self, path: Path, limit: int = LARGEST) -> bytes:
-        """Read a file below the cache.
-
-        Raises FileNotFoundError: The file does not exist. Raises StoreError: ``cache-unsafe-
-        entry``, also for a file that is larger than `limit`.
-        """
+        """Read a file below the cache. Raises FileNotFoundError: The file does not exist. Raises
+        StoreError: ``cache-unsafe- entry``, also for a file that is larger than `limit`."""
         with os.fdopen(self.open(path, os.O_RDONLY), "rb") as file:
             if os.fstat(file.fileno()).st_size > limit:
                 raise _refused(path, f"a file of more than {limit >> 20} MiB")
             return file.read()
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write or replace a file below the cache, whole or not at all.
-
-        Raises StoreError: ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
-        """
+        """Write or replace a file below the cache, whole or not at all. Raises StoreError:
+        ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``."""
         self.make(path.parent)
         replace_file(path, data)
 
     def touch(self, path: Path) -> int:
-        """Make an empty file below the cache; if the file exists, empty it.
-
-        Raises StoreError: ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
-        """
+        """Make an empty file below the cache; if the file exists, empty it. Raises StoreError:
+        ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``."""
         self.make(path.parent)
         with disk_errors(path):
             descriptor = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -202,10 +183,8 @@ class PrivateFolder:
                 os.close(descriptor)
 
     def append(self, path: Path, data: bytes) -> None:
-        """Append to a file below the cache, and create it if it does not exist.
-
-        Raises StoreError: ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
-        """
+        """Append to a file below the cache, and create it if it does not exist. Raises StoreError:
+        ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``."""
         self.make(path.parent)
         with disk_errors(path):
             descriptor = self.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -213,21 +192,16 @@ class PrivateFolder:
                 file.write(data)
 
     def remove(self, path: Path) -> None:
-        """Delete a file or a link below the cache, if it exists.
-
-        Raises StoreError: ``cache-unsafe-entry``, ``cache-not-writable``.
-        """
+        """Delete a file or a link below the cache, if it exists. Raises StoreError:
+        ``cache-unsafe-entry``, ``cache-not-writable``."""
         self.check(path.parent)
         with disk_errors(path), contextlib.suppress(FileNotFoundError):
             path.unlink()
 
     def remove_tree(self, path: Path) -> None:
-        """Delete a folder below the cache with its content, or any other entry in its place.
-
-        A link is deleted, not its target. Entries that cannot be deleted are left.
-
-        Raises StoreError: ``cache-unsafe-entry`` if a parent folder is a link.
-        """
+        """Delete a folder below the cache with its content, or any other entry in its place. A link
+        is deleted, not its target. Entries that cannot be deleted are left. Raises StoreError:
+        ``cache-unsafe-entry`` if a parent folder is a link."""
         self.check(path.parent)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -241,7 +215,6 @@ class PrivateFolder:
         yield from (Path(entry.path) for entry in _files(folder, suffix, depth))
 
     def volume(self, folder: Path, suffix: str, *, depth: int = 0) -> int:
-        """Return the total size in bytes of the files that `list_files` yields."""
         self.check(folder)
         total = 0
         for entry in _files(folder, suffix, depth):
@@ -265,7 +238,6 @@ def _check_status(path: Path, status: os.stat_result, *, for_writing: bool) -> N
 
 
 def _make_one(folder: Path) -> None:
-    """Make a folder that only this user can enter."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=FOLDER_MODE)
 
@@ -291,10 +263,8 @@ DISK_ERRNOS = FAILING_ERRNOS | {
 
 
 def disk_problem(error: OSError, path: Path | str) -> Problem:
-    """Return the diagnosis of an OSError that occurred while writing a file of the cache.
-
-    For a failing disk, the diagnosis also fits an error that occurred while reading.
-    """
+    """Return the diagnosis of an OSError that occurred while writing a file of the cache. For a
+    failing disk, the diagnosis also fits an error that occurred while reading."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem(
             "cache-disk-full",
@@ -331,23 +301,18 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file in the same folder and a rename.
-
-    There is no fsync. A killed process loses nothing. A file that a power failure damaged is
-    detected by its digest and computed again.
-
-    Raises StoreError: ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
-    """
+    """Write `data` to `path` through a temporary file in the same folder and a rename. There is no
+    fsync. A killed process loses nothing. A file that a power failure damaged is detected by its
+    digest and computed again. Raises StoreError: ``cache-disk-full`` or ``cache-not-writable``; the
+    old file is still there."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, data)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write like `write_atomic`, in a folder that must exist.
-
-    Raises StoreError: ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
-    """
+    """Write like `write_atomic`, in a folder that must exist. Raises StoreError:
+    ``cache-disk-full`` or ``cache-not-writable``; the old file is still there."""
     with disk_errors(path):
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
         try:
@@ -407,7 +372,6 @@ def write_holder(descriptor: int, words: str) -> None:
 
 
 def read_holder(descriptor: int) -> str:
-    """Return the description that the holder of a lock wrote."""
     return os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"
 
 
@@ -421,13 +385,9 @@ _PAUSE = 0.05
 def output_locks(
     paths: Iterable[Path], cancel: Event, on_wait: Callable[[str], None]
 ) -> Iterator[None]:
-    """Hold the locks of some files inside the context.
-
-    The operating system frees the locks when the process dies. The lock files are in the user's
-    cache. If it is not writable, nothing is locked.
-
-    Raises CancelledRunError: `cancel` was set.
-    """
+    """Hold the locks of some files inside the context. The operating system frees the locks when
+    the process dies. The lock files are in the user's cache. If it is not writable, nothing is
+    locked. Raises CancelledRunError: `cancel` was set."""
     # All processes take the locks in the same order, or two could wait for each other.
     names = {os.path.join(os.path.realpath(path.parent), path.name) for path in paths}  # noqa: PTH118
     with contextlib.ExitStack() as stack:

@@ -77,12 +77,10 @@ def is_key(key: object) -> bool:
 
 
 class Transport:
-    """Reads and writes the objects of a shared cache. Thread-safe.
-
-    Credentials and endpoint of a bucket come from the configuration and environment of its package
-    (``AWS_ENDPOINT_URL``). A folder's parent must exist, so that no cache is made in the empty
-    mount point of a share that is not mounted.
-    """
+    """Reads and writes the objects of a shared cache. Thread-safe. Credentials and endpoint of a
+    bucket come from the configuration and environment of its package (``AWS_ENDPOINT_URL``). A
+    folder's parent must exist, so that no cache is made in the empty mount point of a share that is
+    not mounted."""
 
     def __init__(
         self,
@@ -111,10 +109,8 @@ class Transport:
             raise UsageError(Problem("cache-remote-package", text, hint)) from error
 
     def get(self, kind: str, key: str, sink: BinaryIO, limit: int) -> bool:
-        """Write an object to `sink`; return False if it does not exist.
-
-        Raises RemoteError, or TooLargeError above `limit` bytes; `sink` may then hold a part.
-        """
+        """Write an object to `sink`; return False if it does not exist. Raises RemoteError, or
+        TooLargeError above `limit` bytes; `sink` may then hold a part."""
         path = self._path(kind, key)
         total = 0
 
@@ -136,7 +132,6 @@ class Transport:
         return bool(self._request(read, lambda: total))
 
     def has(self, kind: str, key: str) -> bool:
-        """Tell whether an object exists; raise RemoteError if the request fails."""
         path = self._path(kind, key)
 
         def look() -> bool:
@@ -206,10 +201,8 @@ class Transport:
             raise RemoteError("no regular file")
 
     def _request(self, call: Callable[[], T], moved: Callable[[], int] = lambda: 0) -> T | None:
-        """Return the result of a call; None if the object does not exist.
-
-        Other errors become RemoteErrors, since each store's package has types of its own.
-        """
+        """Return the result of a call; None if the object does not exist. Other errors become
+        RemoteErrors, since each store's package has types of its own."""
         for pause in (*PAUSES, None):
             try:
                 return self._timed(call, moved)
@@ -227,11 +220,9 @@ class Transport:
         raise AssertionError("the last attempt returns or raises")
 
     def _timed(self, call: Callable[[], T], moved: Callable[[], int]) -> T:
-        """Return the result of a call that a thread of its own makes, unless it takes too long.
-
-        A server that stalls or drips, or a mount that hangs, thus delays no run for long, and the
-        end of no process: the thread is left behind.
-        """
+        """Return the result of a call that a thread of its own makes, unless it takes too long. A
+        server that stalls or drips, or a mount that hangs, thus delays no run for long, and the end
+        of no process: the thread is left behind."""
         future: Future[T] = Future()
 
         def make() -> None:
@@ -251,11 +242,9 @@ class Transport:
 
 
 def _http_options(header: tuple[str, str] | tuple[()], patience: float) -> dict[str, Any]:
-    """Return the options of fsspec's HTTP file system.
-
-    Redirects are not followed: the header that grants access must reach no other host. Bodies are
-    taken as they come, since one that is encoded could be larger than its bytes.
-    """
+    """Return the options of fsspec's HTTP file system. Redirects are not followed: the header that
+    grants access must reach no other host. Bodies are taken as they come, since one that is encoded
+    could be larger than its bytes."""
     import aiohttp  # noqa: PLC0415 - an extra
 
     async def check(response: aiohttp.ClientResponse) -> None:
@@ -344,7 +333,6 @@ def _sign(name: str, payload: bytes, secret: bytes) -> bytes:
 
 
 def _inflate(payload: bytes) -> bytes:
-    """Decompress a payload; raise ValueError if it is larger than an entry may be."""
     inflater = zlib.decompressobj()
     content = inflater.decompress(payload, MOST_ENTRY_BYTES)
     if not inflater.eof or inflater.unused_data:
@@ -381,20 +369,15 @@ class CacheAccess(msgspec.Struct, frozen=True):
     patience: float = PATIENCE_SECONDS
 
     def transport(self, cancel: threading.Event | None = None) -> Transport:
-        """Make the transport for the cache, without sending a request.
-
-        Raises UsageError: ``cache-remote-package`` if a package is missing.
-        """
+        """Make the transport for the cache, without sending a request. Raises UsageError:
+        ``cache-remote-package`` if a package is missing."""
         return Transport(self.url, self.header, patience=self.patience, cancel=cancel)
 
 
 def place_of(remote: str, mode: str, environ: Mapping[str, str]) -> CacheAccess | None:
-    """Return the shared cache of a run; None if there is none.
-
-    `remote` and `mode` are the configuration's settings; `remote` may be empty.
-
-    Raises UsageError: ``cache-remote-value`` for invalid values of environment variables.
-    """
+    """Return the shared cache of a run; None if there is none. `remote` and `mode` are the
+    configuration's settings; `remote` may be empty. Raises UsageError: ``cache-remote-value`` for
+    invalid values of environment variables."""
     named = environ.get(REMOTE, "")
     url = named or remote
     if not url or url == NONE:
@@ -511,12 +494,10 @@ class TransferCounts:
 
 
 class SharedCache:
-    """A shared cache, for the duration of one run. Thread-safe.
-
-    `shown` is its address for messages, without secrets. Received blobs lie in `staging` until
-    their content is verified; with a `secret`, entries without its signature are ignored. After
-    `cancel` no request is waited for.
-    """
+    """A shared cache, for the duration of one run. Thread-safe. `shown` is its address for
+    messages, without secrets. Received blobs lie in `staging` until their content is verified;
+    with a `secret`, entries without its signature are ignored. After `cancel` no request is
+    waited for."""
 
     def __init__(
         self,
@@ -557,11 +538,6 @@ class SharedCache:
         return self._writes and not self._left and not self._read_only
 
     def sets(self, place: str, names: Sequence[str]) -> list[Discovered]:
-        """Return the sets of inputs that programs were seen to use, stored under the key `place`.
-
-        Sets with other variables than `names`, which the configuration passes to programs, are left
-        out, since a request for their results would reveal these variables to the cache.
-        """
         entry = self._entry(name_of("inputs", place))
         found = [] if entry is None else entry.records.get(place)
         sets = []
@@ -598,10 +574,8 @@ class SharedCache:
         return digest in self._promised
 
     def store(self, keys: Sequence[str], records: Mapping[str, Json], blobs: Iterable[str]) -> None:
-        """Store results: first the blobs that they name, then the entry.
-
-        `keys` are all keys that are looked up together, including keys without a result.
-        """
+        """Store results: first the blobs that they name, then the entry. `keys` are all keys that
+        are looked up together, including keys without a result."""
         if not self.writes:
             return
         sizes = {digest: self._blobs.size(digest) for digest in set(blobs)}
@@ -626,7 +600,6 @@ class SharedCache:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _entry(self, name: str) -> Entry | None:
-        """Read an entry; return None if it is missing or invalid."""
         sink = io.BytesIO()
         found = self._ask(lambda: self._transport.get(ACTION, name, sink, MOST_ENTRY_BYTES))
         if not found:
@@ -705,19 +678,16 @@ class SharedCache:
         return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
-        """Make a request in one of the threads, and return its result; None if it failed."""
         if self._left:
             return None
         return self._threads.submit(self._attempt, call).result()
 
     def _attempt(self, call: Callable[[], T], *, writing: bool = False) -> T | None:
-        """Make a request; return None if it fails.
-
-        Requests that store data (`writing` is True) and other requests are counted apart. If the
-        cache refuses a request, or if too many requests of one of these two kinds fail in a row,
-        requests are stopped, and the result is then None without a request. Failures to store data
-        stop only further requests that store data; failures of other requests stop all requests.
-        """
+        """Make a request; return None if it fails. Requests that store data (`writing` is True) and
+        other requests are counted apart. If the cache refuses a request, or if too many requests of
+        one of these two kinds fail in a row, requests are stopped, and the result is then None
+        without a request. Failures to store data stop only further requests that store data;
+        failures of other requests stop all requests."""
         if self._left or (writing and self._read_only):
             return None
         try:
@@ -768,12 +738,9 @@ def open_shared(
     cache: WorkspaceCache,
     cancel: threading.Event,
 ) -> SharedCache | None:
-    """Open the shared cache of a run; return None if no cache is configured.
-
-    Variables of `environ` override `remote` and `mode`, the configuration's settings.
-
-    Raises UsageError: ``cache-remote-value``, ``cache-remote-package``.
-    """
+    """Open the shared cache of a run; return None if no cache is configured. Variables of `environ`
+    override `remote` and `mode`, the configuration's settings. Raises UsageError:
+    ``cache-remote-value``, ``cache-remote-package``."""
     place = place_of(remote, mode, environ)
     if place is None:
         return None
@@ -792,7 +759,6 @@ def open_shared(
 
 
 def _digest(file: BinaryIO) -> str:
-    """Return the sha256 of a whole file, whatever its present position."""
     file.seek(0)
     found = hashlib.sha256()
     while block := file.read(BLOCK):

@@ -32,8 +32,7 @@ PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many
 
 class ResultStore:
     """The results of one workspace, also held in memory. Thread-safe; only one process may
-    write.
-    """
+    write."""
 
     def __init__(
         self,
@@ -111,10 +110,6 @@ class ResultStore:
         return self._times(1)[0]
 
     def _times(self, count: int) -> range:
-        """Return `count` Unix times in ns, each later than all times that were returned before.
-
-        The times are 1 ns apart.
-        """
         with self._lock:
             first = max(time.time_ns(), self._last_ns + 1)
             self._last_ns = first + count - 1
@@ -125,10 +120,8 @@ class ResultStore:
         return self.add_many([new])[0]
 
     def add_many(self, new: Sequence[NewResult]) -> list[StoredResult]:
-        """Store results in one transaction; they are on disk when this returns.
-
-        Raises StoreError: The results cannot be stored. None of them is.
-        """
+        """Store results in one transaction; they are on disk when this returns. Raises StoreError:
+        The results cannot be stored. None of them is."""
         records, added = {}, []
         with self._writing:
             times = self._times(len(new))
@@ -178,7 +171,6 @@ class ResultStore:
         return stale
 
     def _drop(self, key: str) -> None:
-        """Remove a result from the indices by key and by seed."""
         stored = self._by_key.pop(key)
         keys = self._by_seed[stored.seed]
         keys.remove(key)
@@ -198,14 +190,12 @@ class ResultStore:
             self._records.delete_many(keys)
 
     def find(self, seed: int) -> StoredResult | None:
-        """Return the newest result of a seed; None if there is none."""
         with self._lock:
             self._catch_up()
             keys = self._by_seed.get(seed)
             return self._by_key[keys[-1]] if keys else None
 
     def newest(self, limit: int) -> list[StoredResult]:
-        """Return the newest results, at most `limit`, newest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []
@@ -217,7 +207,6 @@ class ResultStore:
             return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
 
     def everything(self) -> list[StoredResult]:
-        """Return all results, oldest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in self._keys]
@@ -238,7 +227,6 @@ class ResultStore:
         return len(keys)
 
     def close(self) -> None:
-        """Close this thread's connections."""
         self._records.close()
 
 
@@ -261,7 +249,6 @@ class CountedResult(Struct, frozen=True):
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
-        """Make a CountedResult from a case's result."""
         stats = result.stats
         return cls(
             result.verdict,
@@ -274,7 +261,6 @@ class CountedResult(Struct, frozen=True):
         )
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
         figures = _read_figures(self)
         if not math.isfinite(sum(figures)):
             figures = tuple(map(number_to_json, figures))
@@ -315,7 +301,6 @@ class StoredResult(Struct, frozen=True):
 
     @property
     def result(self) -> dict[str, Json]:
-        """Return the daemon's reply."""
         found: dict[str, Json] = json.loads(self.text)
         return found
 
@@ -331,7 +316,6 @@ class StoredResult(Struct, frozen=True):
 
     @property
     def time_ns(self) -> int:
-        """Return the Unix time in ns."""
         return int(self.key[:TIME_DIGITS])
 
 
@@ -348,7 +332,6 @@ class NewResult(Struct):
     client: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record to store."""
         return {
             "op": self.op,
             "seed": int(self.seed),

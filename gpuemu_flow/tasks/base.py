@@ -54,15 +54,12 @@ class TaskSpec(Struct, frozen=True):
 
     @property
     def reads(self) -> list[str]:
-        """Return the names of the tasks whose results this task reads."""
         return [source.task for source in self.inputs]
 
     @property
     def wavers(self) -> bool:
-        """Tell whether the task can be stale although nothing that it was seen to use changed.
-
-        Its outputs in the workspace may be edited, or packages of an unobserved program upgraded.
-        """
+        """Tell whether the task can be stale although nothing that it was seen to use changed. Its
+        outputs in the workspace may be edited, or packages of an unobserved program upgraded."""
         return bool(self.outputs) or bool(self.packages and self.stage not in OBSERVED)
 
 
@@ -114,10 +111,8 @@ def program_of(settings: Mapping[str, Json]) -> Program:
 
 
 def resolved(program: Program) -> Program:
-    """Return a program with the links in its path resolved.
-
-    A program of kind ``command`` is returned unchanged.
-    """
+    """Return a program with the links in its path resolved. A program of kind ``command`` is
+    returned unchanged."""
     if not program.path or program.kind == "command":
         return program  # an executable may depend on the name by which it was called
     return msgspec.structs.replace(program, path=os.path.realpath(program.path))
@@ -137,10 +132,8 @@ def output_state(digest: str, *, executable: bool) -> str:
 
 
 def read_result(cache: WorkspaceCache, task: str, stage: str) -> dict[str, Json]:
-    """Return the stored result of a task.
-
-    Raises StoreError: ``cache-result`` if there is none, or it belongs to another stage.
-    """
+    """Return the stored result of a task. Raises StoreError: ``cache-result`` if there is none, or
+    it belongs to another stage."""
     content = cache.state.get(RESULT + task)
     if isinstance(content, dict) and content.get("stage") == stage:
         return content

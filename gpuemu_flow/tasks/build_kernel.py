@@ -63,11 +63,9 @@ class Built(Struct):
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    """Build one kernel for one architecture.
-
-    The task succeeds even if the compiler finds errors in the user's source. The errors are stored
-    in the result, and are shown until the source is fixed.
-    """
+    """Build one kernel for one architecture. The task succeeds even if the compiler finds errors
+    in the user's source. The errors are stored in the result, and are shown until the source is
+    fixed."""
     params = params_of(BuildParams, spec.params)
     # A command's outputs are also wanted in the workspace.
     shared = None if params.kind == "command" else machine_results(spec, context)
@@ -119,10 +117,8 @@ def _used(spec: TaskSpec, context: StageContext, params: BuildParams) -> Discove
 def _restored(
     spec: TaskSpec, context: StageContext, shared: MachineResults, key: str
 ) -> dict[str, Json] | None:
-    """Restore artifacts from a shared cache and return the result's content.
-
-    Return None if the shared cache lacks the build or one of its artifacts.
-    """
+    """Restore artifacts from a shared cache and return the result's content. Return None if the
+    shared cache lacks the build or one of its artifacts."""
     content = shared.fetch(key)
     if not isinstance(content, dict) or content.get("stage") != STAGE:
         return None
@@ -157,10 +153,8 @@ def _place(spec: TaskSpec, context: StageContext, kind: str) -> Path:
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
-    """Copy an artifact into the cache; return its digest, path and name as JSON.
-
-    If there is no artifact, delete an older one of the same path, and return None.
-    """
+    """Copy an artifact into the cache; return its digest, path and name as JSON. If there is no
+    artifact, delete an older one of the same path, and return None."""
     if data is None:
         context.cache.files.remove(path)
         return None
@@ -171,12 +165,9 @@ def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> J
 
 
 def read_artifact(entry: Json, context: StageContext) -> bytes | None:
-    """Return the bytes of the artifact that a result's entry describes.
-
-    Return None if `entry` is None, because the kernel has no such artifact.
-
-    Raises StoreError: ``cache-artifact`` if the artifact is missing or was changed.
-    """
+    """Return the bytes of the artifact that a result's entry describes. Return None if `entry` is
+    None, because the kernel has no such artifact. Raises StoreError: ``cache-artifact`` if the
+    artifact is missing or was changed."""
     if entry is None:
         return None
     path: Path = context.cache.folder / entry["path"]
@@ -274,9 +265,7 @@ def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
     """Assemble the PTX in `built` if a suitable ptxas is installed, and add the cubin to `built`.
-
-    Without a cubin, the metrics are estimated from the PTX.
-    """
+    Without a cubin, the metrics are estimated from the PTX."""
     params = params_of(BuildParams, spec.params)
     arch = params.arch
     found = assemble(
@@ -314,7 +303,6 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
 
 
 def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Compile a ``.cu`` file with nvcc."""
     params = params_of(BuildParams, spec.params)
     found = tools(spec, "nvcc")
     if not found:
@@ -355,7 +343,6 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Run the user's build command, and read the PTX and cubin that it makes."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     tool_sandbox = _tool_sandbox(spec, folder)
@@ -396,11 +383,10 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 def placeholders(
     outputs: Iterable[Path], tool_sandbox: compilers.ToolSandbox | None
 ) -> Iterator[None]:
-    """Create a command's missing outputs as empty files, so that the sandbox lets it write to them.
-
-    Only outputs in folders with protected files need this, since the sandbox allows no new files in
-    these folders. At the end of the context, the files that the command left untouched are removed.
-    """
+    """Create a command's missing outputs as empty files, so that the sandbox lets it write to
+    them. Only outputs in folders with protected files need this, since the sandbox allows no new
+    files in these folders. At the end of the context, the files that the command left untouched
+    are removed."""
     made = []
     for path in outputs if tool_sandbox is not None else ():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -423,7 +409,6 @@ def placeholders(
 
 
 def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """Compile a Triton kernel for a target; this needs no GPU."""
     params = params_of(BuildParams, spec.params)
     result = compilers.triton(
         params.triton,
@@ -454,7 +439,6 @@ _MAKERS = {"cuda": _cuda, "given": _existing, "command": _command, "triton": _tr
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:
-    """Return the tools of this name that were found when the graph was compiled."""
     return [
         Tool(tool, path, (release[0], release[1]), version, origin)
         for tool, path, release, version, origin in spec.settings["tools"]
@@ -463,10 +447,8 @@ def tools(spec: TaskSpec, name: str) -> list[Tool]:
 
 
 def relative_sources(ptx: bytes, root: Path) -> bytes:
-    """Rewrite the PTX's ``.file`` directives so that workspace files have relative paths.
-
-    The text is then the same in every checkout, and can be related to files of the workspace.
-    """
+    """Rewrite the PTX's ``.file`` directives so that workspace files have relative paths. The text
+    is then the same in every checkout, and can be related to files of the workspace."""
     prefix = str(root).encode() + b"/"
 
     def shorten(match: re.Match[bytes]) -> bytes:

@@ -95,11 +95,9 @@ def _made(stored: Json, names: Sequence[str]) -> _Made | None:
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
-    """Make the outputs of one rule, or restore them from the cache.
-
-    Raises RunnerError: ``build-failed`` if the command failed; ``rule-output-missing`` if it did
-    not make a declared output.
-    """
+    """Make the outputs of one rule, or restore them from the cache. Raises RunnerError:
+    ``build-failed`` if the command failed; ``rule-output-missing`` if it did not make a declared
+    output."""
     paths = [context.root / name for name in spec.outputs]
     try:
         with output_locks(paths, context.cancel, context.on_wait):
@@ -192,10 +190,8 @@ def _place(spec: TaskSpec) -> tuple[str, int]:
 
 
 def _restored(spec: TaskSpec, context: StageContext, known: KnownInputs) -> _Made | None:
-    """Restore a rule's outputs from the local cache; return None if it lacks one of them.
-
-    `known` finds the cached outputs that were made from inputs in their present states.
-    """
+    """Restore a rule's outputs from the local cache; return None if it lacks one of them. `known`
+    finds the cached outputs that were made from inputs in their present states."""
     for _, key in known.candidates():
         made = _made(context.cache.actions.get(key), spec.outputs)
         if made is not None and all(_restore(spec, context, n, o) for n, o in made.outputs.items()):
@@ -239,7 +235,6 @@ def _restore(spec: TaskSpec, context: StageContext, name: str, output: _Output) 
 
 
 def _write(path: Path, data: bytes, *, executable: bool) -> None:
-    """Write a file atomically: whole or not at all."""
     staged = path.with_name(f".{path.name}.{os.getpid()}-{next(_numbers)}{_STAGED}")
     mode = 0o777 if executable else 0o666
     try:
@@ -259,7 +254,6 @@ def _is_gone(root: Path, name: str) -> bool:
 
 
 def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, str]) -> _Made:
-    """Run the command, and read its outputs."""
     begin = time.perf_counter()
     params = params_of(RuleParams, spec.params)
     arguments = ["sh", "-c", params.command[0]] if params.shell else params.command
@@ -328,10 +322,8 @@ def _execute(spec: TaskSpec, context: StageContext, environment: Mapping[str, st
 
 
 def _is_closed(spec: TaskSpec) -> bool:
-    """Tell whether a sandbox restricts the command to declared files of the workspace.
-
-    Raises RunnerError: ``sandbox-missing`` if a sandbox is required and not available.
-    """
+    """Tell whether a sandbox restricts the command to declared files of the workspace. Raises
+    RunnerError: ``sandbox-missing`` if a sandbox is required and not available."""
     sandbox = params_of(RuleParams, spec.params).sandbox
     if not sandbox.get("closed"):
         return False
@@ -343,11 +335,9 @@ def _is_closed(spec: TaskSpec) -> bool:
 
 
 def _checked(spec: TaskSpec, root: Path, name: str) -> Path:
-    """Return the path of an output, after checking that its folder is in the workspace.
-
-    Raises RunnerError: ``rule-output-missing`` if a link leads out of the workspace, or the output
-    is a folder.
-    """
+    """Return the path of an output, after checking that its folder is in the workspace. Raises
+    RunnerError: ``rule-output-missing`` if a link leads out of the workspace, or the output is a
+    folder."""
     path = root / name
     real = os.path.realpath(path.parent)
     fault = ""
@@ -385,11 +375,9 @@ def _read(spec: TaskSpec, root: Path, name: str) -> tuple[bytes, bool] | None:
 
 
 def _look(spec: TaskSpec, root: Path) -> Stamps:
-    """Return the stamp of each file in the folders of a rule's outputs and inputs, by path.
-
-    A stamp is (mtime_ns, ctime_ns, size). The workspace's top folder is included. Only folders of
-    outputs are searched at all depths. At most `MOST_FILES` files are returned.
-    """
+    """Return the stamp of each file in the folders of a rule's outputs and inputs, by path. A stamp
+    is (mtime_ns, ctime_ns, size). The workspace's top folder is included. Only folders of outputs
+    are searched at all depths. At most `MOST_FILES` files are returned."""
     made = {os.path.dirname(name) for name in spec.outputs}  # noqa: PTH120
     read = {os.path.dirname(name) for name in spec.sources if not name.startswith("/")}  # noqa: PTH120
     found: Stamps = {}
@@ -422,11 +410,9 @@ def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
 
 
 def _let_the_clock_pass(context: StageContext, spec: TaskSpec) -> None:
-    """Wait until the file system's clock is later than each output's modification time.
-
-    The clock advances in steps of some ms. If a task started in the same step in which an output
-    was written, it could not tell that the output is older than its own start.
-    """
+    """Wait until the file system's clock is later than each output's modification time. The clock
+    advances in steps of some ms. If a task started in the same step in which an output was written,
+    it could not tell that the output is older than its own start."""
     newest = _newest(context, spec)
     for _ in range(_TICKS):
         if context.inputs.now() > newest:

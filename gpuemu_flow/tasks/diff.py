@@ -40,11 +40,8 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_summary(cache: WorkspaceCache, task: str) -> dict[str, Json]:
-    """Return the summary in a comparison's result, with two additions.
-
-    ``cases_digest`` is a digest of all cases. ``case_verdicts`` maps each verdict to the digests of
-    the cases that have it.
-    """
+    """Return the summary in a comparison's result, with two additions. ``cases_digest`` is a digest
+    of all cases. ``case_verdicts`` maps each verdict to the digests of the cases that have it."""
     found = read_result(cache, task, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in found["cases"]]
     by_verdict: dict[str, list[str]] = {}

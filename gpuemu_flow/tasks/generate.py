@@ -84,9 +84,7 @@ def _filled(
     samples: list[Case],
 ) -> tuple[list[Case], list[Case], Discovered, bool]:
     """Return cases and samples with the values of the user's functions, and the inputs of these.
-
-    The last result is false if all come from a shared cache, whose entries hold no failures.
-    """
+    The last result is false if all come from a shared cache, whose entries hold no failures."""
     given = next(iter(generators.values())).given
     sources = Observation(files=frozenset(str(context.root / path) for path in spec.sources))
     known = KnownResults(

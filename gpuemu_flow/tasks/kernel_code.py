@@ -28,10 +28,8 @@ VERSION = stages.VERSIONS[STAGE]
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
-    """Write the digest of the code that a build made.
-
-    Raises RunnerError: ``kernel-not-built`` if the build gave no PTX.
-    """
+    """Write the digest of the code that a build made. Raises RunnerError: ``kernel-not-built`` if
+    the build gave no PTX."""
     (source,) = spec.inputs
     build = read_result(context.cache, source.task, stages.BUILD)
     ptx = read_artifact(build["ptx"], context)

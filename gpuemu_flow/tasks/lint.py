@@ -44,11 +44,9 @@ class Linted(Struct):
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict on the artifact.
-
-        This is ``failed`` if a kernel failed; else ``error`` if there is no kernel or an error was
-        found; else ``passed`` if all kernels passed; else ``inconclusive``.
-        """
+        """Return the verdict on the artifact. This is ``failed`` if a kernel failed; else ``error``
+        if there is no kernel or an error was found; else ``passed`` if all kernels passed; else
+        ``inconclusive``."""
         if any(record.verdict is Verdict.FAILED for record in self.records):
             return Verdict.FAILED
         if not self.records or any(not problem.warning for problem in self.problems):
@@ -102,10 +100,8 @@ def lint_views(
     linted: Linted,
     allowances: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Lint kernels, and add them and the problems to `linted`.
-
-    `allowances` is the result of `build_kernel.allowances`.
-    """
+    """Lint kernels, and add them and the problems to `linted`. `allowances` is the result of
+    `build_kernel.allowances`."""
 
     def read_source(name: str) -> bytes | None:
         return _comment_lines(allowances.get(name))
@@ -124,10 +120,8 @@ def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
 
 
 def _comment_lines(comments: Mapping[str, str] | None) -> bytes | None:
-    """Rebuild a source file with only the lines in `comments`, each at its old line number.
-
-    All other lines are empty. Return None if there are no comments.
-    """
+    """Rebuild a source file with only the lines in `comments`, each at its old line number. All
+    other lines are empty. Return None if there are no comments."""
     if not comments:
         return None
     lines = [""] * max(int(number) for number in comments)

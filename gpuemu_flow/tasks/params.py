@@ -51,11 +51,8 @@ class OpParams(ProgramParams, frozen=True, kw_only=True):
 
 
 class ReferenceParams(ProgramParams, frozen=True, kw_only=True):
-    """A reference, and the `dtype` in which to run it.
-
-    If `dtype` is None, the reference is run in float64. Cases for which this fails are run in their
-    own dtype.
-    """
+    """A reference, and the `dtype` in which to run it. If `dtype` is None, the reference is run in
+    float64. Cases for which this fails are run in their own dtype."""
 
     dtype: str | None = None
 

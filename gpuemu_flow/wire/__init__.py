@@ -33,9 +33,7 @@ MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path with
 
 def find_config(start: Path, environ: Mapping[str, str]) -> Path | None:
     """Return the configuration of the workspace that contains `start`, or None if there is none.
-
-    The folder of the returned path is the workspace; links in the folder's path are resolved.
-    """
+    The folder of the returned path is the workspace; links in the folder's path are resolved."""
     named = environ.get("GPUEMU_CONFIG", "")
     if named:
         path = start / named
@@ -91,11 +89,8 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """Return the content of the information file of a workspace's daemon.
-
-    The file remains if a daemon is killed, so only a request to the daemon shows whether it still
-    runs.
-    """
+    """Return the content of the information file of a workspace's daemon. The file remains if a
+    daemon is killed, so only a request to the daemon shows whether it still runs."""
     for folder in user_folders(environ):
         if not is_private(folder):
             continue
@@ -113,7 +108,6 @@ class WireError(Exception):
 
 
 def parse(data: bytes | bytearray) -> dict[str, Json]:
-    """Read a message, or raise WireError if it is not one JSON object in UTF-8."""
     try:
         value = json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
@@ -142,10 +136,8 @@ def _no_json(value: object) -> Json:
 
 
 def render(message: Mapping[str, Any], as_json: Callable[[object], Any] = _no_json) -> bytes:
-    """Return a message as JSON text; `as_json` converts values that JSON does not have.
-
-    Raises TypeError: A value cannot be converted. Raises ValueError: A value is NaN or infinite.
-    """
+    """Return a message as JSON text; `as_json` converts values that JSON does not have. Raises
+    TypeError: A value cannot be converted. Raises ValueError: A value is NaN or infinite."""
     return json.dumps(message, default=as_json, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -170,11 +162,9 @@ def start_daemon(
     idle_seconds: float = 0.0,
     seconds: float = START_SECONDS,
 ) -> dict[str, Json]:
-    """Start a daemon for a workspace and wait until clients can connect.
-
-    Raises DaemonNotStartedError: The error contains the problems that the daemon reports, or
-    ``daemon-not-started``.
-    """
+    """Start a daemon for a workspace and wait until clients can connect. Raises
+    DaemonNotStartedError: The error contains the problems that the daemon reports, or
+    ``daemon-not-started``."""
     reading, writing = os.pipe()
     try:
         process = subprocess.Popen(

@@ -38,18 +38,14 @@ _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 def exchange_folder(private: Path, stem: str) -> Path:
-    """Return the folder through which a daemon exchanges tensors.
-
-    The folder is not in shared memory, since ops may write to shared memory.
-    """
+    """Return the folder through which a daemon exchanges tensors. The folder is not in shared
+    memory, since ops may write to shared memory."""
     return private / f"{stem}.exchange"
 
 
 class Exchange:
-    """A folder through which tensors are passed. Thread-safe.
-
-    Raises WireError: The folder does not exist or is not private.
-    """
+    """A folder through which tensors are passed. Thread-safe. Raises WireError: The folder does not
+    exist or is not private."""
 
     def __init__(self, folder: Path) -> None:
         if not is_private(folder):
@@ -57,10 +53,8 @@ class Exchange:
         self.folder = folder
 
     def put(self, array: NDArray[Any]) -> str:
-        """Write an array's elements in C order, and return the file's name.
-
-        Raises OSError: There is no space; the tensor can still be sent in the message.
-        """
+        """Write an array's elements in C order, and return the file's name. Raises OSError: There
+        is no space; the tensor can still be sent in the message."""
         name = secrets.token_hex(16)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         path = self.folder / name
@@ -76,13 +70,9 @@ class Exchange:
         return name
 
     def take(self, name: object, nbytes: int, where: str) -> NDArray[np.uint8]:
-        """Read a file of exactly `nbytes`, and delete it.
-
-        The file is read and not mapped: if the other side truncated it, a process that has it
-        mapped would be killed.
-
-        Raises WireError: The file is missing, or does not have the size in the message.
-        """
+        """Read a file of exactly `nbytes`, and delete it. The file is read and not mapped: if the
+        other side truncated it, a process that has it mapped would be killed. Raises WireError: The
+        file is missing, or does not have the size in the message."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise WireError(f"{where}.file is not the name of an exchanged file")
         try:
@@ -137,10 +127,8 @@ MAX_SHOWN = 60
 def encode_tensor(
     array: Array, strides: Sequence[int] | None = None, exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Return a tensor in the form in which a message contains it.
-
-    Raises WireError: The protocol does not have the dtype.
-    """
+    """Return a tensor in the form in which a message contains it. Raises WireError: The protocol
+    does not have the dtype."""
     name = dtype_name(array.dtype)
     if name is None:
         raise WireError(
@@ -170,9 +158,7 @@ def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def decode_tensor(value: Json, where: str, exchange: Exchange | None = None) -> Array:
     """Decode a tensor of a message; ignore its strides, since the data are always in C order.
-
-    Raises WireError: The value is no valid tensor. The error's text names it as `where`.
-    """
+    Raises WireError: The value is no valid tensor. The error's text names it as `where`."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be a tensor object, not {json_type(value)}")
     source = "file" if exchange is not None and "file" in value else "data"
@@ -199,7 +185,6 @@ def decode_tensor(value: Json, where: str, exchange: Exchange | None = None) -> 
 
 
 def decode_tensors(value: Json, where: str, exchange: Exchange | None = None) -> dict[str, Array]:
-    """Decode tensors by name, with the errors of `decode_tensor`."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
     if len(value) > MAX_TENSORS:
@@ -210,12 +195,10 @@ def decode_tensors(value: Json, where: str, exchange: Exchange | None = None) ->
 def encode_tensors(
     arrays: Mapping[str, Array], exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Encode tensors by name, with the errors of `encode_tensor`."""
     return {name: encode_tensor(array, None, exchange) for name, array in arrays.items()}
 
 
 def json_type(value: Json) -> str:
-    """Name the type of a value as JSON does."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"

@@ -37,10 +37,8 @@ def _of_members(program: Program, names: Sequence[str]) -> tuple[str, ...]:
 
 def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by name, with the inputs of each group joined into one argument.
-
     Depending on the group, its inputs become a list or one complex array. Absent inputs are left
-    out of a list.
-    """
+    out of a list."""
     if not program.groups:
         return dict(given)
     made: dict[str, Any] = {}
@@ -56,10 +54,8 @@ def joined(program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def take_apart(program: Program, given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Copy changes that a call made to joined complex arrays back to the inputs.
-
-    Each such array was joined from two inputs: its real and its imaginary part.
-    """
+    """Copy changes that a call made to joined complex arrays back to the inputs. Each such array
+    was joined from two inputs: its real and its imaginary part."""
     for name, group in program.groups.items():
         if group["kind"] == _LIST or name not in given:
             continue
@@ -105,10 +101,8 @@ def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray
 
 
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
-    """Return the program with a case's scalars as keyword arguments, and the case's tensors.
-
-    Inputs that are absent become keyword arguments, too.
-    """
+    """Return the program with a case's scalars as keyword arguments, and the case's tensors. Inputs
+    that are absent become keyword arguments, too."""
     tensors, rest = split(program, inputs)
     if not rest:
         return program, tensors
@@ -160,10 +154,8 @@ _PARTS_GONE = (None,) * len(_PARTS)
 
 class ArgumentRecord:
     """A record of one call's arguments: members of containers, and each tensor's shape and memory.
-
     A program can change its caller's data without writing any element: it can transpose or resize a
-    tensor in place, make the tensor refer to other memory, or take a member from a list.
-    """
+    tensor in place, make the tensor refer to other memory, or take a member from a list."""
 
     def __init__(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._mapping = args[0] if len(args) == 1 and isinstance(args[0], Mapping) else None
@@ -229,11 +221,9 @@ class ArgumentRecord:
 
 
 def _form(tensor: Any) -> Form:
-    """Return the shape, dtype, strides and address of a tensor of numpy or torch.
-
-    The result is empty for any other object, and holds only the shape of a torch tensor without
-    strides or memory. The dtype is not converted to text, which would take long.
-    """
+    """Return the shape, dtype, strides and address of a tensor of numpy or torch. The result is
+    empty for any other object, and holds only the shape of a torch tensor without strides or
+    memory. The dtype is not converted to text, which would take long."""
     if isinstance(tensor, np.ndarray):
         address = tensor.__array_interface__["data"][0]
         return tensor.shape, tensor.dtype, tensor.strides, address

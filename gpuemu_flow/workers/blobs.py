@@ -146,12 +146,10 @@ def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, 
 
 
 def decode(data: Buffer) -> dict[str, np.ndarray]:
-    """Return the tensors in a blob, as read-only views on its memory.
-
-    Raises BlobError: ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-
-    shape``, ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the
-    header alone never makes this function allocate memory.
-    """
+    """Return the tensors in a blob, as read-only views on its memory. Raises BlobError:
+    ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad- shape``,
+    ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the header
+    alone never makes this function allocate memory."""
     header, view = _header(memoryview(data).cast("B").toreadonly())
     entries = sorted(_entries(header), key=lambda entry: (entry[3], entry[4]))
     position = 0
@@ -173,11 +171,9 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a blob file, mapped and not copied.
-
-    Raises BlobError: The same as for `decode`; ``blob-truncated`` also for an empty file. Raises
-    OSError: The file cannot be opened.
-    """
+    """Return the tensors of a blob file, mapped and not copied. Raises BlobError: The same as
+    for `decode`; ``blob-truncated`` also for an empty file. Raises OSError: The file cannot be
+    opened."""
     with path.open("rb") as stream:
         if os.fstat(stream.fileno()).st_size == 0:
             raise _refuse("blob-truncated", "the file is empty")

@@ -56,11 +56,9 @@ MAX_BYTES = 1 << 27
 
 
 class Beforehand:
-    """Cache of outputs of cases that were run before they were requested.
-
-    Outputs are stored under the bytes of their inputs. Each output is returned only once, so that a
-    repeated call is run again.
-    """
+    """Cache of outputs of cases that were run before they were requested. Outputs are stored under
+    the bytes of their inputs. Each output is returned only once, so that a repeated call is run
+    again."""
 
     def __init__(self, run: RunTogether) -> None:
         self._run = run
@@ -137,10 +135,8 @@ def failure_kind(check: str, rule: str, message: str) -> FailureKind:
 
 
 class EmulatedRunner:
-    """Launches the kernels of one PTX file as the configuration describes.
-
-    Raises OpError: ``emulator-unsupported`` and the emulator's other slugs.
-    """
+    """Launches the kernels of one PTX file as the configuration describes. Raises OpError:
+    ``emulator-unsupported`` and the emulator's other slugs."""
 
     hint = ""
 
@@ -170,11 +166,9 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """Launch the kernels and return the outputs by name.
-
-        Raises OpError: The launch is impossible for these inputs, or the emulator fails, for
-        example because a kernel does not end.
-        """
+        """Launch the kernels and return the outputs by name. Raises OpError: The launch is
+        impossible for these inputs, or the emulator fails, for example because a kernel does not
+        end."""
         self._found, self.printed = [], ""
         try:
             with watch:
@@ -186,10 +180,8 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def expect(self, cases: Sequence[Inputs]) -> None:
-        """Run those of the given cases that can share a launch, and keep their outputs.
-
-        A later call for one of these cases returns the outputs that were kept.
-        """
+        """Run those of the given cases that can share a launch, and keep their outputs. A later
+        call for one of these cases returns the outputs that were kept."""
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
@@ -197,11 +189,9 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Launch the kernels and their variants, and return the outputs by name.
-
-        An output of a variant is included, under a name with the variant's label, only if it
-        differs from the kernel's own output.
-        """
+        """Launch the kernels and their variants, and return the outputs by name. An output of a
+        variant is included, under a name with the variant's label, only if it differs from the
+        kernel's own output."""
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}

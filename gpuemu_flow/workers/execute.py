@@ -69,11 +69,9 @@ def _converts(dtype: str, input_dtype: str | None) -> bool:
 def converted(
     arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
 ) -> dict[str, np.ndarray]:
-    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged.
-
-    The arrays are the inputs of the next call. `float_of_call` will return the dtype recorded here:
-    `input_dtype`, or `dtype` if `input_dtype` is None.
-    """
+    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged. The
+    arrays are the inputs of the next call. `float_of_call` will return the dtype recorded here:
+    `input_dtype`, or `dtype` if `input_dtype` is None."""
     begin_call(input_dtype or dtype)
     if input_dtype is None or not _converts(dtype, input_dtype):
         return arrays
@@ -146,19 +144,15 @@ class CaseExecutor:
 
     def execute(self, request: Request, values: Arrays | None = None) -> Executed:
         """Run one case; return its outputs, the runner's findings, the duration and printed text.
-
         The inputs have the values that the case's seed gives, or those in `values`. The method
-        `call` lists the exceptions.
-        """
+        `call` lists the exceptions."""
         self._watch.preparing()
         arrays = make_inputs(request.case, request.input_dtype, values=values)
         return self.call(arrays, request.case.seed)
 
     def call(self, arrays: Arrays, seed: int, fill: int = limits.NO_FILL) -> Executed:
-        """Run the program on inputs in memory.
-
-        Raises OpError: The outputs are unusable. Raises BaseException: Whatever the program raises.
-        """
+        """Run the program on inputs in memory. Raises OpError: The outputs are unusable. Raises
+        BaseException: Whatever the program raises."""
         filled = fill != limits.NO_FILL and limits.perturb(fill)
         try:
             outputs = self._call(arrays, seed)

@@ -73,10 +73,8 @@ def build(*, torch: bool) -> None:
 
 
 def start_gpu(program: Program) -> None:
-    """Give this process the emulated GPU, before it loads the program.
-
-    Raises OpError: there is no toolkit or compiler, or PyTorch is one for CUDA.
-    """
+    """Give this process the emulated GPU, before it loads the program. Raises OpError: there is no
+    toolkit or compiler, or PyTorch is one for CUDA."""
     Path(program.gpu_folder).mkdir(parents=True, exist_ok=True)
     os.environ[BUILD_FOLDER] = program.gpu_folder
     try:
@@ -119,11 +117,9 @@ def _child(answer: Callable[[socket.socket], None]) -> socket.socket:
 
 
 class _Builder:
-    """Runs compilers behind the same wall, in a process whose files are not recorded.
-
-    A compiler opens thousands of headers, and each would wait for the record. The worker reads what
-    matters of them afterwards: `Kept` lists it.
-    """
+    """Runs compilers behind the same wall, in a process whose files are not recorded. A compiler
+    opens thousands of headers, and each would wait for the record. The worker reads what matters of
+    them afterwards: `Kept` lists it."""
 
     def __init__(self) -> None:
         self._socket = _child(self._answer)
@@ -367,9 +363,7 @@ def read_signature(source: str, function: str) -> list[Parameter] | None:
 
 class HostFunctionRunner:
     """Calls an ``extern "C"`` function of a ``.cu`` file with pointers to host memory and numbers.
-
-    Raises OpError: the file cannot be compiled, or the arguments do not fit the function.
-    """
+    Raises OpError: the file cannot be compiled, or the arguments do not fit the function."""
 
     hint = ""
 

@@ -22,10 +22,8 @@ from gpuemu_flow.workers.api import OpError, Program, RunError
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Tell whether a path is the user's own code: in the workspace, and not installed.
-
-    Installed packages and Python itself may also be in the workspace.
-    """
+    """Tell whether a path is the user's own code: in the workspace, and not installed. Installed
+    packages and Python itself may also be in the workspace."""
     if not _is_below(path, root):
         return False
     return not is_installed(path)
@@ -54,13 +52,11 @@ _usual_code = machinery.SourceFileLoader.get_code
 
 
 def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
-    """Return a module's code, compiled from its source, whichever finder found the module.
-
-    Python considers a bytecode file current if it records the source's size and modification time,
-    in whole seconds. After an edit that changes neither, the old code would run, and its results
-    would be stored under the key of the new code. Modules of installed packages and of gpuemu_flow
-    may be read as bytecode; they are not transformed.
-    """
+    """Return a module's code, compiled from its source, whichever finder found the module. Python
+    considers a bytecode file current if it records the source's size and modification time, in
+    whole seconds. After an edit that changes neither, the old code would run, and its results would
+    be stored under the key of the new code. Modules of installed packages and of gpuemu_flow may be
+    read as bytecode; they are not transformed."""
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
     if is_installed(absolute) or _is_below(absolute, _PACKAGE):
@@ -73,10 +69,8 @@ def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
 
 
 def _read_module(loader: Any, path: str) -> bytes:
-    """Return the source of a module; where the sandbox hides it, of a module that holds nothing.
-
-    So an op can import a package whose ``__init__`` imports the hidden reference, too.
-    """
+    """Return the source of a module; where the sandbox hides it, of a module that holds nothing. So
+    an op can import a package whose ``__init__`` imports the hidden reference, too."""
     try:
         source: bytes = loader.get_data(path)
     except PermissionError:
@@ -88,10 +82,8 @@ def _read_module(loader: Any, path: str) -> bytes:
 
 class _AnyName:
     """The names in a folder, for a finder that looks for each file instead of listing the folder.
-
     The kernel then reports exactly which names an import looked for: a new file with any other name
-    does not matter to the program.
-    """
+    does not matter to the program."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -116,11 +108,9 @@ _fenced, _root = False, ""
 
 
 def forget_folders() -> None:
-    """Make import finders list each folder again, in all processes forked from this one.
-
-    Call this again if this process imports anything after the call, because an import makes the
-    finders remember listings of folders.
-    """
+    """Make import finders list each folder again, in all processes forked from this one. Call this
+    again if this process imports anything after the call, because an import makes the finders
+    remember listings of folders."""
     global _finders_are_fresh  # noqa: PLW0603 - a fact on the process's finders
     importlib.invalidate_caches()
     _finders_are_fresh = True
@@ -128,9 +118,7 @@ def forget_folders() -> None:
 
 def enter_workspace(program: Program) -> None:
     """Set this process up for the workspace: working directory, ``sys.path``, import rules, env.
-
-    Raises OpError: ``op-not-loadable``: the root is no directory.
-    """
+    Raises OpError: ``op-not-loadable``: the root is no directory."""
     global _fenced, _root
     _fenced, _root = program.sandbox is not None, program.root
     os.environ.update(program.env)
@@ -174,11 +162,9 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """Return the function that a program runs; if `loads` is set, call the loader to get it.
-
-    Raises OpError: ``op-not-loadable``: no such name, or not callable. Raises BaseException:
-    Whatever the module raises while it is loaded.
-    """
+    """Return the function that a program runs; if `loads` is set, call the loader to get it. Raises
+    OpError: ``op-not-loadable``: no such name, or not callable. Raises BaseException: Whatever the
+    module raises while it is loaded."""
     found: Any = load_module(program)
     module = found
     where = program.path or program.module
@@ -212,12 +198,10 @@ _SUFFIXES = tuple(machinery.all_suffixes())
 
 
 def framework_of(program: Program) -> str:
-    """Return the framework that a program's fork server should import; empty for none.
-
-    The result is empty, too, if a module in the program's folders has the same name as an installed
-    or standard module. If the framework has already imported the installed or standard module, a
-    program that runs in the same process gets this module instead of its own.
-    """
+    """Return the framework that a program's fork server should import; empty for none. The result
+    is empty, too, if a module in the program's folders has the same name as an installed or
+    standard module. If the framework has already imported the installed or standard module, a
+    program that runs in the same process gets this module instead of its own."""
     if program.framework not in FRAMEWORKS or program.isolation == "spawn":
         return ""
     if program.python or program.kind == "command" or _hides_modules(program):
@@ -226,10 +210,8 @@ def framework_of(program: Program) -> str:
 
 
 def identity(framework: str) -> str:
-    """Return the path, modification time and size of an installed package's ``__init__.py``.
-
-    Empty if the package is not installed.
-    """
+    """Return the path, modification time and size of an installed package's ``__init__.py``. Empty
+    if the package is not installed."""
     for folder in _installed_folders():
         path = f"{folder}/{framework}/__init__.py"
         try:
@@ -339,10 +321,8 @@ _names: frozenset[str] = frozenset()
 
 
 def preloaded_names() -> frozenset[str]:
-    """Return the top-level modules that `preload` imported, or looked for in vain.
-
-    It did so in this process or in its parent process, and not in a program's own folders.
-    """
+    """Return the top-level modules that `preload` imported, or looked for in vain. It did so in
+    this process or in its parent process, and not in a program's own folders."""
     return _names
 
 
@@ -357,21 +337,17 @@ class _NotFound:
 
 
 def prepare_gpu(*, torch: bool) -> None:
-    """Import the emulated GPU, and build what it consists of: workers could not write it.
-
-    If that is impossible, each worker says why.
-    """
+    """Import the emulated GPU, and build what it consists of: workers could not write it. If that
+    is impossible, each worker says why."""
     gpu = importlib.import_module("gpuemu_flow.workers.gpu")
     with contextlib.suppress(FlowError):
         gpu.build(torch=torch)
 
 
 def preload(framework: str, *, gpu: bool = False) -> None:
-    """Import an installed package in this process, which is going to fork workers.
-
-    Raises PreloadError: The package is not installed, or its import failed, loaded other code or
-    started a thread.
-    """
+    """Import an installed package in this process, which is going to fork workers. Raises
+    PreloadError: The package is not installed, or its import failed, loaded other code or started a
+    thread."""
     global _names  # noqa: PLW0603 - inherited by all processes that are forked
     before, path = set(sys.modules), list(sys.path)
     sys.path[:] = [entry for entry in path if is_installed(entry)]

@@ -23,13 +23,9 @@ _WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
 class JaxRunner(GradientRunner):
-    """Calls a function with JAX's arrays.
-
-    Inputs of 64 bits keep their dtype. New arrays have 32 bits by default, as is usual in JAX, but
-    64 bits if an input is float64.
-
-    Raises OpError: ``op-not-loadable``, ``framework-missing``, ``op-signature``.
-    """
+    """Calls a function with JAX's arrays. Inputs of 64 bits keep their dtype. New arrays have 32
+    bits by default, as is usual in JAX, but 64 bits if an input is float64. Raises OpError:
+    ``op-not-loadable``, ``framework-missing``, ``op-signature``."""
 
     def __init__(self, program: Program) -> None:
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -125,9 +121,7 @@ class JaxRunner(GradientRunner):
     @contextmanager
     def _bits(self, arrays: Any) -> Iterator[None]:
         """During the context, keep explicit 64-bit dtypes, which JAX by default reduces to 32 bits.
-
-        If an input is float64, new arrays have 64 bits by default.
-        """
+        If an input is float64, new arrays have 64 bits by default."""
         jax = self._jax
         with ExitStack() as stack:
             if self._xla == XLA_STEPWISE:
@@ -166,10 +160,8 @@ class JaxGradients:
         self._leaves: dict[str, Any] = {}
 
     def argument(self, name: str, value: Any) -> Any:
-        """Convert an argument to JAX arrays.
-
-        An array whose gradient is wanted is stored in this object, and a `_Leaf` takes its place.
-        """
+        """Convert an argument to JAX arrays. An array whose gradient is wanted is stored in this
+        object, and a `_Leaf` takes its place."""
         if isinstance(value, list):
             return [self.argument(name, member) for member in value]
         if not isinstance(value, np.ndarray):
@@ -188,10 +180,8 @@ class JaxGradients:
     def of(
         self, outputs: _Outputs, arguments: Mapping[str, Any], *, compiled: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the outputs, and the gradients by name.
-
-        Complex gradients follow the convention of PyTorch: they are the conjugates of JAX's.
-        """
+        """Return the outputs, and the gradients by name. Complex gradients follow the convention of
+        PyTorch: they are the conjugates of JAX's."""
         jax = self._jax
 
         def split(leaves: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -101,9 +101,7 @@ def output_limit(input_bytes: int) -> int:
 
 def limit_file_size(nbytes: int | None) -> None:
     """Limit the size of files that this process writes; None lifts the limit as far as possible.
-
-    Python ignores SIGXFSZ, so a write beyond the limit raises OSError instead of crashing.
-    """
+    Python ignores SIGXFSZ, so a write beyond the limit raises OSError instead of crashing."""
     if nbytes is None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -181,10 +179,8 @@ NO_FILL = 0xFF
 
 
 def perturb(fill: int) -> bool:
-    """Make malloc fill all memory that it returns with the byte `fill`; 0xFF turns this off.
-
-    Small pieces of memory from per-thread caches keep their old contents.
-    """
+    """Make malloc fill all memory that it returns with the byte `fill`; 0xFF turns this off. Small
+    pieces of memory from per-thread caches keep their old contents."""
     libc = _glibc()
     # glibc stores the complement, and takes a stored zero for "off" (mallopt(3)).
     return libc is not None and bool(libc.mallopt(_M_PERTURB, (fill ^ 0xFF) & 0xFF))

@@ -63,10 +63,8 @@ class _Change(NamedTuple):
 
 
 class Listener:
-    """Answers the seccomp notifications of system calls that arrive at one descriptor.
-
-    `report` is the descriptor to write records to; see `sightings`.
-    """
+    """Answers the seccomp notifications of system calls that arrive at one descriptor. `report` is
+    the descriptor to write records to; see `sightings`."""
 
     def __init__(self, receiver: Receiver, report: int) -> None:
         self._receiver = receiver
@@ -121,10 +119,8 @@ class Listener:
         os.close(self._report)
 
     def _settle(self, thread: int) -> None:
-        """Record the changes that are made by now.
-
-        The last call of `thread` is over: where it made no change, it only asked whether it could.
-        """
+        """Record the changes that are made by now. The last call of `thread` is over: where it made
+        no change, it only asked whether it could."""
         for one, change in list(self._changes.items()):
             if change.is_made():
                 del self._changes[one]
@@ -284,11 +280,8 @@ class Listener:
             self._write(found if stat.S_ISREG(mode) else b"f", path)
 
     def _start(self, path: bytes) -> None:
-        """Record a started program, and the interpreter that the kernel loads for it.
-
-        The modes of both files are recorded as well, since they decide whether the program may
-        start.
-        """
+        """Record a started program, and the interpreter that the kernel loads for it. The modes of
+        both files are recorded as well, since they decide whether the program may start."""
         for _ in range(4):
             if {b"r" + path, b"e" + path} <= self._written:
                 return
@@ -370,11 +363,9 @@ def react(selector: selectors.BaseSelector, source: Incoming | Listener) -> None
 
 
 class Recording:
-    """Records, in a thread of this process, what a command and all that it starts use.
-
-    The command has to be started with `fds`, and to call `notices.be_seen` with them. A context
-    manager; `sightings` is complete when it ends.
-    """
+    """Records, in a thread of this process, what a command and all that it starts use. The command
+    has to be started with `fds`, and to call `notices.be_seen` with them. A context manager;
+    `sightings` is complete when it ends."""
 
     def __init__(self) -> None:
         self._report = channel.append_only(channel.create("report"))
@@ -434,12 +425,10 @@ def _behind_process(text: str) -> str:
 
 
 def _is_bytecode(path: bytes) -> bool:
-    """Tell whether a path is the bytecode of a module that is not installed.
-
-    Observed processes must not open such bytecode, which may be outdated: Python compares only the
-    size of the source and its modification time in seconds. Without bytecode, Python compiles the
-    source, whose digest is in the keys of results.
-    """
+    """Tell whether a path is the bytecode of a module that is not installed. Observed processes
+    must not open such bytecode, which may be outdated: Python compares only the size of the source
+    and its modification time in seconds. Without bytecode, Python compiles the source, whose digest
+    is in the keys of results."""
     if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
         return False
     return not is_installed(os.fsdecode(path))

@@ -128,12 +128,9 @@ def _program() -> bytes:
 
 def ask() -> int:
     """Request notices of the file calls of this process and of all processes that it will start.
-
     From now on, each such call waits until a process that holds the descriptor lets the call
-    continue, and fails if no process holds it. So hand the descriptor over at once.
-
-    Raises NoNoticesError.
-    """
+    continue, and fails if no process holds it. So hand the descriptor over at once. Raises
+    NoNoticesError."""
     if not CALLS:
         raise NoNoticesError("only Linux on x86-64 and aarch64 can")
     whole = filters.ALL_THREADS | _TSYNC_ESRCH
@@ -173,10 +170,8 @@ class Receiver:
         self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
-        """Return the next notice; None if the wait or the reported call was interrupted.
-
-        Raises OSError: This receiver's descriptor is not one that `ask` returned.
-        """
+        """Return the next notice; None if the wait or the reported call was interrupted. Raises
+        OSError: This receiver's descriptor is not one that `ask` returned."""
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel requires zeros
         if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
             if ctypes.get_errno() in (errno.ENOENT, errno.EINTR):
@@ -265,11 +260,9 @@ _CLOSED = "the program closed the checker's files"
 
 
 class Observer:
-    """Asks the kernel, once in each worker, to report file accesses to the fork server.
-
-    `report` is the descriptor of the file with the records, see `sightings`; `server` is that of a
-    socket to the fork server.
-    """
+    """Asks the kernel, once in each worker, to report file accesses to the fork server. `report` is
+    the descriptor of the file with the records, see `sightings`; `server` is that of a socket to
+    the fork server."""
 
     def __init__(self, report: int, server: int) -> None:
         self._report = report
@@ -277,10 +270,8 @@ class Observer:
         self._begun = False
 
     def begin(self) -> None:
-        """Record all files that this process and its children use from now on.
-
-        Call it when ``sys.path`` is that of the program, before the program's code is read.
-        """
+        """Record all files that this process and its children use from now on. Call it when
+        ``sys.path`` is that of the program, before the program's code is read."""
         if self._begun:
             return
         self._begun = True
@@ -290,10 +281,8 @@ class Observer:
 
 
 def be_seen(report: int, server: int) -> None:
-    """Let the listener at the other end of the socket `server` see this process from now on.
-
-    Where that is impossible, the reason is written to the file of records `report`.
-    """
+    """Let the listener at the other end of the socket `server` see this process from now on. Where
+    that is impossible, the reason is written to the file of records `report`."""
     failure = _hand_over(server)
     if failure:
         _write(report, [b"u" + f"{UNSEEN} ({failure})".encode()])
@@ -334,11 +323,9 @@ _base: list[bytes] = []
 
 
 def base_records(*, anew: bool = False) -> bytes:
-    """Return records of the files that this process read before it had a program.
-
-    Call it before forking, so that each forked process need not make the records again; `anew` if
-    more modules have been imported since the last call.
-    """
+    """Return records of the files that this process read before it had a program. Call it before
+    forking, so that each forked process need not make the records again; `anew` if more modules
+    have been imported since the last call."""
     if anew and CALLS:
         _program()  # assembled once, too
     if anew or not _base:
@@ -383,10 +370,8 @@ def _sought_at_start() -> Iterator[str]:
 
 
 def _hidden_by_preload() -> Iterator[str]:
-    """Yield the missing files that would be imported in place of preloaded modules.
-
-    The import of a framework in the fork server did not look into this program's own folders.
-    """
+    """Yield the missing files that would be imported in place of preloaded modules. The import of a
+    framework in the fork server did not look into this program's own folders."""
     names = preloaded_names()
     folders = [path for path in sys.path if path.startswith("/") and not is_installed(path)]
     for folder in folders if names else ():

@@ -47,12 +47,9 @@ if TYPE_CHECKING:
 
 
 def function_in_script(program: Program) -> str:
-    """Return the name of the function to call in a script; empty for a protocol script.
-
-    See `script_style.function_to_call`.
-
-    Raises OpError: ``op-not-loadable``: the source does not parse.
-    """
+    """Return the name of the function to call in a script; empty for a protocol script. See
+    `script_style.function_to_call`. Raises OpError: ``op-not-loadable``: the source does not
+    parse."""
     source = read_source(program)
     try:
         return function_to_call(source, program.path)
@@ -84,11 +81,9 @@ class ScriptRunner:
         self.code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """Execute the script once, and return the outputs by name.
-
-        Raises OpError: ``op-exit-code``; if stdout is no valid response, the error that
-        `codec.decode_response` raises. Raises BaseException: Whatever the script raises.
-        """
+        """Execute the script once, and return the outputs by name. Raises OpError:
+        ``op-exit-code``; if stdout is no valid response, the error that `codec.decode_response`
+        raises. Raises BaseException: Whatever the script raises."""
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})
         self._streams.connect(request)
@@ -173,11 +168,9 @@ def _leave(streams: tuple[Any, ...]) -> bool:
 
 def _renew_exit_functions() -> None:
     """Make exit functions of the standard library run again at the end of the script's next call.
-
     `multiprocessing` and `weakref` register an exit function once, and remember that the function
     ran. Processes that the next call forks would then end without running it, and lose the data
-    that they put into a queue.
-    """
+    that they put into a queue."""
     processes: Any = sys.modules.get("multiprocessing.util")
     if processes is not None:
         processes._exiting = False
@@ -190,10 +183,8 @@ _OWN_PID = 0
 
 
 def own_process() -> None:
-    """Record that this process is the worker, and unregister all ``atexit`` functions.
-
-    A forked worker has inherited these functions from the fork server.
-    """
+    """Record that this process is the worker, and unregister all ``atexit`` functions. A forked
+    worker has inherited these functions from the fork server."""
     global _OWN_PID  # noqa: PLW0603 - a fact on the process, like its id
     _OWN_PID = os.getpid()
     atexit._clear()
@@ -246,15 +237,12 @@ def _only_defines(node: ast.stmt) -> bool:
 
 @lru_cache(maxsize=4)
 def function_to_call(source: bytes, path: str) -> str:
-    """Return the name of the function to call in a script; empty for a protocol script.
-
-    A function is called if the script only defines things, never mentions standard input, and has a
-    function named ``reference``, ``op`` or ``kernel``, or named like the file. The first of these
-    names that exists is returned. A script with a ``__main__`` block is a protocol script, since
-    the block may call a helper module that reads the request.
-
-    Raises SyntaxError, ValueError: The source does not parse.
-    """
+    """Return the name of the function to call in a script; empty for a protocol script. A function
+    is called if the script only defines things, never mentions standard input, and has a function
+    named ``reference``, ``op`` or ``kernel``, or named like the file. The first of these names that
+    exists is returned. A script with a ``__main__`` block is a protocol script, since the block may
+    call a helper module that reads the request. Raises SyntaxError, ValueError: The source does not
+    parse."""
     tree = parse_python(source, path)
     if not all(map(_only_defines, tree.body)) or any(map(_reads_stdin, ast.walk(tree))):
         return ""
@@ -281,9 +269,7 @@ def keep_high(fd: int) -> int:
 
 class _Tail(io.FileIO):
     """A file object for descriptor 1, which keeps the last bytes that are written through it.
-
-    Output that is written to the descriptor directly is not kept, and costs no memory.
-    """
+    Output that is written to the descriptor directly is not kept, and costs no memory."""
 
     end = b""
 
@@ -296,10 +282,8 @@ class _Tail(io.FileIO):
 
 class StandardStreams:
     """The standard descriptors 0, 1 and 2 of this process, connected anew for each call.
-
     Descriptors 0 and 1 are connected to files in memory. Descriptor 2 is restored in case a program
-    has closed it.
-    """
+    has closed it."""
 
     def __init__(self, stderr_fd: int) -> None:
         self._stderr = stderr_fd
@@ -329,10 +313,8 @@ class StandardStreams:
 
     def load(self, request: bytes) -> tuple[int, int]:
         """Write a request to the stdin file, rewind the stdout file, and return both descriptors.
-
         The files keep their pages: returning them to the system and getting new ones would cost
-        more than the copy.
-        """
+        more than the copy."""
         stdin, stdout = self.files()
         os.lseek(stdin, 0, os.SEEK_SET)
         channel.write_all(stdin, request)
@@ -522,11 +504,8 @@ def _rename(named: dict[str, Json], output_names: Sequence[str]) -> dict[str, Js
 
 
 def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return the tensors that a script wrote.
-
-    Raises OpError: ``op-output-junk``, ``op-output-missing``, ``op-output-shape``, ``op-output-
-    dtype``, ``op-output-length``.
-    """
+    """Return the tensors that a script wrote. Raises OpError: ``op-output-junk``,
+    ``op-output-missing``, ``op-output-shape``, ``op-output- dtype``, ``op-output-length``."""
     if not data or data.isspace():
         raise _fail("op-output-missing", "the program wrote nothing to stdout")
     named = _rename(_named(_parse(data)), output_names)
@@ -549,11 +528,9 @@ class CommandRunner:
         self._killed_again = False
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """Return the outputs by name.
-
-        Raises OpError: ``op-not-loadable``, ``op-crashed`` or ``op-exit-code``; if stdout is no
-        valid response, the error that `codec.decode_response` raises.
-        """
+        """Return the outputs by name. Raises OpError: ``op-not-loadable``, ``op-crashed`` or
+        ``op-exit-code``; if stdout is no valid response, the error that `codec.decode_response`
+        raises."""
         tensors, rest = for_protocol(self._program, inputs)
         request = encode_request(tensors, {**self._program.kwargs, **rest})
         code = self._called(request, watch)

@@ -30,18 +30,14 @@ def _numpy_dtype(name: str) -> Any:
 
 class _ImportProbe:
     """The last import finder, which tests whether the files of modules exist, but finds nothing.
-
     The coordinator observes these tests, and so learns which files were missing. The import system
     itself does not test for them: it lists each folder of installed packages once, and does not
-    look for files that the list lacks.
-    """
+    look for files that the list lacks."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, _: Any = None) -> None:
-        """Test whether a file of the module exists in any folder of installed packages.
-
-        The result of the tests is not used, but the coordinator observes them.
-        """
+        """Test whether a file of the module exists in any folder of installed packages. The result
+        of the tests is not used, but the coordinator observes them."""
         tail = name.rpartition(".")[2]
         for folder in sys.path if path is None else path:
             if "-packages" in folder:
@@ -50,10 +46,8 @@ class _ImportProbe:
 
     @staticmethod
     def find_distributions(context: Any) -> Any:
-        """Test whether ``NAME.dist-info`` of a distribution exists in each searched folder.
-
-        The module `searches` records the same paths. The result of the tests is not used.
-        """
+        """Test whether ``NAME.dist-info`` of a distribution exists in each searched folder. The
+        module `searches` records the same paths. The result of the tests is not used."""
         if context.name:
             name = re.sub(r"[-_.]+", "_", context.name).lower()
             for folder in context.path:
@@ -79,11 +73,8 @@ def _load(path: str, module: str, function: str) -> Any:
 
 
 def _takes_mapping(function: Any, inputs: dict[str, Any], kwargs: dict[str, Any]) -> bool:
-    """Tell whether to pass all inputs to a function as one mapping.
-
-    This is the case if it has a single required parameter, apart from `kwargs`, and no input has
-    the parameter's name.
-    """
+    """Tell whether to pass all inputs to a function as one mapping. This is the case if it has a
+    single required parameter, apart from `kwargs`, and no input has the parameter's name."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = [

@@ -55,11 +55,9 @@ _DAMAGED = "the program damaged the record of the files that it used"
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record in its written form: ended by the byte 1, and between two zero bytes.
-
-    A writer may be killed in the middle of a record while others go on. Such a torn record lacks
-    the byte 1, and the zero byte at the beginning of the next record separates the two.
-    """
+    """Return a record in its written form: ended by the byte 1, and between two zero bytes. A
+    writer may be killed in the middle of a record while others go on. Such a torn record lacks the
+    byte 1, and the zero byte at the beginning of the next record separates the two."""
     return b"\0%b%b\0" % (record, _END)
 
 
@@ -154,10 +152,7 @@ def _upwards(path: str) -> list[str]:
 
 
 class Sightings:
-    """Collects the records of the files that a program's workers use.
-
-    Not thread-safe.
-    """
+    """Collects the records of the files that a program's workers use. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seen: dict[int, set[str]] = {kind: set() for kind in _SEEN}
@@ -260,11 +255,9 @@ class Sightings:
             self._note_damage()
 
     def _take_path(self, kind: int, path: str) -> None:
-        """Record one path, unless the program itself made the file.
-
-        As an exception, a file that the program looked for before making it is recorded, since the
-        next run will find the file there.
-        """
+        """Record one path, unless the program itself made the file. As an exception, a file that
+        the program looked for before making it is recorded, since the next run will find the file
+        there."""
         changes = self._changes
         if _COMPILED.search(path):
             if kind in (*_CHANGES, MISSED):
@@ -300,10 +293,8 @@ def _is_in_package(kind: int, path: str) -> bool:
 
 
 def _is_own_library(path: str) -> bool:
-    """Tell whether a path is that of a library that the emulator compiled from a kernel.
-
-    The library's results follow from the kernel, which is an input, and from our own code.
-    """
+    """Tell whether a path is that of a library that the emulator compiled from a kernel. The
+    library's results follow from the kernel, which is an input, and from our own code."""
     found = _OWN_LIBRARY.search(path)
     return found is not None and path[: found.start()] == os.path.realpath(
         user_cache_of(os.environ)

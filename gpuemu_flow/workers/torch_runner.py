@@ -9,25 +9,164 @@ import importlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
-from gpuemu_flow.model.types import DTYPES, Failure
+from gpuemu_flow.model.types import DTYPES, LAYOUTS, Failure, FailureKind
+from gpuemu_flow.numerics.contract import PARAMETERS, parameter_name
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
+from gpuemu_flow.numerics.gradients import cotangent, gradient_name
+from gpuemu_flow.numerics.layouts import describe, place
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT, OpError, Program, RunError, op_error
 from gpuemu_flow.workers.arguments import ArgumentRecord, changed_arguments, float_of_call
-from gpuemu_flow.workers.callable import GradientRunner
+from gpuemu_flow.workers.callable import GradientCall, GradientRunner
 from gpuemu_flow.workers.channel import Watch
 from gpuemu_flow.workers.imports import load_function
-from gpuemu_flow.workers.torch_gradients import TorchGradients
 from gpuemu_flow.workers.triton_device import CpuDevice
 from gpuemu_flow.workers.triton_memory import Provenance, suspicious, unwritten
+
+# Call a PyTorch function with inputs that require gradients, and run the backward pass.
+
+
+class TorchGradients:
+    """Makes tensors that require gradients from a call's arguments, and computes the gradients."""
+
+    def __init__(
+        self,
+        torch: Any,
+        call: GradientCall,
+        mutates: tuple[str, ...],
+        to_tensor: Callable[[np.ndarray], Any],
+    ) -> None:
+        self._torch = torch
+        self._call = call
+        self._wanted = call.wanted
+        self._inputs = call.inputs
+        self._names = {id(array): name for name, array in call.inputs.items()}
+        self._mutates = mutates
+        self._to_tensor = to_tensor
+        self._leaves: dict[str, Any] = {}
+        self.changed: list[Failure] = []
+
+    def argument(self, name: str, value: Any) -> Any:
+        """Convert an argument's arrays to tensors, which require gradients where requested."""
+        if isinstance(value, np.ndarray):
+            return self._tensor(name, value)
+        if isinstance(value, list):
+            return [self.argument(name, member) for member in value]
+        return value
+
+    def _tensor(self, argument: str, array: np.ndarray) -> Any:
+        tensor = self._to_tensor(array)
+        changes = argument in self._mutates
+        if changes:
+            tensor = tensor.clone()
+        name = self._names.get(id(array), argument)  # complex numbers are joined of two inputs
+        if name not in self._wanted.inputs:
+            return tensor
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return tensor
+        leaf = self._leaves[name] = tensor.detach().requires_grad_()
+        # PyTorch does not allow in-place changes of a leaf.
+        return leaf.clone() if changes else leaf
+
+    def add_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Compute the requested gradients of a module's parameters, too. Parameters that the module
+        froze during the call are left out."""
+        wanted = self._wanted.inputs
+        named = {parameter_name(n): w for n, w in parameters.items() if w.requires_grad}
+        self._leaves |= {n: w for n, w in named.items() if PARAMETERS in wanted or n in wanted}
+
+    def of(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the backward pass, and return the gradients by name. A gradient that the backward
+        pass does not compute is a tensor of zeros."""
+        torch = self._torch
+        sent = {
+            name: value
+            for name, value in outputs.items()
+            if name not in self._wanted.apart
+            and isinstance(value, torch.Tensor)
+            and value.requires_grad
+        }
+        leaves = list(self._leaves.values())
+        found: tuple[Any, ...] = (None,) * len(leaves)
+        if sent and leaves:
+            laid = [self._cotangent(name, value) for name, value in sent.items()]
+            given = [cotangent.tensor for cotangent in laid]
+            found = torch.autograd.grad(list(sent.values()), leaves, given, allow_unused=True)
+            self.changed = [f for cotangent in laid for f in cotangent.failures(torch)]
+        self._call.demand_parameters(self._leaves)
+        if leaves:
+            self._call.demand(arrives=any(gradient is not None for gradient in found))
+        return {
+            gradient_name(name): torch.zeros_like(leaf.detach()) if gradient is None else gradient
+            for (name, leaf), gradient in zip(self._leaves.items(), found, strict=True)
+        }
+
+    def _cotangent(self, name: str, value: Any) -> LaidCotangent:
+        shape = tuple(value.shape)
+        steps = cotangent(name, shape, self._wanted.masks.get(name), self._inputs)
+        values = steps * (1.0 - 0.5j) if value.is_complex() else steps.copy()
+        tensor = self._torch.from_numpy(values).to(value.device, value.dtype)
+        # The reference is differentiated by PyTorch, which does without another layout.
+        layout = layout_of_case(self._inputs.values()) if self._wanted.plain else "contiguous"
+        return LaidCotangent.of(self._torch, name, tensor, layout)
+
+
+# Lay out the cotangents of a backward pass of PyTorch in memory, and detect writes to them.
+
+
+_UNLIKE_C_ORDER = [name for name in LAYOUTS if name not in ("contiguous", "offset", "expanded")]
+
+
+def layout_of_case(arrays: Iterable[np.ndarray]) -> str:
+    """Return the layout of the first input that is not in C order, else ``contiguous``."""
+    for array in arrays:
+        strides = tuple(step // array.itemsize for step in array.strides)
+        if array.flags.c_contiguous:
+            continue
+        for layout in _UNLIKE_C_ORDER:
+            if describe(layout, array.shape) == strides:
+                return layout
+    return "contiguous"
+
+
+class LaidCotangent(Struct, frozen=True):
+    """The cotangent of one output, in some layout; the memory around its elements is NaN."""
+
+    name: str
+    tensor: Any
+    memory: Any
+    before: Any
+
+    @classmethod
+    def of(cls, torch: Any, name: str, values: Any, layout: str) -> LaidCotangent:
+        """Make a cotangent that holds `values` in a layout."""
+        shape = tuple(values.shape)
+        where = place(layout, shape, 1)
+        nan, device = float("nan"), values.device
+        memory = torch.full((where.nbytes,), nan, dtype=values.dtype, device=device)
+        tensor = memory.as_strided(shape, describe(layout, shape), where.offset)
+        tensor.copy_(values)
+        return cls(name, tensor, memory, memory.clone())
+
+    def failures(self, torch: Any) -> list[Failure]:
+        """Return a failure if the backward pass wrote to `memory`, else an empty list."""
+        if torch.equal(self.memory.view(torch.uint8), self.before.view(torch.uint8)):
+            return []
+        message = (
+            f"the backward pass wrote to the gradient of {self.name!r} that it was given, which "
+            "other backward passes read, too"
+        )
+        return [Failure(FailureKind.INPUT_MODIFIED, message, self.name)]
+
 
 Inputs = Mapping[str, np.ndarray]
 _NO_ARRAYS = (
@@ -64,10 +203,8 @@ def framework(package: str, extra: str) -> ModuleType:
 
 
 class PlainTorch:
-    """PyTorch on the CPU that pretends to have a GPU; see `CpuDevice`.
-
-    Raises RunnerError: ``framework-missing`` without torch.
-    """
+    """PyTorch on the CPU that pretends to have a GPU; see `CpuDevice`. Raises RunnerError:
+    ``framework-missing`` without torch."""
 
     def __init__(self) -> None:
         self.torch: Any = framework("torch", "torch")
@@ -75,10 +212,8 @@ class PlainTorch:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Make host code see a GPU inside the context.
-
-        `run` selects the values that fill memory when it is allocated without initial values.
-        """
+        """Make host code see a GPU inside the context. `run` selects the values that fill memory
+        when it is allocated without initial values."""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         with self.device.on():
@@ -91,10 +226,8 @@ class PlainTorch:
 
 def as_torch(torch: Any, array: np.ndarray) -> Any:
     """Return a torch tensor on an array's memory, or on a copy if torch cannot use the memory.
-
     Memory that is read-only or has negative strides is copied. Axes of stride 0 are kept: the
-    tensor is then an expanded one.
-    """
+    tensor is then an expanded one."""
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         strides = zip(array.shape, array.strides, strict=True)
         once = tuple(slice(0, 1 if size and not stride else None) for size, stride in strides)
@@ -139,11 +272,8 @@ def seed_of_call() -> int:
 
 
 class TorchRunner(GradientRunner):
-    """Calls a function with torch tensors that share the memory of the inputs.
-
-    Raises OpError: ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op-
-    signature``.
-    """
+    """Calls a function with torch tensors that share the memory of the inputs. Raises OpError:
+    ``op-not-loadable``, ``framework-missing``, ``triton-missing``, ``op- signature``."""
 
     def __init__(self, program: Program) -> None:
         try:
@@ -173,10 +303,8 @@ class TorchRunner(GradientRunner):
         return load_function(program)
 
     def _learning(self, host: Callable[..., Any], given: Any, named: Any) -> tuple[Any, Any]:
-        """Call the program; return the result, and the parameters that required gradients.
-
-        These are parameters of the program's module. There are none if the program is a function.
-        """
+        """Call the program; return the result, and the parameters that required gradients. These
+        are parameters of the program's module. There are none if the program is a function."""
         if self._module is None:
             return self._called(host, given, named), {}
         self._module.learning = True
@@ -233,13 +361,11 @@ class TorchRunner(GradientRunner):
     def _call_between(
         self, host: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]
     ) -> None:
-        """Call the program with other values between the judged forward and backward passes.
-
-        A model may use a layer twice before its backward pass. A faulty layer stores values for its
+        """Call the program with other values between the judged forward and backward passes. A
+        model may use a layer twice before its backward pass. A faulty layer stores values for its
         backward pass in a place that all calls share. The second call then overwrites the values of
         the first, and the gradients are wrong. The call made here reveals such a layer, since it
-        has the same effect. If the program fails on the other values, this is ignored.
-        """
+        has the same effect. If the program fails on the other values, this is ignored."""
         torch = self._host.torch
 
         def halved(tensor: Any) -> Any:
@@ -291,11 +417,9 @@ class TorchRunner(GradientRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Repeat the call on `copies` of its inputs; return None if it fails.
-
-        Memory that is allocated without initial values is filled with other values than in the
-        first call. Output elements that the program leaves unwritten therefore change.
-        """
+        """Repeat the call on `copies` of its inputs; return None if it fails. Memory that is
+        allocated without initial values is filled with other values than in the first call. Output
+        elements that the program leaves unwritten therefore change."""
         self._run = 1
         try:
             return super().call(copies, watch)
@@ -344,10 +468,8 @@ class ModuleCall(Protocol):
 def module_caller(
     torch: Any, made_by: Callable[..., Any], described: str, device: str = "cpu"
 ) -> ModuleCall:
-    """Return the function that calls a module with the inputs of its ``forward``.
-
-    Raises OpError: ``op-signature``: the class does not make a module.
-    """
+    """Return the function that calls a module with the inputs of its ``forward``. Raises OpError:
+    ``op-signature``: the class does not make a module."""
     told = json.loads(described)
     seed, shared = int(told["seed"] or 0), bool(told["shared"])
     caller = _Caller(torch, made_by, told["init"], seed, shared=shared, device=device)
@@ -408,9 +530,7 @@ class _Caller:
 
     def require_gradients(self, dtype: Any) -> dict[str, Any]:
         """Make the parameters of the module for a dtype require gradients; return them by name.
-
-        Parameters that the module itself froze stay frozen.
-        """
+        Parameters that the module itself froze stay frozen."""
         module, _ = self._known[dtype]
         found = {
             name: weight
@@ -434,10 +554,8 @@ class _Caller:
 
     def _draw(self, module: Any, other: Any) -> None:
         """Replace the random and the constant weights of a module by weights drawn from the seed.
-
         `other` is the same module made with another seed. Weights that differ between the two
-        modules are the random ones.
-        """
+        modules are the random ones."""
         again = dict(_weights(other))
         with self._torch.no_grad():
             for name, weight in _weights(module):
@@ -454,10 +572,8 @@ class _Caller:
                 weight.copy_(self._torch.from_numpy(drawn).bfloat16())
 
     def _units(self, name: str, weight: Any) -> np.ndarray:
-        """Draw an array in the shape of a weight: multiples of 1/256 between -1 and 1.
-
-        The values 0, -1 and 1 do not occur.
-        """
+        """Draw an array in the shape of a weight: multiples of 1/256 between -1 and 1. The values
+        0, -1 and 1 do not occur."""
         shape = tuple(weight.shape)
         digest = hashlib.sha256(f"{self._seed} {name} {shape}".encode()).digest()
         rng = SeededRng(int.from_bytes(digest[:8], "little"))
@@ -467,10 +583,8 @@ class _Caller:
 
 
 def _weights(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each parameter and each running statistic of a norm, with its name.
-
-    A parameter that is shared under several names is yielded once.
-    """
+    """Yield each parameter and each running statistic of a norm, with its name. A parameter that is
+    shared under several names is yielded once."""
     yield from module.named_parameters()
     for name, buffer in module.named_buffers():
         if name.rpartition(".")[2] in _RUNNING:
@@ -490,11 +604,9 @@ def _varied(value: float, units: np.ndarray) -> np.ndarray:
 
 
 def _float_of(torch: Any, given: tuple[Any, ...]) -> Any:
-    """Return the dtype that a module's weights need for a call with the arguments `given`.
-
-    This is the dtype of the first float tensor or, without a float tensor, the dtype of the case.
-    If that dtype is unsuitable for weights, for example float8, the result is float32.
-    """
+    """Return the dtype that a module's weights need for a call with the arguments `given`. This is
+    the dtype of the first float tensor or, without a float tensor, the dtype of the case. If that
+    dtype is unsuitable for weights, for example float8, the result is float32."""
     for value in given:
         if isinstance(value, Mapping):
             return _float_of(torch, tuple(value.values()))

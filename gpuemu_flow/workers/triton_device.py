@@ -149,10 +149,8 @@ class CpuDriver:
         return self._torch.device("cuda", 0)
 
     def get_current_target(self) -> Any:
-        """Return Triton's description of the GPU that this driver pretends to have.
-
-        Its compute capability is the one that is reported to torch.
-        """
+        """Return Triton's description of the GPU that this driver pretends to have. Its compute
+        capability is the one that is reported to torch."""
         return self._target
 
     def get_current_device(self) -> int:

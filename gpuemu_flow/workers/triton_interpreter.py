@@ -58,9 +58,7 @@ def package(name: str) -> ModuleType:
 
 def _dot_sizes() -> Callable[..., Any] | None:
     """Return Triton's function that gives the smallest block sizes of ``tl.dot`` on NVIDIA GPUs.
-
-    The result is None if the installed version of Triton has no such function.
-    """
+    The result is None if the installed version of Triton has no such function."""
     try:
         compiler: Any = importlib.import_module("triton.backends.nvidia.compiler")
         sizes: Callable[..., Any] = compiler.min_dot_size(None)
@@ -70,11 +68,9 @@ def _dot_sizes() -> Callable[..., Any] | None:
 
 
 class Tuning:
-    """The launches by which an autotuner compares configurations, before the launch that counts.
-
-    A kernel that adds to what it finds, in place or by atomics, then does so once for each of them,
-    unless the autotuner's ``reset_to_zero`` or ``restore_value`` names the buffer.
-    """
+    """The launches by which an autotuner compares configurations, before the launch that counts. A
+    kernel that adds to what it finds, in place or by atomics, then does so once for each of them,
+    unless the autotuner's ``reset_to_zero`` or ``restore_value`` names the buffer."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -89,9 +85,7 @@ class Tuning:
 
     def try_out(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> str:
         """Launch twice, as Triton does many times; undo it if the second launch changes nothing.
-
-        Else return a sentence for the user.
-        """
+        Else return a sentence for the user."""
         if tuner in self._repeatable:
             return ""
         given = {**meta, **config.all_kwargs()}
@@ -131,13 +125,10 @@ class Tuning:
 
 
 class Interpreter:
-    """Runs host functions of Triton kernels on the CPU.
-
-    Inside `running`, each kernel is an object of the same type as on a machine with a GPU, so that
-    wrappers find the attributes that they expect. Only a launch or a call is interpreted.
-
-    Raises RunnerError: ``triton-missing`` without torch or triton.
-    """
+    """Runs host functions of Triton kernels on the CPU. Inside `running`, each kernel is an object
+    of the same type as on a machine with a GPU, so that wrappers find the attributes that they
+    expect. Only a launch or a call is interpreted. Raises RunnerError: ``triton-missing`` without
+    torch or triton."""
 
     def __init__(self, *, required: bool = False, forbid: tuple[str, ...] = ()) -> None:
         self.torch = package("torch")
@@ -196,10 +187,8 @@ class Interpreter:
             yield
 
     def failures(self) -> list[Failure]:
-        """List the accesses by which kernels read or wrote outside of all tensors.
-
-        Only accesses made since `running` was last entered are listed.
-        """
+        """List the accesses by which kernels read or wrote outside of all tensors. Only accesses
+        made since `running` was last entered are listed."""
         return self.memory.failures()
 
     def interpreted(self, kernel: Any) -> Any:
@@ -278,10 +267,8 @@ class Interpreter:
 
     @contextmanager
     def launch(self, executor: Any, arguments: list[tuple[str, Any]]) -> Iterator[None]:
-        """Prepare for one launch of a kernel, which the caller makes inside the context.
-
-        The kernel may access only the tensors in `arguments`.
-        """
+        """Prepare for one launch of a kernel, which the caller makes inside the context. The kernel
+        may access only the tensors in `arguments`."""
         code = executor.fn.__code__
         regions = [Region(name, *_span(tensor)) for name, tensor in arguments]
         self.memory.begin(executor.fn.__name__, code.co_filename, regions)
@@ -295,10 +282,8 @@ class Interpreter:
 
 @contextmanager
 def _switched_off() -> Iterator[None]:
-    """Switch off Triton's interpreter mode inside the context.
-
-    In this mode, Triton makes kernel objects of another type, which wrappers reject.
-    """
+    """Switch off Triton's interpreter mode inside the context. In this mode, Triton makes kernel
+    objects of another type, which wrappers reject."""
     before = os.environ.pop(SWITCH, None)
     try:
         yield
@@ -369,10 +354,8 @@ def _storage(tensor: Any) -> Any:
 
 
 def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None:
-    """Give a tensor a copy of its storage that lies between guard zones.
-
-    Tensors that share a storage get the same copy, which `copies` keeps by the storage's address.
-    """
+    """Give a tensor a copy of its storage that lies between guard zones. Tensors that share a
+    storage get the same copy, which `copies` keeps by the storage's address."""
     storage = tensor.untyped_storage()
     start, size = storage.data_ptr(), storage.nbytes()
     if start not in copies:
@@ -394,11 +377,9 @@ _MAX_SHUFFLED = 1 << 22
 
 
 class Language:
-    """Patches Triton's language modules for the interpreter, until the end of a launch.
-
-    A launch patches the same modules only once. Triton's interpreter alone patches them again for
-    each call of a function inside a kernel, and spends most of its time on this.
-    """
+    """Patches Triton's language modules for the interpreter, until the end of a launch. A launch
+    patches the same modules only once. Triton's interpreter alone patches them again for each call
+    of a function inside a kernel, and spends most of its time on this."""
 
     def __init__(self, original: Callable[[Any], Any]) -> None:
         self._original = original

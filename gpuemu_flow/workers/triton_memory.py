@@ -24,11 +24,9 @@ _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS
 
 
 class OutOfBoundsError(Exception):
-    """Raised to end a kernel after an out-of-bounds access that cannot be skipped.
-
-    An access is out of bounds if it lies outside of every tensor. A compare-and-swap cannot be
-    skipped, since it has no mask.
-    """
+    """Raised to end a kernel after an out-of-bounds access that cannot be skipped. An access is out
+    of bounds if it lies outside of every tensor. A compare-and-swap cannot be skipped, since it has
+    no mask."""
 
 
 class Region(Struct, frozen=True):
@@ -185,11 +183,9 @@ def fill_word(dtype: str, itemsize: int, run: int) -> int:
 
 
 def fill_uninitialised(torch: Any, tensor: Any, run: int = 0) -> None:
-    """Fill new memory with values that are recognised later: NaN, or a rare integer.
-
-    A first run (`run` is 0) and a second run (1) use different values. Booleans become True, which
-    is not recognised later.
-    """
+    """Fill new memory with values that are recognised later: NaN, or a rare integer. A first run
+    (`run` is 0) and a second run (1) use different values. Booleans become True, which is not
+    recognised later."""
     if tensor.device.type != "cpu" or not tensor.numel():
         return
     if tensor.dtype == torch.bool:
@@ -212,9 +208,7 @@ class _Suspects(Struct, frozen=True):
 
 def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
     """Return the elements that still hold the fill value of new memory; None if there are none.
-
-    `run` is 0 for the fill value of a first run, and 1 for that of a second run.
-    """
+    `run` is 0 for the fill value of a first run, and 1 for that of a second run."""
     dtype = dtype_name(array.dtype) or ""
     known = DTYPES.get(dtype)
     if known is None or known.kind == "bool" or not array.size:
@@ -292,10 +286,8 @@ def base_name(name: str) -> str:
 
 def meant_by(forbidden: Iterable[str]) -> frozenset[str]:
     """Return the base names of the forbidden functions, and of all functions related to them.
-
     Functions are related if they do the same kind of computation: if ``matmul`` is forbidden, so
-    are ``mm`` and ``linear``.
-    """
+    are ``mm`` and ``linear``."""
     names = {base_name(name) for name in forbidden}
     return frozenset(names.union(*(family for family in _FAMILIES if family & names)))
 
@@ -327,10 +319,8 @@ class Provenance(Struct):
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Do not record the calls of torch that are made inside the context.
-
-        They are made by the runner or by the interpreter of a kernel, not by the host function.
-        """
+        """Do not record the calls of torch that are made inside the context. They are made by the
+        runner or by the interpreter of a kernel, not by the host function."""
         self._quiet += 1
         try:
             yield
@@ -351,11 +341,9 @@ class Provenance(Struct):
             touched[offsets + byte] = True
 
     def launched(self, storages: Iterable[Any]) -> None:
-        """Flag the bytes that a kernel stored, and keep a copy of their values.
-
-        Call it when the kernel's launch has ended. The bytes are those reported to `stored` since
-        the last launch.
-        """
+        """Flag the bytes that a kernel stored, and keep a copy of their values. Call it when the
+        kernel's launch has ended. The bytes are those reported to `stored` since the last
+        launch."""
         for storage in storages:
             touched = self._touched.pop(storage.data_ptr(), None)
             if touched is not None and len(touched) == storage.nbytes():
@@ -395,11 +383,9 @@ class Provenance(Struct):
                     self._clear(target)
 
     def failures(self, result: Any, names: Sequence[str]) -> list[Failure]:
-        """List the failures of a host function that does work which kernels should do.
-
-        These are calls of forbidden functions and, if `required`, outputs with elements that no
-        kernel stored.
-        """
+        """List the failures of a host function that does work which kernels should do. These are
+        calls of forbidden functions and, if `required`, outputs with elements that no kernel
+        stored."""
         found = []
         if self._called:
             called = ", ".join(list(self._called)[:_MOST_NAMED])
@@ -430,10 +416,8 @@ class Provenance(Struct):
         return [(names[n] if n < len(names) else "result", value) for n, value in enumerate(values)]
 
     def _writers(self, value: Any) -> list[str]:
-        """Name the functions that wrote to an output's memory.
-
-        If no such function is known, name all functions that wrote to any memory.
-        """
+        """Name the functions that wrote to an output's memory. If no such function is known, name
+        all functions that wrote to any memory."""
         if isinstance(value, self.torch.Tensor):
             with self.quietly():
                 own = self._wrote.get(value.untyped_storage().data_ptr())
@@ -471,9 +455,7 @@ class Provenance(Struct):
 
     def _elements(self, tensor: Any, flags: NDArray[Any]) -> NDArray[Any]:
         """Return a writable view of a storage's flags, in the shape of a tensor in the storage.
-
-        There is one flag per byte. A last axis is added for the bytes of an element.
-        """
+        There is one flag per byte. A last axis is added for the bytes of an element."""
         size = tensor.element_size()
         begin = tensor.storage_offset() * size
         strides = tuple(step * size for step in tensor.stride())

@@ -52,10 +52,8 @@ def plain_error(error: BaseException) -> BaseException:
 
 
 class TritonRunner(TorchRunner):
-    """Calls a host function with torch tensors that share the memory of the inputs.
-
-    Raises OpError: ``op-not-loadable``, ``triton-missing``, ``op-signature``.
-    """
+    """Calls a host function with torch tensors that share the memory of the inputs. Raises OpError:
+    ``op-not-loadable``, ``triton-missing``, ``op-signature``."""
 
     def _make_host(self, program: Program) -> TorchHost:
         """Make the emulator if ``mode = "compiled"``, else the interpreter."""
@@ -88,10 +86,8 @@ _FLOATS = {2: "<e", 4: "<f", 8: "<d"}
 
 
 class CompiledTriton:
-    """Runs host functions of Triton kernels; each launch is compiled and emulated.
-
-    Raises RunnerError: ``triton-missing`` without torch or triton.
-    """
+    """Runs host functions of Triton kernels; each launch is compiled and emulated. Raises
+    RunnerError: ``triton-missing`` without torch or triton."""
 
     def __init__(
         self, arch: str, checks: Sequence[str], root: str, exchange: PtxFolder | None = None
@@ -184,11 +180,9 @@ class CompiledTriton:
         return [*patches, (descriptor, "__post_init__", checked)]
 
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
-        """Tell whether to run a configuration of an autotuned kernel.
-
-        In each round of autotuning, only the first configuration that works is run. The environment
-        variable that `CONFIGURATION` names can select another one.
-        """
+        """Tell whether to run a configuration of an autotuned kernel. In each round of autotuning,
+        only the first configuration that works is run. The environment variable that
+        `CONFIGURATION` names can select another one."""
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:
             return config is tuner.configs[int(wanted) % len(tuner.configs)]
@@ -371,11 +365,9 @@ class Leaf(Struct, frozen=True):
 
 
 class Unfolding:
-    """Splits tuples and tensor descriptors into the parameters of one compiled kernel.
-
-    The order of parameters is that of Triton's launcher (``triton/backends/nvidia/driver.py``,
-    ``make_tensordesc_arg`` and ``decompose_descriptor``; Triton 3.4 and later).
-    """
+    """Splits tuples and tensor descriptors into the parameters of one compiled kernel. The order of
+    parameters is that of Triton's launcher (``triton/backends/nvidia/driver.py``,
+    ``make_tensordesc_arg`` and ``decompose_descriptor``; Triton 3.4 and later)."""
 
     def __init__(self, maps: Sequence[Mapping[str, Any]] | None, refused: Refusal) -> None:
         self._maps = iter(maps) if maps else None

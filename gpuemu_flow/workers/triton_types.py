@@ -130,11 +130,9 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the values of the loop ``for x in function(*args, **kwargs)``.
-
-        If `function` is Python's or Triton's ``range``, the values are scalars of a kernel. Their
-        type follows from the types of the bounds and the step.
-        """
+        """Return the values of the loop ``for x in function(*args, **kwargs)``. If `function` is
+        Python's or Triton's ``range``, the values are scalars of a kernel. Their type follows from
+        the types of the bounds and the step."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]

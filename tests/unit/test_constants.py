@@ -11,10 +11,10 @@ from envelope_ops import check
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import Verdict
-from gpuemu_flow.numerics.constants import DOWN, UP, moving_constants
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.perturb import as_float32, widen
+from gpuemu_flow.numerics.regroup import DOWN, UP, moving_constants
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.numerics.single import MAKERS, staying_single

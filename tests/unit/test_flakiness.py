@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import pytest
 
-from gpuemu_flow.numerics.flakiness import failure_rate
+from gpuemu_flow.judge.fuzz_results import failure_rate
 
 
 @pytest.mark.parametrize(

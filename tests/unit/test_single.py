@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
-from gpuemu_flow.numerics.constants import moving_constants
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.noise import doubting, flushing, inverting, marking, noisy, stepping
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.numerics.regroup import overflowing, regrouped
+from gpuemu_flow.numerics.regroup import moving_constants, overflowing, regrouped
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.numerics.single import MAKERS, Single, single, staying_single

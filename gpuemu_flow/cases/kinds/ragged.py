@@ -52,10 +52,8 @@ def _with_small(
     lengths: Ints, setting: Setting, least: int, most: int, *, summed: bool = False
 ) -> Ints:
     """Replace at most half of the lengths above 0 in each row by lengths of `SMALL` and `TILED`.
-
     Random draws seldom give such lengths. A short row has room for only some of them; which it gets
-    is random.
-    """
+    is random."""
     rng = setting.rng.derive("small")
     small = _telling(rng, least, most)
     found: Ints = lengths.copy()
@@ -165,7 +163,6 @@ def _of_total(setting: Setting, least: int, most: int) -> Array:
 
 
 def _spread(values: Ints, most: int) -> Ints:
-    """Limit values to `most`, and add the total excess to the first values that have room."""
     excess = int(np.maximum(values - most, 0).sum())
     values = np.minimum(values, most)
     room = most - values
@@ -175,10 +172,8 @@ def _spread(values: Ints, most: int) -> Ints:
 
 
 def _with_sum(values: Ints, total: int, least: int, most: int) -> Ints:
-    """Change values within their bounds so that their sum is `total`, if that is possible.
-
-    The first values are changed first.
-    """
+    """Change values within their bounds so that their sum is `total`, if that is possible. The
+    first values are changed first."""
     excess = int(values.sum()) - total
     spare = values - least if excess > 0 else most - values
     before = np.cumsum(spare) - spare

@@ -127,7 +127,6 @@ def _ints(setting: Setting, name: str, count: int, low: int, last: int) -> Ints:
 
 
 def _mirrored(values: Array) -> Array:
-    """Return the matrices with the upper triangle mirrored into the lower triangle."""
     upper = np.triu(values)
     return upper + np.swapaxes(np.triu(values, 1), -1, -2)
 
@@ -155,7 +154,6 @@ def _symmetric(setting: Setting) -> Array:
 
 
 def unsigned(setting: Setting) -> bool:
-    """Tell whether the setting's dtype has no negative numbers."""
     return setting.dtype.startswith("u") or setting.dtype == "bool"
 
 

@@ -36,17 +36,14 @@ class Setting(Struct, frozen=True):
 
     @property
     def floating(self) -> bool:
-        """Tell whether the values are floats."""
         return DTYPES[self.dtype].kind == "float"
 
     @property
     def width(self) -> int:
-        """Return the number of elements in a row, along the last axis."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def count(self) -> int:
-        """Return the number of elements of the tensor, at least one."""
         count = 1
         for size in self.shape:
             count *= size
@@ -54,14 +51,11 @@ class Setting(Struct, frozen=True):
 
     @property
     def rows(self) -> Rows:
-        """Return the tensor's rows, with the random generator for their values; see `Rows`."""
         return Rows(self.rng, self.count // self.width, self.count)
 
     def integer_bounds(self, low: int, high: int) -> tuple[int, int]:
-        """Return the bounds as integers, limited to the range of the dtype.
-
-        `low` and `high` are the defaults for missing bounds.
-        """
+        """Return the bounds as integers, limited to the range of the dtype. `low` and `high` are
+        the defaults for missing bounds."""
         first = low if self.low is None else int(np.ceil(self.low))
         last = max(high, first) if self.high is None else int(np.floor(self.high))
         if self.low is None and last < first:
@@ -72,14 +66,11 @@ class Setting(Struct, frozen=True):
         return first, max(last, first)
 
     def draw(self, low: int, last: int) -> Ints:
-        """Draw integers from `low` to `last`, both included.
-
-        The result has the shape (number of rows, `width`).
-        """
+        """Draw integers from `low` to `last`, both included. The result has the shape (number of
+        rows, `width`)."""
         return self.rng.ranges(self.count, low, last + 1).reshape(self.rows.shape)
 
     def order(self) -> Ints:
-        """Draw a random order of the elements of each row."""
         words = self.rng.derive("order").u64(self.count).reshape(self.rows.shape)
         return np.argsort(words, axis=1, kind="stable").astype(np.int64)
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     constant_of,
     operand_problem,
     operands_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Register, Step
 
 if TYPE_CHECKING:
@@ -89,10 +89,6 @@ def _clockless(step: Step) -> str:
 
 
 def _registers_problem(step: Step) -> str:
-    """Return the reason why a ``setmaxnreg`` cannot be run, or an empty string.
-
-    Its operand must be a multiple of 8 from 24 to 256.
-    """
     words, count = step.opcode.segments[1:], [constant_of(o) for o in step.operands]
     known = words in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32"))
     if not known or len(count) != 1:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,
@@ -27,11 +28,28 @@ if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
 
 
+# The type `Effect`: how a family of instructions is checked and compiled to Python.
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+    Emit = Callable[["Emitter", Step, int], None]
+else:
+    Emit = Callable[..., Any]
+
+
+class Effect(Struct, frozen=True):
+    """The functions that check and compile one family of instructions."""
+
+    problem: Callable[[Step], str]
+    emit: Emit
+    section: str
+
+
 UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 
 def operand_problem(operand: Operand, type_name: str) -> str:
-    """Return the reason why an operand cannot be read as the given type; empty if it can."""
     if isinstance(operand, (OperandGroup, MemoryOperand, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
@@ -46,7 +64,6 @@ def operand_problem(operand: Operand, type_name: str) -> str:
 
 
 def register_problem(register: Register, type_name: str) -> str:
-    """Return the reason why a register cannot hold the given type; empty if it can."""
     if register.type not in BITS:
         return f"registers of type .{register.type} are not supported"
     if (register.type == "pred") != (type_name == "pred"):
@@ -57,7 +74,6 @@ def register_problem(register: Register, type_name: str) -> str:
 
 
 def result_problem(operand: Operand, type_name: str) -> str:
-    """Return the reason why an operand cannot take a result of the given type; empty if it can."""
     if isinstance(operand, Sink):
         return ""
     if not isinstance(operand, Register):
@@ -66,7 +82,6 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Return the reason why a step's operands do not fit the given types; empty if they do."""
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"
@@ -84,7 +99,6 @@ def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> st
 
 
 def address_problem(operand: Operand) -> str:
-    """Return the reason why an operand is not a supported address, or an empty string."""
     if not isinstance(operand, MemoryOperand):
         return "its address has an unknown form"
     base = operand.base
@@ -135,12 +149,9 @@ PERTURB = "!perturb"
 
 
 class Perturber:
-    """Perturbs values within an error bound.
-
-    One draw adds the whole bound to each value, another subtracts it, and all further draws add or
-    subtract a random part of it. The random parts differ between the calls within a launch. They
-    are the same again when the launch is repeated.
-    """
+    """Perturbs values within an error bound. One draw adds the whole bound to each value, another
+    subtracts it, and all further draws add or subtract a random part of it. The random parts differ
+    between the calls within a launch. They are the same again when the launch is repeated."""
 
     def __init__(self, bound: float, absolute_below: float, draw: int, step: int) -> None:
         self._bound, self._least, self._draw = bound, absolute_below, draw

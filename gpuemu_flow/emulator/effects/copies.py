@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.emulator.bulk import reduction
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     constant_of,
     items_of,
     operand_problem,
     tensor_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Inverted, MemoryOperand, Operand, Register, Step, TensorPlace
 from gpuemu_flow.emulator.tensor_maps import FIELDS, MAP_BYTES
 from gpuemu_flow.emulator.types import SIZES
@@ -124,7 +124,6 @@ def _directions(step: Step) -> tuple[str, str]:
 
 
 def arrival_problem(step: Step) -> str:
-    """Return the reason why ``cp.async.mbarrier.arrive`` cannot be run, or an empty string."""
     words = step.opcode.segments[3:]
     known = {"arrive", "noinc", "shared", "shared::cta", "b64"}
     if words[:1] != ("arrive",) or not set(words) <= known or len(step.operands) != 1:
@@ -133,7 +132,6 @@ def arrival_problem(step: Step) -> str:
 
 
 def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a ``cp.async.mbarrier.arrive``."""
     (address,) = step.operands
     assert isinstance(address, MemoryOperand)
     increment = "noinc" not in step.opcode.segments
@@ -151,7 +149,6 @@ def _reduction(step: Step) -> tuple[str, str]:
 
 
 def bulk_problem(step: Step) -> str:
-    """Return the reason why a ``cp.async.bulk`` instruction cannot be run, or an empty string."""
     reduces = step.opcode.segments[1] == "reduce"
     words, operands = step.opcode.segments[3 + reduces :], step.operands
     if words == ("commit_group",):
@@ -200,7 +197,6 @@ def bulk_problem(step: Step) -> str:
 
 
 def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a bulk copy or reduction, or of a group's commit or wait."""
     reduces = step.opcode.segments[1] == "reduce"
     words, operands = step.opcode.segments[3 + reduces :], step.operands
     if words[0] in ("tensor", "prefetch"):
@@ -247,12 +243,10 @@ _WORDS_STORES_ASYNC = frozenset(
 
 
 def is_asynchronous(step: Step) -> bool:
-    """Tell whether a store or reduction is ``st.async`` or ``red.async``."""
     return step.opcode.segments[1:2] == ("async",)
 
 
 def store_problem(step: Step) -> str:
-    """Return the reason why ``st.async`` or ``red.async`` cannot be run, or an empty string."""
     opcode, operands = step.opcode, step.operands
     words = set(opcode.segments[1:]) - {opcode.type}
     operation = words & REDUCTIONS
@@ -270,7 +264,6 @@ def store_problem(step: Step) -> str:
 
 
 def emit_store(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of an ``st.async`` or ``red.async``."""
     where, given, there = step.operands
     assert isinstance(where, MemoryOperand) and isinstance(there, MemoryOperand)
     kind, combine = step.opcode.type, "None"
@@ -304,17 +297,14 @@ def _dimensions(step: Step) -> int:
 
 
 def is_into_shared(step: Step) -> bool:
-    """Tell whether a tensor copy writes to shared memory."""
     return not isinstance(step.operands[0], TensorPlace)
 
 
 def operation_of(step: Step) -> str:
-    """Return the operation by which a tensor copy reduces; empty for a plain copy."""
     return next((w for w in step.opcode.segments if w in REDUCTIONS), "")
 
 
 def tensor_copy_problem(step: Step) -> str:
-    """Return the reason why a tensor copy or reduction cannot be run, or an empty string."""
     words, operands, count = set(step.opcode.segments[4:]), list(step.operands), _dimensions(step)
     reduces = step.opcode.segments[1] == "reduce"
     words -= {"tensor", f"{count}d"}
@@ -351,7 +341,6 @@ def _corner(emitter: Emitter, place: Operand) -> tuple[str, str]:
 
 
 def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a tensor copy or reduction."""
     operands, into = step.operands, is_into_shared(step)
     where, corner = _corner(emitter, operands[1 if into else 0])
     near = operands[0 if into else 1]
@@ -370,7 +359,6 @@ def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def prefetch_problem(step: Step) -> str:
-    """Return the reason why a prefetch of a tensor or of bytes cannot be run; empty if it can."""
     words, operands = step.opcode.segments[4:], step.operands
     if words[:1] == ("tensor",):
         if len(operands) not in (1, 2) or not set(words[2:]) <= {
@@ -384,10 +372,8 @@ def prefetch_problem(step: Step) -> str:
 
 
 def emit_prefetch(emitter: Emitter, step: Step, index: int) -> None:
-    """Write the code of a prefetch.
-
-    For a tensor, the code checks the tensor map. A prefetch of bytes needs no code.
-    """
+    """Write the code of a prefetch. For a tensor, the code checks the tensor map. A prefetch of
+    bytes needs no code."""
     place = step.operands[0]
     if isinstance(place, TensorPlace):
         where = emitter.address(place.map)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     items_of,
     operand_problem,
     result_problem,
 )
 from gpuemu_flow.emulator.effects.copies import emit_store, is_asynchronous, store_problem
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, Symbol
 from gpuemu_flow.emulator.polling import STRONG
 from gpuemu_flow.emulator.types import DTYPES, SIZES
@@ -34,10 +34,8 @@ _WORDS = frozenset(
 
 
 def space_of(step: Step, address: MemoryOperand) -> str:
-    """Return the state space of an access, with ``global`` for parameters and constants.
-
-    If a generic address names a shared or local variable, the variable's space is returned.
-    """
+    """Return the state space of an access, with ``global`` for parameters and constants. If a
+    generic address names a shared or local variable, the variable's space is returned."""
     space = step.opcode.space or "generic"
     base = address.base
     if isinstance(base, Symbol) and space in ("param", "generic", "const", "global"):
@@ -49,11 +47,9 @@ def space_of(step: Step, address: MemoryOperand) -> str:
 
 
 def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
-    """Return the reason why a load or store cannot be run, or an empty string.
-
-    `address_at` is the position of the address among the two operands. `check` gives the reason
-    why another operand does not fit the type of the access, or an empty string.
-    """
+    """Return the reason why a load or store cannot be run, or an empty string. `address_at` is the
+    position of the address among the two operands. `check` gives the reason why another operand
+    does not fit the type of the access, or an empty string."""
     opcode = step.opcode
     type_name = opcode.type
     words = set(opcode.segments[1:]) - {type_name}
@@ -71,11 +67,9 @@ def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str],
 def _where(
     emitter: Emitter, step: Step, address: MemoryOperand, index: int
 ) -> tuple[str, str, str]:
-    """Return the state space of an access, and two pieces of the Python code for the access.
-
-    The first piece is the address. The second piece is the last arguments of the call, and the
-    closing parenthesis.
-    """
+    """Return the state space of an access, and two pieces of the Python code for the access. The
+    first piece is the address. The second piece is the last arguments of the call, and the closing
+    parenthesis."""
     strong = emitter.is_strong(step, index)
     tail = f"{emitter.mask(step)}, {index}, {strong})"
     return space_of(step, address), emitter.address(address), tail

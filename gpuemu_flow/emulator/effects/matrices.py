@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     constant_of,
     items_of,
     operand_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, Operand, OperandGroup, Step
 from gpuemu_flow.emulator.matrices import ELEMENT_BITS, SPARSE_SHAPES, MatrixForm, SparseForm
 from gpuemu_flow.emulator.wmma import FragmentForm, GroupForm, WmmaForm
@@ -37,10 +37,8 @@ _SUMS: dict[str, frozenset[str]] = {
 
 
 def fragment_form(role: str, shape: tuple[int, int, int], kind: str) -> FragmentForm:
-    """Return the rows and columns of a fragment, and the number of its registers.
-
-    `role` is ``a``, ``b``, ``c`` or ``d``. Source: PTX ISA, "Matrix Fragments for WMMA".
-    """
+    """Return the rows and columns of a fragment, and the number of its registers. `role` is ``a``,
+    ``b``, ``c`` or ``d``. Source: PTX ISA, "Matrix Fragments for WMMA"."""
     m, n, k = shape
     rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
     if role in "ab" and kind == "f16":
@@ -74,9 +72,7 @@ def _has_sums(shape: tuple[int, int, int], kind: str) -> bool:
 
 def _access(step: Step) -> tuple[FragmentForm, bool] | None:
     """Return the form of the fragment that a step loads or stores, and True for row-major order.
-
-    The result is None if the emulator does not know the form.
-    """
+    The result is None if the emulator does not know the form."""
     words = step.opcode.segments[1:]
     if len(words) < 6 or words[2:4] != ("sync", "aligned"):
         return None
@@ -236,12 +232,10 @@ _SPARSE = frozenset({"sp", "sp::ordered_metadata"})
 
 
 def read_form(step: Step) -> MatrixForm | None:
-    """Return shape and types of a dense ``mma``, or None if the emulator does not know it."""
     return _read_words(step.opcode.segments[1:], SHAPES)
 
 
 def is_sparse(step: Step) -> bool:
-    """Tell whether the matrix A of an ``mma`` is sparse."""
     return bool(_SPARSE & set(step.opcode.segments[1:2]))
 
 
@@ -394,7 +388,6 @@ def _plain(step: Step) -> bool:
 
 
 def read_product(step: Step) -> GroupForm | None:
-    """Return the form of a ``wgmma.mma_async``, or None if the emulator does not know it."""
     words = [w for w in step.opcode.segments[1:] if w != "satfinite"]
     if words[:3] != ["mma_async", "sync", "aligned"] or len(words) != 7:
         return None

@@ -9,12 +9,12 @@ import numpy as np
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     items_of,
     operand_problem,
     operands_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Operand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32, high, low
@@ -39,10 +39,8 @@ _FLOAT_ONLY = frozenset(["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
 
 
 def _comparison(step: Step) -> tuple[str, str, str]:
-    """Return a comparison's operator, its Boolean operation, and its type.
-
-    The Boolean operation combines the result with another predicate; it is empty if there is none.
-    """
+    """Return a comparison's operator, its Boolean operation, and its type. The Boolean operation
+    combines the result with another predicate; it is empty if there is none."""
     words = step.opcode.segments[1:]
     name = words[0] if words else ""
     combined = next((w for w in words[1:] if w in _COMBINE), "")
@@ -205,10 +203,8 @@ def _emit_mov(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _is_parameter_offset(source: Operand, type_name: str) -> TypeGuard[Symbol]:
-    """Tell whether a 32-bit move has a parameter's address as its source.
-
-    Such a move gives an offset in the parameter block, because a generic address has 64 bits.
-    """
+    """Tell whether a 32-bit move has a parameter's address as its source. Such a move gives an
+    offset in the parameter block, because a generic address has 64 bits."""
     return isinstance(source, Symbol) and source.space == "param" and SIZES[type_name] == 4
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from gpuemu_flow.emulator.atomics import AtomicForm, combiner
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     items_of,
     operand_problem,
@@ -16,7 +17,6 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.copies import emit_store, is_asynchronous, store_problem
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Sink, Step
 from gpuemu_flow.emulator.polling import RELEASES
@@ -31,11 +31,9 @@ def _words(step: Step) -> tuple[str, ...]:
 
 
 def _results(step: Step, *types: str) -> str:
-    """Return the reason why the first operand cannot hold the step's results; empty if it can.
-
-    The arguments after `step` are the types of all results. The operand names one register, which
-    gets the first result, or several, such as ``d|p``, which get the first few results in order.
-    """
+    """Return the reason why the first operand cannot hold the step's results; empty if it can. The
+    arguments after `step` are the types of all results. The operand names one register, which gets
+    the first result, or several, such as ``d|p``, which get the first few results in order."""
     items = items_of(step.operands[0]) if step.operands else ()
     if not 1 <= len(items) <= len(types):
         return UNKNOWN_FORM
@@ -81,7 +79,6 @@ def _vote_problem(step: Step) -> str:
 
 
 def vote_mode(step: Step) -> str:
-    """Return what a vote asks; ptxas accepts ``vote.sync.ballot`` and ``vote.ballot.sync``."""
     return next((w for w in _words(step) if w in ("all", "any", "uni", "ballot")), "")
 
 
@@ -182,10 +179,8 @@ def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
 
 
 def _vector_problem(step: Step) -> str:
-    """Return the reason why an atomic on a vector cannot be run, or an empty string.
-
-    An example of such an atomic is ``atom.global.add.v4.f32``.
-    """
+    """Return the reason why an atomic on a vector cannot be run, or an empty string. An example of
+    such an atomic is ``atom.global.add.v4.f32``."""
     operation, type_name, operands = _parts(step)
     count, words = step.opcode.vector, set(step.opcode.segments[1:])
     most = 16 // SIZES.get(type_name, 16)

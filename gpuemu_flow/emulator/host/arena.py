@@ -41,7 +41,6 @@ class DeviceBlock:
 
     @property
     def writable(self) -> bool:
-        """Tell whether a kernel may write to the block."""
         return not self.flags & CONSTANT
 
     @property
@@ -149,7 +148,6 @@ class Journal:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
         pages = self._pages()
         self.flags[pages] = 0
         if len(pages) > 1 << 14:  # give the memory back
@@ -178,7 +176,6 @@ class DeviceArena:
         self.data, self.shadow = self._data[:end], self._shadow[:end]
 
     def add(self, start: int, size: int, flags: int, what: str, sites: tuple[int, ...]) -> None:
-        """Record an allocation."""
         if not 0 < start < start + size + PAGE < len(self._data):
             raise ValueError("an allocation outside of the device")
         block = DeviceBlock(start, size, flags, what, sites, self._places)
@@ -198,7 +195,6 @@ class DeviceArena:
             self._resize()
 
     def at(self, start: int) -> DeviceBlock | None:
-        """Return the block that starts at an offset."""
         at = bisect.bisect_left(self._starts, start)
         return self.buffers[at] if at < len(self._starts) and self._starts[at] == start else None
 
@@ -211,18 +207,15 @@ class DeviceArena:
         return found[0].name + (f" (freed at {place})" if place.line else "")
 
     def find(self, low: int, high: int) -> DeviceBlock | None:
-        """Find the block that holds all offsets from `low` to `high`, `high` excluded."""
         at = bisect.bisect(self._starts, low) - 1
         return self.buffers[at] if at >= 0 and high <= self.buffers[at].end else None
 
     def overlapping(self, low: int, high: int) -> set[int]:
-        """List the numbers of the blocks with bytes from `low` to `high`, `high` excluded."""
         first = max(0, bisect.bisect(self._starts, low) - 1)
         last = bisect.bisect_left(self._starts, high)
         return {n for n in range(first, last) if self.buffers[n].end > low}
 
     def describe(self, offset: int) -> str:
-        """Describe an offset in words."""
         if not self.buffers:
             return "no memory of the device"
         at = bisect.bisect(self._starts, offset)

@@ -67,7 +67,6 @@ class Toolkit(msgspec.Struct, frozen=True):
 
 
 def problem(slug: str, text: str, hint: str = "") -> FlowError:
-    """Make an error of `exec`."""
     return FlowError(Problem(slug, text, hint))
 
 
@@ -324,7 +323,6 @@ class Kept:
             yield
 
     def is_current(self) -> bool:
-        """Tell whether it is there, and was built from the files as they are now."""
         try:
             built = msgspec.json.decode(self._note.read_bytes(), type=known(_Built))
         except (OSError, msgspec.DecodeError):
@@ -338,10 +336,8 @@ class Kept:
         return [h for h in headers if not h.startswith(given) and "/site-packages/torch/" not in h]
 
     def keep(self, made: Path, inputs: Iterable[str], folders: Iterable[str] = ()) -> None:
-        """Move a file that was built here, with the digests of what went into it.
-
-        Headers that would be found first in one of the include `folders` must stay absent.
-        """
+        """Move a file that was built here, with the digests of what went into it. Headers that
+        would be found first in one of the include `folders` must stay absent."""
         used = [os.path.normpath(path) for path in self.own(inputs)]
         around = [os.path.normpath(folder) for folder in folders]
         names = {os.path.relpath(p, f) for p in used for f in around if p.startswith(f"{f}/")}
@@ -358,7 +354,6 @@ class Kept:
 
 
 def nvcc_flags(arch: int) -> list[str]:
-    """Return the flags with which nvcc makes what `exec` can run: PTX with line numbers."""
     return [
         "-cudart",
         "shared",

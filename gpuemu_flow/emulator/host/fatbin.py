@@ -21,9 +21,7 @@ MAX_TEXT = 1 << 28
 
 def read_image(image: bytes, best: int) -> bytes:
     """Return the PTX of an image: PTX itself, or the PTX in a fat binary nearest to sm_`best`.
-
-    Raises UnsupportedError if there is none, which names what there is.
-    """
+    Raises UnsupportedError if there is none, which names what there is."""
     if image[:4] != struct.pack("<I", MAGIC):
         if image[:4] == b"\x7fELF":
             raise _no_ptx("machine code without PTX cannot be run")
@@ -124,11 +122,9 @@ _FUNCTION = re.compile(rb"(?:\([^()]*\)\s*)?([A-Za-z_$%][\w$%]*)\s*(?:\(|$)")
 
 
 def link(texts: Sequence[bytes]) -> bytes:
-    """Link PTX files, as nvlink does for ``nvcc -rdc=true``: one name, one definition.
-
-    A name that several files keep to themselves gets the file's number; declarations of what
-    another file defines go, as do second definitions of ``.weak`` names.
-    """
+    """Link PTX files, as nvlink does for ``nvcc -rdc=true``: one name, one definition. A name that
+    several files keep to themselves gets the file's number; declarations of what another file
+    defines go, as do second definitions of ``.weak`` names."""
     if len(texts) == 1:
         return texts[0]
     public = {name for text in texts for name, shown in _definitions(text) if shown}
@@ -191,7 +187,6 @@ def _depth_zero(text: bytes) -> list[re.Match[bytes]]:
 
 
 def _definitions(text: bytes) -> list[tuple[bytes, bool]]:
-    """List what a file defines: each name, and whether other files see it."""
     return [
         (_name(m[2], m[3]), bool(m[1]) or m[2] == b"entry")
         for m in _depth_zero(text)

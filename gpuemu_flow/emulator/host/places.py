@@ -69,7 +69,6 @@ class Places:
         return CodePlace(begin.file, begin.line + place.line - 1, place.code)
 
     def of(self, addresses: tuple[int, ...]) -> CodePlace:
-        """Return the first place that is the program's own, not a header's of CUDA."""
         return next(self._own(addresses), CodePlace())
 
     def of_launch(self, addresses: tuple[int, ...]) -> CodePlace:
@@ -170,7 +169,6 @@ def _source(file: str) -> list[str]:
 
 @cache
 def _load_segments(path: str) -> tuple[tuple[int, int, int], ...]:
-    """List the loaded parts of an ELF file: offset, bytes, virtual address."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(64)

@@ -76,7 +76,6 @@ class HostReport(msgspec.Struct):
     kernels: dict[str, KernelUse] = msgspec.field(default_factory=dict)
 
     def add(self, other: HostReport) -> None:
-        """Take in the report of another process."""
         self.findings += other.findings
         self.problems += [p for p in other.problems if p not in self.problems]
         for name, use in other.kernels.items():
@@ -143,7 +142,6 @@ class Session:
         self._arena.write(_WORKSPACE, bytes(_WORKSPACE_ROOM), WRITTEN)
 
     def serve(self) -> HostReport:
-        """Answer requests until the process says goodbye or ends."""
         answers = {
             "module": self._on_module, "bind": self._on_bind, "entry": self._on_entry,
             "launch": self._on_launch, "bye": self._on_bye, "sync": lambda *_: b"ok",
@@ -480,11 +478,9 @@ class Session:
 
 
 def _is_of_cuda(finding: KernelFinding) -> bool:
-    """Tell whether a race lies in CUDA's headers alone.
-
-    CUB orders blocks by relaxed accesses: its tiles are read before their state says so. That holds
-    on every GPU, but not by the memory model that the check knows.
-    """
+    """Tell whether a race lies in CUDA's headers alone. CUB orders blocks by relaxed accesses: its
+    tiles are read before their state says so. That holds on every GPU, but not by the memory model
+    that the check knows."""
     there = finding.there
     return (
         finding.rule.startswith("between-blocks")

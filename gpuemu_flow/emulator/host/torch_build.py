@@ -49,10 +49,8 @@ class Home(msgspec.Struct, frozen=True):
 
 
 def make_home(torch: Path) -> Home:
-    """Build the device for the PyTorch in a folder, and a CUDA_HOME, both at the first use.
-
-    Raises FlowError if there is no toolkit or compiler, or if the PyTorch is one for CUDA.
-    """
+    """Build the device for the PyTorch in a folder, and a CUDA_HOME, both at the first use. Raises
+    FlowError if there is no toolkit or compiler, or if the PyTorch is one for CUDA."""
     if (torch / "lib" / "libtorch_cuda.so").exists():
         raise problem(
             "exec-torch", "this PyTorch is built for CUDA and wants a driver",

@@ -19,10 +19,8 @@ Patch = tuple[Any, str, Any]
 
 
 def shared_bytes(capability: tuple[int, int]) -> int:
-    """Return the size in bytes of the shared memory that a block may have.
-
-    Source: CUDA C++ Programming Guide, table of limits.
-    """
+    """Return the size in bytes of the shared memory that a block may have. Source: CUDA C++
+    Programming Guide, table of limits."""
     return _SHARED.get(capability[0] * 10 + capability[1], SHARED_BYTES)
 
 
@@ -42,10 +40,8 @@ _CONTEXTS = ("device", "device_of", "stream", "graph")
 
 
 def _answer(name: str, value: Any) -> Callable[..., Any]:
-    """Return a function, called `name`, that returns `value` for any arguments.
-
-    Each name needs a function of its own, since torch's compiler keeps tables of functions.
-    """
+    """Return a function, called `name`, that returns `value` for any arguments. Each name needs a
+    function of its own, since torch's compiler keeps tables of functions."""
 
     def answer(*_: Any, **__: Any) -> Any:
         return value
@@ -193,11 +189,8 @@ def _generator(torch: Any) -> Any:
     real = torch._C.Generator
 
     class OnCpu(type(real)):  # type: ignore[misc]
-        """Metaclass of a stand-in for ``torch.Generator``.
-
-        Every generator of torch counts as an instance of the stand-in. A call of the stand-in makes
-        a CPU generator, for any device.
-        """
+        """Metaclass of a stand-in for ``torch.Generator``. Every generator of torch counts as an
+        instance of the stand-in. A call of the stand-in makes a CPU generator, for any device."""
 
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, real)

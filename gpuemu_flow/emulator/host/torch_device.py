@@ -33,10 +33,8 @@ _NOT_IN_KEY = ("build_directory", "verbose", "with_sycl", "extra_sycl_cflags")
 
 
 def load(torch_folder: str) -> None:
-    """Load the device for the PyTorch in a folder, before its import.
-
-    Raises FlowError or OSError: why that is impossible.
-    """
+    """Load the device for the PyTorch in a folder, before its import. Raises FlowError or OSError:
+    why that is impossible."""
     home = make_home(Path(torch_folder))
     runtime, core = runtime_library(home.runtime)
     ctypes.CDLL(f"{torch_folder}/lib/libtorch_global_deps.so", ctypes.RTLD_GLOBAL)
@@ -51,10 +49,8 @@ def load(torch_folder: str) -> None:
 
 
 def import_torch() -> None:
-    """Import torch with the device, unless this process has done so.
-
-    Raises FlowError or OSError: the device cannot be loaded. Raises ImportError.
-    """
+    """Import torch with the device, unless this process has done so. Raises FlowError or OSError:
+    the device cannot be loaded. Raises ImportError."""
     if _loaded:
         return
     spec = importlib.util.find_spec("torch")
@@ -65,8 +61,6 @@ def import_torch() -> None:
 
 
 def patch(torch: Any) -> None:
-    """Make ``torch.cuda`` answer as with a GPU, and extensions build with our CUDA_HOME."""
-
     home, runtime, _ = _loaded[0]
     major, _, minor = home.arch.partition(".")
     for owner, name, value in cuda_patches(torch, (int(major), int(minor))):
@@ -214,10 +208,8 @@ def _caller() -> str:
 
 
 def _with_lines(source: str, file: str, texts: dict[str, str]) -> str:
-    """Return a source with a name, and tell where in the Python file it is held as a text.
-
-    The name depends on the text alone: an edit elsewhere in the file leaves what was built.
-    """
+    """Return a source with a name, and tell where in the Python file it is held as a text. The name
+    depends on the text alone: an edit elsewhere in the file leaves what was built."""
     try:
         whole = Path(file).read_text(errors="replace")
     except OSError:
@@ -232,8 +224,6 @@ def _with_lines(source: str, file: str, texts: dict[str, str]) -> str:
 
 
 def _with_places(said: str, texts: dict[str, str]) -> str:
-    """Return the messages of compilers with the lines of the file that holds the text."""
-
     def place(found: re.Match[str]) -> str:
         file, _, line = texts.get(found[1], "").rpartition(":")
         return f"{file}:{int(line) + int(found[2]) - 1}" if file else found[0]

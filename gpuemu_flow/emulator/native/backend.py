@@ -77,7 +77,6 @@ class NativeKernel(Struct):
         return BackendChoice(races in self._libraries, self._problem)
 
     def run(self, launch: KernelLaunch, ids: Array, *, lenient: bool = False) -> bool:
-        """Run all blocks of a launch; return False if numpy must repeat the launch."""
         library = self._libraries["race" in launch.checks]
         try:
             return run_blocks(library, launch, ids, lenient=lenient)
@@ -196,10 +195,7 @@ class _Args(ctypes.Structure):
 def run_blocks(
     library: ctypes.CDLL, launch: KernelLaunch, ids: Array, *, lenient: bool = False
 ) -> bool:
-    """Run all blocks of a launch.
-
-    Raises BudgetError.
-    """
+    """Run all blocks of a launch. Raises BudgetError."""
     keep, args = _arguments(launch, np.ascontiguousarray(ids, np.int64))
     args.lenient, args.failed = lenient, -1
     run = library.run
@@ -267,10 +263,8 @@ def _arguments(launch: KernelLaunch, ids: Array) -> tuple[list[Array], _Args]:
 
 def _shared_template(launch: KernelLaunch, unwritten: int) -> Array:
     """Return the initial states of all bytes of a block's shared memory; see `emulator.memory`.
-
     Bytes of variables and of dynamic shared memory have the state `unwritten`. All other bytes have
-    the state 0, unallocated.
-    """
+    the state 0, unallocated."""
     program = launch.program
     size = program.shared_bytes
     if launch.dynamic_shared:

@@ -159,7 +159,6 @@ def _under(guard: str, text: str) -> str:
 
 
 def write_object(writer: SegmentWriter, step: Step) -> None:
-    """Write one ``mbarrier`` instruction."""
     words, guard = step.opcode.segments, writer.guard(step)
     member = words[1]
     result, address, rest = split(step)
@@ -193,10 +192,8 @@ def write_object(writer: SegmentWriter, step: Step) -> None:
 
 
 def write_bulk(writer: SegmentWriter, step: Step) -> None:
-    """Write one ``cp.async.bulk`` instruction, or ``cp.async.mbarrier.arrive``.
-
-    Raises LackingError for reductions, copies by tensor maps, and copies to other blocks.
-    """
+    """Write one ``cp.async.bulk`` instruction, or ``cp.async.mbarrier.arrive``. Raises LackingError
+    for reductions, copies by tensor maps, and copies to other blocks."""
     words, guard = step.opcode.segments[1:], writer.guard(step)
     operands = step.operands
     if words[:2] == ("async", "mbarrier"):

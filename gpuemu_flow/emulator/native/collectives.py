@@ -56,7 +56,6 @@ class WarpBody:
         return name
 
     def give(self, step: Step, values: Sequence[str], types: Sequence[str]) -> None:
-        """Write code that assigns a step's results to the step's first operand."""
         items = items_of(step.operands[0])
         names = [
             self.writer.temporary("uint8_t" if t == "pred" else bits_type(SIZES[t]), v)
@@ -68,10 +67,8 @@ class WarpBody:
 
     def check_members(self, given: str = "") -> None:
         """Write the check that all living threads of each lane's member mask execute the step.
-
         `given` is the name of the C array with the lanes' masks. If it is empty, every mask
-        contains all threads of the warp.
-        """
+        contains all threads of the warp."""
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
         self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")
@@ -189,7 +186,6 @@ def _product(body: WarpBody, step: Step) -> None:
 
 
 def write_fragments(body: WarpBody, step: Step) -> None:
-    """Write a ``wmma.load``, ``wmma.mma`` or ``wmma.store``."""
     body.check_members()
     (_product if step.opcode.segments[1] == "mma" else _access)(body, step)
 
@@ -200,7 +196,6 @@ BASES = frozenset(
 
 
 def is_collective(step: Step) -> bool:
-    """Tell whether the threads of a warp execute a step together."""
     base = step.opcode.base
     return base in BASES or (base in ("bar", "barrier") and "warp" in step.opcode.segments)
 
@@ -426,10 +421,8 @@ class Collective(Struct, frozen=True):
 
 
 def write_collective(program: KernelProgram, step: Step) -> Collective:
-    """Write the C of one step that a warp executes together.
-
-    Raises LackingError if the back end lacks the step.
-    """
+    """Write the C of one step that a warp executes together. Raises LackingError if the back end
+    lacks the step."""
     body = WarpBody(program)
     guard = body.reader.guard(step)
     if guard:

@@ -101,10 +101,8 @@ def _machine_flags() -> tuple[str, ...]:
 
 
 def load_library(source: str, compiler: CCompiler, folder: Path) -> ctypes.CDLL:
-    """Return the library of a C source, from the cache if possible; else compile it now.
-
-    Raises CompileError.
-    """
+    """Return the library of a C source, from the cache if possible; else compile it now. Raises
+    CompileError."""
     name = compiler.key(source) + ".so"
     with suppress(OSError):
         _make_private(folder)
@@ -142,10 +140,8 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_sound(path: Path) -> bool:
-    """Tell whether a library is intact, belongs to the user, and is writable by nobody else.
-
-    An intact library ends with the sha256 of all bytes before this digest.
-    """
+    """Tell whether a library is intact, belongs to the user, and is writable by nobody else. An
+    intact library ends with the sha256 of all bytes before this digest."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

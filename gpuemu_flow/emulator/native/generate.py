@@ -55,11 +55,8 @@ def is_shared_step(step: Step) -> bool:
 
 
 def generate(program: KernelProgram, *, races: bool = False) -> str:
-    """Write a kernel as C.
-
-    Raises LackingError: The back end lacks an instruction or a form of operand, or the kernel has
-    too many steps.
-    """
+    """Write a kernel as C. Raises LackingError: The back end lacks an instruction or a form of
+    operand, or the kernel has too many steps."""
     if len(program.steps) > MAX_STEPS:
         raise LackingError(f"a kernel of more than {MAX_STEPS:,} steps")
     steps = program.steps

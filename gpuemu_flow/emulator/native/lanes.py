@@ -39,7 +39,6 @@ _WORDS: dict[str, frozenset[str]] = {
 
 
 def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:
-    """Write a lane-wise opcode as a C expression."""
     words, kind = frozenset(opcode.segments[1:]), opcode.type
     if not words - set(opcode.types) <= _WORDS.get(opcode.base, frozenset()):
         return None
@@ -313,10 +312,8 @@ _HALVES = {"f16": "h", "f16x2": "h", "bf16": "b", "bf16x2": "b"}
 
 
 def _pairwise(kind: str, function: str, args: Arguments) -> str:
-    """Return a C expression that calls a function of 16-bit floats.
-
-    For a packed type, which holds two such floats, the function is called once for each of them.
-    """
+    """Return a C expression that calls a function of 16-bit floats. For a packed type, which holds
+    two such floats, the function is called once for each of them."""
     if not kind.endswith("x2"):
         return f"{function}({', '.join(args)})"
     low, high = (", ".join(f"{part}({a})" for a in args) for part in ("LO", "HI"))
@@ -534,10 +531,8 @@ def _from_float(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: 
 
 def _between(to: str, source: str, mode: str, value: str, *, ftz: bool, sat: bool) -> str | None:
     """Write a conversion between float types in C; return None for the rounding mode ``rna``.
-
     `value` is the C expression to convert, and `source` is its type. `to` is the type of the
-    result. The C back end does not support ``rna``.
-    """
+    result. The C back end does not support ``rna``."""
     if mode == "rna":
         return None
     if mode in INTEGRAL:

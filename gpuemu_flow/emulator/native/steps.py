@@ -30,10 +30,8 @@ StepWriter = Callable[[SegmentWriter, Step], None]
 
 
 def write_step(writer: SegmentWriter, step: Step) -> None:
-    """Write one step, other than a branch, that each thread executes by itself.
-
-    Raises LackingError if the back end lacks the step.
-    """
+    """Write one step, other than a branch, that each thread executes by itself. Raises LackingError
+    if the back end lacks the step."""
     form = find_form(step.opcode)
     if form is not None:
         operands = list(step.operands[1:])
@@ -273,7 +271,6 @@ def _store(writer: SegmentWriter, step: Step) -> None:
 
 
 def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
-    """Write the expression for an atomic's new value, given the old value."""
     first = values[0]
     if kind in ("f32", "f64"):
         if operation == "exch":

@@ -77,18 +77,15 @@ class SegmentWriter:
         self._temporaries = 0
 
     def do(self, line: str) -> None:
-        """Add a line of C."""
         self.lines.append(line)
 
     def temporary(self, kind: str, expression: str) -> str:
-        """Store a value in a new C variable; return its name."""
         name = f"v{self._temporaries}"
         self._temporaries += 1
         self.do(f"{kind} {name} = {expression};")
         return name
 
     def register(self, number: int) -> str:
-        """Return the C variable of a register that is read, and record the read."""
         if number not in self._sure:
             self.read_first.add(number)
         return f"r{number}"
@@ -114,7 +111,6 @@ class SegmentWriter:
         return _narrowed(self.register(register.number), SIZES[register.type], type_name)
 
     def symbol(self, operand: Symbol) -> str:
-        """Write the C expression for the address of a variable."""
         if operand.space == "global":
             moved = operand.displacement & 0xFFFFFFFFFFFFFFFF
             return f"(s->a->sym[{operand.offset}] + {moved}ull)"
@@ -126,7 +122,6 @@ class SegmentWriter:
         return f"{offset & 0xFFFFFFFFFFFFFFFF}ull"
 
     def address(self, operand: MemoryOperand) -> str:
-        """Write the C expression for an address operand, as 64 bits."""
         base, moved = operand.base, operand.displacement
         if isinstance(base, Symbol):
             return self.symbol(Symbol(base.space, base.offset, base.displacement + moved))
@@ -138,7 +133,6 @@ class SegmentWriter:
         return f"({name} + {moved & 0xFFFFFFFFFFFFFFFF}ull)"
 
     def guard(self, step: Step) -> str:
-        """Write the condition under which a step is executed; return '' if it has no guard."""
         if step.guard is None:
             return ""
         name = self.register(step.guard.number)
@@ -179,7 +173,6 @@ def _narrowed(expression: str, size: int, type_name: str) -> str:
 
 
 def immediate(operand: Immediate, type_name: str) -> str:
-    """Write a constant as a C expression of a PTX type."""
     code, size = DTYPES[type_name], SIZES[type_name]
     if code == "?":
         return str(int(bool(operand.value)))
@@ -224,7 +217,6 @@ def bits_type(size: int) -> str:
 
 
 def as_bits(expression: str, type_name: str) -> str:
-    """Write the C expression for a value's bits as an unsigned integer of the same size."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"fau({expression})"
@@ -234,7 +226,6 @@ def as_bits(expression: str, type_name: str) -> str:
 
 
 def from_bits(expression: str, type_name: str) -> str:
-    """Write the C expression that interprets bits of a type's size as a value of the type."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"asf({expression})"
@@ -244,7 +235,6 @@ def from_bits(expression: str, type_name: str) -> str:
 
 
 def width(type_name: str) -> int:
-    """Return the number of bits of an integer type."""
     return 8 * SIZES[type_name]
 
 

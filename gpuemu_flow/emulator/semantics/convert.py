@@ -265,17 +265,14 @@ def pack_fp8(x: Array, kind: str, *, relu: bool = False) -> Array:
 
 
 def low(x: Array) -> Array:
-    """Return the lower 16 bits."""
     return (x & np.uint32(0xFFFF)).astype(np.uint16)
 
 
 def high(x: Array) -> Array:
-    """Return the upper 16 bits."""
     return (x >> np.uint32(16)).astype(np.uint16)
 
 
 def pack(lower: Array, upper: Array) -> Array:
-    """Join two 16-bit values."""
     bits = [x.view(np.uint16).astype(np.uint32) for x in (lower, upper)]
     return bits[0] | (bits[1] << np.uint32(16))
 
@@ -293,8 +290,6 @@ def twice_f16(function: Lanes) -> Lanes:
 
 
 def twice_bits(function: Lanes) -> Lanes:
-    """Extend a function of 16-bit patterns (bf16) to both halves of packed values."""
-
     def both(*xs: Array) -> Array:
         return pack(function(*map(low, xs)), function(*map(high, xs)))
 

@@ -47,10 +47,8 @@ def saturate(x: Array) -> Array:
 
 
 def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lanes:
-    """Wrap a function so that it applies ``.ftz`` to operands and result, then ``.sat``.
-
-    The wrapped function returns NaN as the canonical NaN; ``.sat`` replaces NaN by 0.
-    """
+    """Wrap a function so that it applies ``.ftz`` to operands and result, then ``.sat``. The
+    wrapped function returns NaN as the canonical NaN; ``.sat`` replaces NaN by 0."""
     if not ftz and not sat:
         return lambda *xs: canonical(function(*xs))
     if not ftz:
@@ -61,7 +59,6 @@ def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lane
 
 
 def wide(x: Array) -> Array:
-    """Convert to float64, exactly."""
     return x.astype(np.float64)
 
 
@@ -108,10 +105,8 @@ def _overflow(value: Array, mode: str) -> Array:
 
 def _adjust(value: Array, error: Array, mode: str) -> Array:
     """Turn values that were rounded to nearest into the results of the directed rounding `mode`.
-
     `error` is the exact result minus the rounded value. A value that `mode` rounds to the other
-    side of the exact result is replaced by its neighbour on that side.
-    """
+    side of the exact result is replaced by its neighbour on that side."""
     if mode == "rm":
         move, toward = error < 0, np.float64(-np.inf)
     elif mode == "rp":
@@ -123,7 +118,6 @@ def _adjust(value: Array, error: Array, mode: str) -> Array:
 
 
 def subtract(mode: str, dtype: str) -> Lanes:
-    """Return ``sub`` in a rounding mode as a function of arrays (PTX ISA, "sub")."""
     if mode == "rn":
         return np.subtract
     plus = add(mode, dtype)
@@ -131,7 +125,6 @@ def subtract(mode: str, dtype: str) -> Lanes:
 
 
 def multiply(mode: str, dtype: str) -> Lanes:
-    """Return ``mul`` in a rounding mode as a function of arrays (PTX ISA, "mul")."""
     if mode == "rn":
         return np.multiply
     if dtype == "f8":
@@ -142,13 +135,10 @@ def multiply(mode: str, dtype: str) -> Lanes:
 
 
 def fma32(mode: str) -> Lanes:
-    """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma").
-
-    The exact sum is rounded only once. The product is exact in float64. In mode ``rn``, rounding
-    the float64 sum to float32 goes wrong only if that sum was itself rounded, to the middle between
-    two float32 numbers. Such sums are first rounded to odd in float64, as are all sums in the other
-    modes.
-    """
+    """Return ``fma.f32`` in a rounding mode as a function of arrays (PTX ISA, "fma"). The exact sum
+    is rounded only once. The product is exact in float64. In mode ``rn``, rounding the float64 sum
+    to float32 goes wrong only if that sum was itself rounded, to the middle between two float32
+    numbers. Such sums are first rounded to odd in float64, as are all sums in the other modes."""
     if mode == "rn":
         return _fma32_nearest
     return lambda a, b, c: _fma_directed(a, b, c, mode)
@@ -187,12 +177,10 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma64(mode: str) -> Lanes:
-    """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
-
-    The product and the sums are computed together with their rounding errors. The result is rounded
-    to odd, then in the given mode. If a lane's exponents are so extreme that the computation of
-    rounding errors under- or overflows, the lane is computed separately, in rational arithmetic.
-    """
+    """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma"). The product
+    and the sums are computed together with their rounding errors. The result is rounded to odd,
+    then in the given mode. If a lane's exponents are so extreme that the computation of rounding
+    errors under- or overflows, the lane is computed separately, in rational arithmetic."""
     return lambda a, b, c: _fma64(a, b, c, mode)
 
 
@@ -228,7 +216,6 @@ def _moderate(x: Array) -> Array:
 
 
 def divide(mode: str, dtype: str) -> Lanes:
-    """Return ``div`` in a rounding mode as a function of arrays (PTX ISA, "div")."""
     if mode == "rn":
         return np.divide
     return lambda a, b: _directed_quotient(a, b, mode)
@@ -255,7 +242,6 @@ def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
 
 
 def square_root(mode: str, dtype: str) -> Lanes:
-    """Return ``sqrt`` in a rounding mode as a function of arrays (PTX ISA, "sqrt")."""
     if mode == "rn":
         return np.sqrt
 
@@ -406,11 +392,9 @@ def exact_root(a: float, mode: str) -> float:
 def one_by_one(
     result: Array, hard: Array, compute: Callable[..., float], *operands: Array
 ) -> Array:
-    """Return `result` with the lanes in the mask `hard` computed again, one at a time.
-
-    Array arithmetic is not exact in these lanes. `compute` gets a lane's number from each of
-    `operands`, and returns the lane's result.
-    """
+    """Return `result` with the lanes in the mask `hard` computed again, one at a time. Array
+    arithmetic is not exact in these lanes. `compute` gets a lane's number from each of `operands`,
+    and returns the lane's result."""
     lanes = np.flatnonzero(hard)
     if not lanes.size:
         return result

@@ -20,7 +20,6 @@ def double_width(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
 
 
 def multiply_wide(a: Array, b: Array) -> Array:
-    """Compute ``mul.wide`` (PTX ISA, "mul")."""
     wide = double_width(a.dtype)
     return a.astype(wide) * b.astype(wide)
 
@@ -68,11 +67,8 @@ def subtract_saturating(a: Array, b: Array) -> Array:
 
 
 def multiply24(high: bool) -> Lanes:
-    """Return ``mul24`` (PTX ISA, "mul24") as a function of arrays.
-
-    The function multiplies the low 24 bits of its operands. It returns bits 16-47 of the product if
-    `high`, else bits 0-31.
-    """
+    """Return ``mul24`` (PTX ISA, "mul24") as a function of arrays. The function multiplies the low
+    24 bits of its operands. It returns bits 16-47 of the product if `high`, else bits 0-31."""
 
     def multiply(a: Array, b: Array) -> Array:
         x, y = _low24(a), _low24(b)
@@ -95,7 +91,6 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 
 
 def absolute_differences(signed: bool, lanes: int, sums: bool) -> Callable[..., Array]:
-    """Return ``vabsdiff2`` or ``vabsdiff4`` (PTX ISA, "SIMD video instructions")."""
     bits = 32 // lanes
 
     def compute(a: Array, b: Array, c: Array) -> Array:
@@ -116,10 +111,8 @@ def _part(x: Array, shift: int, bits: int, signed: bool) -> Array:
 
 def find_nth_set(mask: Array, base: Array, offset: Array) -> Array:
     """Compute ``fns`` (PTX ISA, "fns"): the position of the n-th set bit, counted from bit `base`.
-
     `offset` is n; a negative n counts downwards. With n = 0, only the bit `base` itself counts. The
-    result is all ones if there is no such bit.
-    """
+    result is all ones if there is no such bit."""
     mask, base, offset = np.broadcast_arrays(mask, base, offset)
     found = np.full(mask.shape, 0xFFFFFFFF, np.uint32)
     up, down = offset > 0, offset < 0
@@ -155,7 +148,6 @@ def remainder(a: Array, b: Array) -> Array:
 
 
 def negate(a: Array) -> Array:
-    """Compute ``neg`` (PTX ISA, "neg")."""
     return a.dtype.type(0) - a
 
 
@@ -170,10 +162,8 @@ def shift_left(a: Array, n: Array) -> Array:
 
 
 def shift_right(a: Array, n: Array) -> Array:
-    """Compute ``shr`` (PTX ISA, "shr").
-
-    Shift counts of at least the width give 0; for signed integers, copies of the sign bit.
-    """
+    """Compute ``shr`` (PTX ISA, "shr"). Shift counts of at least the width give 0; for signed
+    integers, copies of the sign bit."""
     bits = 8 * a.dtype.itemsize
     shifted = a >> np.minimum(n, np.uint32(bits - 1)).astype(a.dtype)
     if a.dtype.kind == "u" and (n >= bits).any():
@@ -182,11 +172,9 @@ def shift_right(a: Array, n: Array) -> Array:
 
 
 def funnel_left(wrap: bool) -> Lanes:
-    """Return ``shf.l`` (PTX ISA, "shf") as a function of arrays `a`, `b` and `n`.
-
-    The function joins `b`, as the upper half, and `a` to 64 bits, shifts them left by `n` bits, and
-    returns the upper half. If `wrap`, `n` is taken modulo 32; else it is limited to 32.
-    """
+    """Return ``shf.l`` (PTX ISA, "shf") as a function of arrays `a`, `b` and `n`. The function
+    joins `b`, as the upper half, and `a` to 64 bits, shifts them left by `n` bits, and returns the
+    upper half. If `wrap`, `n` is taken modulo 32; else it is limited to 32."""
 
     def shift(a: Array, b: Array, n: Array) -> Array:
         count = _funnel_count(n, wrap)
@@ -197,11 +185,9 @@ def funnel_left(wrap: bool) -> Lanes:
 
 
 def funnel_right(wrap: bool) -> Lanes:
-    """Return ``shf.r`` (PTX ISA, "shf") as a function of arrays `a`, `b` and `n`.
-
-    The function joins `b`, as the upper half, and `a` to 64 bits, shifts them right by `n` bits,
-    and returns the lower half. If `wrap`, `n` is taken modulo 32; else it is limited to 32.
-    """
+    """Return ``shf.r`` (PTX ISA, "shf") as a function of arrays `a`, `b` and `n`. The function
+    joins `b`, as the upper half, and `a` to 64 bits, shifts them right by `n` bits, and returns the
+    lower half. If `wrap`, `n` is taken modulo 32; else it is limited to 32."""
 
     def shift(a: Array, b: Array, n: Array) -> Array:
         count = _funnel_count(n, wrap)
@@ -217,7 +203,6 @@ def _funnel_count(n: Array, wrap: bool) -> Array:
 
 
 def population(a: Array) -> Array:
-    """Compute ``popc`` (PTX ISA, "popc")."""
     if hasattr(np, "bitwise_count"):
         counted: Array = np.bitwise_count(a).astype(np.uint32)
         return counted
@@ -227,7 +212,6 @@ def population(a: Array) -> Array:
 
 
 def leading_zeros(a: Array) -> Array:
-    """Compute ``clz`` (PTX ISA, "clz")."""
     bits = 8 * a.dtype.itemsize
     smeared = a
     step = 1
@@ -252,7 +236,6 @@ def find_bit(signed: bool, shift_amount: bool) -> Lanes:
 
 
 def reverse_bits(a: Array) -> Array:
-    """Compute ``brev`` (PTX ISA, "brev")."""
     kind = a.dtype.type
     bits = 8 * a.dtype.itemsize
     out, step = a, bits // 2
@@ -296,11 +279,8 @@ def insert_field(a: Array, b: Array, position: Array, length: Array) -> Array:
 
 
 def bit_mask(wrap: bool) -> Lanes:
-    """Return ``bmsk`` (PTX ISA, "bmsk") as a function of arrays `a` and `b`.
-
-    The function makes a mask of `b` ones, of which the lowest is bit `a`. If `wrap`, `a` and `b`
-    are taken modulo 32.
-    """
+    """Return ``bmsk`` (PTX ISA, "bmsk") as a function of arrays `a` and `b`. The function makes a
+    mask of `b` ones, of which the lowest is bit `a`. If `wrap`, `a` and `b` are taken modulo 32."""
 
     def mask(a: Array, b: Array) -> Array:
         one = np.ones((1, 1), np.uint32)
@@ -312,12 +292,9 @@ def bit_mask(wrap: bool) -> Lanes:
 
 
 def sign_extend(wrap: bool) -> Lanes:
-    """Return ``szext`` (PTX ISA, "szext") as a function of arrays `a` and `n`.
-
-    The function keeps the `n` low bits of `a`, and extends them by the sign or, in an unsigned
-    type, by zeros. If `wrap`, `n` is taken modulo 32; else, an `n` of at least 32 leaves `a`
-    unchanged.
-    """
+    """Return ``szext`` (PTX ISA, "szext") as a function of arrays `a` and `n`. The function keeps
+    the `n` low bits of `a`, and extends them by the sign or, in an unsigned type, by zeros. If
+    `wrap`, `n` is taken modulo 32; else, an `n` of at least 32 leaves `a` unchanged."""
 
     def extend(a: Array, n: Array) -> Array:
         if wrap:
@@ -396,11 +373,8 @@ def permute(mode: str) -> Lanes:
 
 
 def dot_product(a_signed: bool, b_signed: bool, lanes: int, high: bool = False) -> Lanes:
-    """Return ``dp4a`` or ``dp2a`` (PTX ISA, "dp4a", "dp2a") as a function of arrays.
-
-    The function of `a`, `b` and `c` multiplies parts of `a` by bytes of `b`, and adds the products
-    to `c`.
-    """
+    """Return ``dp4a`` or ``dp2a`` (PTX ISA, "dp4a", "dp2a") as a function of arrays. The function
+    of `a`, `b` and `c` multiplies parts of `a` by bytes of `b`, and adds the products to `c`."""
 
     def dot(a: Array, b: Array, c: Array) -> Array:
         out = c.view(np.uint32)

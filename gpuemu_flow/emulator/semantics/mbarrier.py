@@ -45,9 +45,8 @@ def fresh(count: Array) -> Array:
 
 
 def _changed(word: Array, arrivals: Array, awaited: Array, dropped: Array) -> Array:
-    """Return a barrier object after a change; if its phase is then complete, begin the
-    next phase.
-    """
+    """Return a barrier object after a change; if its phase is then complete, begin the next
+    phase."""
     left = np.maximum(pending(word).astype(np.int64) - arrivals, 0)
     expected = (word >> _EXPECTED_AT & _COUNT).astype(np.int64)
     expected = np.maximum(expected - dropped, 0)

@@ -39,15 +39,12 @@ class Dataflow(Struct):
     _tables: list[dict[str, int]]
 
     def mentions(self, symbol: str) -> bool:
-        """Tell whether any instruction names the variable or function `symbol`."""
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Return those of `symbols` that any instruction names.
-
-        For each scope, the time is linear in the number of `symbols`, or of the names that the
-        scope's instructions use, whichever is smaller.
-        """
+        """Return those of `symbols` that any instruction names. For each scope, the time is linear
+        in the number of `symbols`, or of the names that the scope's instructions use, whichever is
+        smaller."""
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 
@@ -85,10 +82,8 @@ class _Resolver:
             self.widths += [REGISTER_WIDTHS.get(type_name, 1) * lanes] * len(names)
 
     def table(self, scope: int) -> _ScopeTable:
-        """Return the table of names for a scope.
-
-        A scope that declares no names shares the table of the nearest enclosing scope that does.
-        """
+        """Return the table of names for a scope. A scope that declares no names shares the table of
+        the nearest enclosing scope that does."""
         while scope > 0 and not self._declared[scope]:
             scope = self._body.scopes[scope].parent
         table = self.tables.get(scope)
@@ -155,11 +150,9 @@ class _ScopeTable(dict[str, int]):
 
 
 def analyse_dataflow(body: Body) -> Dataflow:
-    """Return the definitions and uses of registers by every instruction.
-
-    The destination of an opcode, if any, is the first operand. A guard counts as a use. Time and
-    memory are linear in the length of the body's text.
-    """
+    """Return the definitions and uses of registers by every instruction. The destination of an
+    opcode, if any, is the first operand. A guard counts as a use. Time and memory are linear in the
+    length of the body's text."""
     resolver = _Resolver(body)
     defs: list[Registers] = []
     uses: list[Registers] = []
@@ -196,10 +189,8 @@ def _other_forms(
     kind: Destination, text: str, lookup: Callable[[str], int]
 ) -> tuple[Registers, list[int]]:
     """Return the registers that an instruction of a less common form writes, and those it reads.
-
     Such an instruction is a call; or its first operand is a vector, a pair or an address; or its
-    first operand is both read and written.
-    """
+    first operand is both read and written."""
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]
     after = text[text.find(first) + len(first) :]
@@ -223,10 +214,8 @@ MAX_EDGES = 1_000_000
 
 class ControlFlowGraph(Struct):
     """Basic blocks in file order: block ``b`` holds instructions ``starts[b]`` to ``ends[b] - 1``.
-
     ``leaves`` tells for each block whether it may end the thread. Instructions of ``unresolved``
-    branch to a label that does not exist; they count as branches to the end of the function.
-    """
+    branch to a label that does not exist; they count as branches to the end of the function."""
 
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -239,7 +228,6 @@ class ControlFlowGraph(Struct):
         return len(self.starts)
 
     def block_of(self, instruction: int) -> int:
-        """Return the number of the block that holds an instruction."""
         return bisect_right(self.starts, instruction) - 1
 
     def blocks_in_loops(self) -> list[bool]:
@@ -250,11 +238,8 @@ class ControlFlowGraph(Struct):
         return len(members) > 1 or members[0] in self.successors[members[0]]
 
     def components(self) -> list[list[int]]:
-        """Return, for each block, the blocks of its strongly connected component.
-
-        Blocks of one component share one list object. The algorithm is Tarjan's (1972), without
-        recursion.
-        """
+        """Return, for each block, the blocks of its strongly connected component. Blocks of one
+        component share one list object. The algorithm is Tarjan's (1972), without recursion."""
         count = len(self)
         order = [-1] * count
         low = [0] * count
@@ -348,7 +333,6 @@ def build_cfg(body: Body) -> ControlFlowGraph:
 
 
 def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
-    """Return the labels that a branch may go to; none if its ``.branchtargets`` does not exist."""
     if branch.opcode.base == "bra":
         return (branch.text.strip(),)
     operands = split_operands(branch.text)

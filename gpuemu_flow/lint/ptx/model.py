@@ -53,12 +53,9 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """The use of an opcode's first operand.
-
-    `NONE`: it is only read, or there is none. `WRITES`: it is only written. `READS_AND_WRITES`: it
-    is read and written. `CALL`: the opcode is ``call``, whose first operand may be a list of
-    results.
-    """
+    """The use of an opcode's first operand. `NONE`: it is only read, or there is none. `WRITES`: it
+    is only written. `READS_AND_WRITES`: it is read and written. `CALL`: the opcode is ``call``,
+    whose first operand may be a list of results."""
 
     NONE = "none"
     WRITES = "writes"
@@ -94,15 +91,12 @@ class Opcode:
 
     @property
     def qualifiers(self) -> tuple[str, ...]:
-        """Return the segments that are not types, except the first."""
         return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Return the segments that name fundamental types.
-
-        In ``cvt``, the type of the destination comes first.
-        """
+        """Return the segments that name fundamental types. In ``cvt``, the type of the destination
+        comes first."""
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property
@@ -152,9 +146,7 @@ def _destination(segments: tuple[str, ...]) -> Destination:
 
 def parse_integer(text: str) -> int | None:
     """Read a PTX integer literal (decimal, ``0x``, ``0b``, octal, optional ``U``), or return None.
-
-    Source: PTX ISA, "Integer Constants".
-    """
+    Source: PTX ISA, "Integer Constants"."""
     digits = text.strip().rstrip("U")
     if not digits or len(digits) > 80:
         return None
@@ -190,7 +182,6 @@ class Address(NamedTuple):
 
 
 def split_operands(text: str) -> tuple[str, ...]:
-    """Split operands at commas that lie outside of braces, brackets and parentheses."""
     if not ("{" in text or "[" in text or "(" in text):
         stripped = text.strip()
         return tuple(part.strip() for part in stripped.split(",")) if stripped else ()
@@ -259,21 +250,17 @@ class SourceText:
         return bisect_left(self._newlines, offset) + 1
 
     def problem(self, slug: str, message: str, offset: int) -> Problem:
-        """Make a diagnosis for the line of an offset."""
         return Problem(slug, message, "", self.file, self.line_of(offset))
 
     def excerpt(self, offset: int) -> str:
-        """Return the start of the text at an offset, within its line, for a message."""
         line = self.text[offset : offset + _EXCERPT].split("\n", 1)[0].rstrip()
         return line.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def read_source(data: bytes, file: str) -> SourceText | Problem:
-    """Decode a file and blank out its comments; return a problem if it cannot be PTX.
-
-    Latin-1 maps every byte to one character, so no input fails to decode. NUL bytes (PTX embedded
-    in fat binaries ends in them) become spaces.
-    """
+    """Decode a file and blank out its comments; return a problem if it cannot be PTX. Latin-1 maps
+    every byte to one character, so no input fails to decode. NUL bytes (PTX embedded in fat
+    binaries ends in them) become spaces."""
     if data.startswith(_ELF_MAGIC):
         return Problem("ptx-is-binary", "an ELF file (cubin or object), not PTX text", "", file, 1)
     data = data.removeprefix(_UTF8_BOM)
@@ -302,7 +289,6 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def decode_path(raw: str) -> str:
-    """Decode a file name of a ``.file`` directive as UTF-8, the usual encoding of such names."""
     return raw.encode("latin-1").decode("utf-8", "replace")
 
 
@@ -312,18 +298,14 @@ _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
 
 class PlainPtx(Struct, frozen=True):
     """PTX reduced to its code: equal code gives equal text, wherever in the source it comes from.
-
-    ``lines`` are the 1-based numbers in the file of the lines of ``text``.
-    """
+    ``lines`` are the 1-based numbers in the file of the lines of ``text``."""
 
     text: bytes
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Return a line's number in the reduced text, given its number in the file.
-
-        The result is 0 if the line was left out.
-        """
+        """Return a line's number in the reduced text, given its number in the file. The result is 0
+        if the line was left out."""
         low, high = 0, len(self.lines)
         while low < high:
             middle = (low + high) // 2
@@ -334,10 +316,8 @@ class PlainPtx(Struct, frozen=True):
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Return a line's number in the file, given its number in the reduced text.
-
-        The result is 0 if there is no such line.
-        """
+        """Return a line's number in the file, given its number in the reduced text. The result is 0
+        if there is no such line."""
         return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
 
 
@@ -381,10 +361,8 @@ class Instruction(NamedTuple):
 
 
 class SourceLocation(NamedTuple):
-    """A ``.loc``: the source line that the following instructions come from.
-
-    ``inlined_at`` is the call site (file index, line, column) of inlined code, or None.
-    """
+    """A ``.loc``: the source line that the following instructions come from. ``inlined_at`` is the
+    call site (file index, line, column) of inlined code, or None."""
 
     file: int
     line: int
@@ -393,11 +371,8 @@ class SourceLocation(NamedTuple):
 
 
 class RegisterDeclaration(NamedTuple):
-    """One name in a ``.reg`` statement.
-
-    ``size`` is None for a single register, and N for a range ``%r<N>``. ``lanes`` is 2, 4 or 8 for
-    ``.v2``, ``.v4`` or ``.v8``, else 1.
-    """
+    """One name in a ``.reg`` statement. ``size`` is None for a single register, and N for a range
+    ``%r<N>``. ``lanes`` is 2, 4 or 8 for ``.v2``, ``.v4`` or ``.v8``, else 1."""
 
     name: str
     size: int | None
@@ -406,10 +381,8 @@ class RegisterDeclaration(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """A variable in a state space.
-
-    ``size_bytes`` is None when the size is not known at compile time (``.extern .shared a[]``).
-    """
+    """A variable in a state space. ``size_bytes`` is None when the size is not known at compile
+    time (``.extern .shared a[]``)."""
 
     name: str
     space: str
@@ -466,7 +439,6 @@ class Body(Struct):
         )
 
     def location_of(self, instruction: Instruction) -> SourceLocation | None:
-        """Return the ``.loc`` that applies to an instruction; None if no ``.loc`` precedes it."""
         return self.locations[instruction.location] if instruction.location >= 0 else None
 
 
@@ -481,11 +453,9 @@ class LaunchBounds(Struct, frozen=True):
 
 
 class Function(Struct):
-    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand.
-
-    Bodies are not kept. If a reader examines one function at a time, its memory use therefore
-    depends on the largest function, not on the size of the file.
-    """
+    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads on demand. Bodies are
+    not kept. If a reader examines one function at a time, its memory use therefore depends on the
+    largest function, not on the size of the file."""
 
     name: str
     kind: str
@@ -499,12 +469,10 @@ class Function(Struct):
 
     @property
     def is_entry(self) -> bool:
-        """Tell whether the function is a kernel."""
         return self.kind == "entry"
 
     @property
     def line(self) -> int:
-        """Return the 1-based line of the header in the file."""
         return self.module.source.line_of(self.offset)
 
 
@@ -526,7 +494,6 @@ class Module(Struct, dict=True):
         return {v.name: v for v in self.variables if v.space == "shared" and not v.external}
 
     def entries(self) -> Iterator[Function]:
-        """Yield the kernels in file order."""
         return (f for f in self.functions if f.is_entry)
 
 
@@ -538,11 +505,9 @@ class PtxFile(Struct):
     problems: list[Problem] = field(default_factory=list)
 
     def functions(self) -> Iterator[Function]:
-        """Yield all functions with a body, in file order."""
         return (function for module in self.modules for function in module.functions)
 
     def entries(self) -> Iterator[Function]:
-        """Yield all kernels in file order."""
         return (function for function in self.functions() if function.is_entry)
 
 

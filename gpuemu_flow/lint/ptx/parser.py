@@ -50,7 +50,6 @@ _AFTER_HEADER_WORD = frozenset(" \t\r\n(")
 
 
 def read_ptx(data: bytes, file: str = "") -> PtxFile:
-    """Read a PTX file's top level; bodies are read with `body.read_body`."""
     source = read_source(data, file)
     if isinstance(source, Problem):
         return PtxFile(SourceText("", file), [], [source])
@@ -66,10 +65,8 @@ class _NextWord:
         self._found = -2
 
     def after(self, offset: int) -> int:
-        """Find the word at `offset` or later; return its offset, or -1 if there is none.
-
-        White space or a parenthesis must follow the word, so that longer words do not count.
-        """
+        """Find the word at `offset` or later; return its offset, or -1 if there is none. White
+        space or a parenthesis must follow the word, so that longer words do not count."""
         while self._found != -1 and self._found < offset:
             self._found = self._text.find(self._word, max(offset, self._found + 1))
             end = self._found + len(self._word)
@@ -167,11 +164,8 @@ class _Reader:
         return match.end()
 
     def _statement(self, match: re.Match[str], pending: int, module: Module) -> tuple[int, int]:
-        """Read one statement or function.
-
-        A ``.pragma`` may stand between an entry's header and its body. The header is then not
-        complete when the statement ends, and is called pending.
-        """
+        """Read one statement or function. A ``.pragma`` may stand between an entry's header and its
+        body. The header is then not complete when the statement ends, and is called pending."""
         end = match.group("end")
         after = match.end()
         ends_in_pragma = end == ";" and _TRAILING_PRAGMA.search(match.group("head")) is not None
@@ -229,11 +223,8 @@ class _Reader:
         return after
 
     def _find_body_end(self, start: int) -> tuple[int, int, bool]:
-        """Find the closing brace of a body that starts at `start`.
-
-        Functions do not nest: if another header or the end of the file comes first, the body is not
-        closed.
-        """
+        """Find the closing brace of a body that starts at `start`. Functions do not nest: if
+        another header or the end of the file comes first, the body is not closed."""
         limits = [word.after(start) for word in self._headers]
         limit = min((found for found in limits if found >= 0), default=len(self._text))
         depth = 1
@@ -296,11 +287,8 @@ def parse_registers(statement: str) -> list[RegisterDeclaration]:
 
 
 def parse_variables(statement: str, offset: int) -> list[Variable]:
-    """List the variables that one statement declares.
-
-    The size of a variable is the element size times all dimensions times the vector lanes; ``a[]``
-    has no size.
-    """
+    """List the variables that one statement declares. The size of a variable is the element size
+    times all dimensions times the vector lanes; ``a[]`` has no size."""
     space, type_name, lanes, align, external = "", "", 1, 0, False
     position = 0
     match = _SPECIFIERS.match(statement)
@@ -399,11 +387,8 @@ _LIST_NAME = re.compile(r"[\w$%.]+", re.ASCII)
 
 
 def read_body(function: Function) -> Body:
-    """Read the statements between a function's braces into a new `Body`.
-
-    Never raises on malformed text: an invalid statement is skipped up to the next ``;`` and
-    recorded in `Body.problems`.
-    """
+    """Read the statements between a function's braces into a new `Body`. Never raises on malformed
+    text: an invalid statement is skipped up to the next ``;`` and recorded in `Body.problems`."""
     source = function.module.source
     text, end = source.text, function.body_end
     opcodes = source.opcodes
@@ -506,11 +491,8 @@ class _State:
         self._last_label = (scope, name)
 
     def brace(self, brace: str, scope: int) -> int:
-        """Open or close a scope; return the scope of the statements that follow.
-
-        Braces nested deeper than `MAX_DEPTH` make no new scopes, which bounds the time to look up a
-        name.
-        """
+        """Open or close a scope; return the scope of the statements that follow. Braces nested
+        deeper than `MAX_DEPTH` make no new scopes, which bounds the time to look up a name."""
         scopes = self._body.scopes
         self._depth += 1 if brace == "{" else -1
         if brace == "{":

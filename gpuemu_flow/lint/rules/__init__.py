@@ -22,7 +22,6 @@ __all__ = ["RULES", "RULES_BY_ID", "Rule", "explain"]
 
 
 def explain(rule: Rule) -> str:
-    """Return the description of one rule as a section of Markdown."""
     example = "\n".join(f"    {line}" for line in rule.example.splitlines())
     return (
         f"## {rule.id}\n\n"

@@ -118,12 +118,10 @@ def _is_scalar_global(opcode: Opcode) -> bool:
 
 
 def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int, int]:
-    """Map each access to the last earlier instruction that wrote the access's base register.
-
-    Two accesses use the same base address if they have the same base and map to the same
+    """Map each access to the last earlier instruction that wrote the access's base register. Two
+    accesses use the same base address if they have the same base and map to the same
     instruction. An access without such an instruction maps to -1. Accesses and instructions are
-    given by index.
-    """
+    given by index."""
     defs, uses = analysis.flow.defs, analysis.flow.uses
     interesting = {register for index in accesses for register in uses[index][:1]}
     written: dict[int, int] = {}
@@ -140,9 +138,7 @@ def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int
 
 def _runs(accesses: dict[int, int], size: int) -> list[int]:
     """Return the index of the first instruction of each run of consecutive displacements.
-
-    `accesses` maps displacements to instructions. A run has `_RUN` accesses of `size` bytes.
-    """
+    `accesses` maps displacements to instructions. A run has `_RUN` accesses of `size` bytes."""
     offsets = sorted(accesses)
     starts = []
     position = 0
@@ -182,7 +178,6 @@ def find_narrow_offset(analysis: KernelAnalysis) -> Findings:
             by_name.setdefault(name.strip(), []).append(index)
 
     def behind(names: list[str]) -> set[int]:
-        """Return the arithmetic that the values of registers come from, as step numbers."""
         found: set[int] = set()
         pending = list(names)
         while pending:

@@ -22,10 +22,8 @@ from gpuemu_flow.lint.ptx.model import Opcode
 
 
 def check_debug_build(view: KernelView, policy: KernelPolicy) -> Findings:
-    """Report a kernel whose ``.target`` has the word ``debug``.
-
-    Line information alone is not reported.
-    """
+    """Report a kernel whose ``.target`` has the word ``debug``. Line information alone is not
+    reported."""
     if "debug" in view.target_options:
         yield Finding("built for debugging (.target says debug)")
 
@@ -324,10 +322,8 @@ def unchecked_forbidden_instruction(view: KernelView, policy: KernelPolicy) -> s
 
 
 def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str:
-    """Return the reason why a kernel cannot be searched for some patterns; empty if it can.
-
-    `ptx` are patterns for PTX instructions, `sass` patterns for machine instructions.
-    """
+    """Return the reason why a kernel cannot be searched for some patterns; empty if it can. `ptx`
+    are patterns for PTX instructions, `sass` patterns for machine instructions."""
     if sass and view.metrics.sass_opcodes is None:
         return f"{', '.join(sass)}: machine instructions need a cubin and nvdisasm"
     if ptx and not view.has_ptx:
@@ -391,10 +387,8 @@ REQUIRED_INSTRUCTION = Rule(
 
 def check_portability(view: KernelView, policy: KernelPolicy) -> Findings:
     """Report each architecture of the policy for which a kernel cannot be built, with the reason.
-
     If the policy names no architecture, a target that excludes later architectures is reported as
-    information.
-    """
+    information."""
     target = view.metrics.ptx_target
     for arch in policy.archs:
         error = view.assembly.get(arch, "")
@@ -407,12 +401,10 @@ def check_portability(view: KernelView, policy: KernelPolicy) -> Findings:
 
 
 def target_excludes(target: str, arch: str) -> str:
-    """Return the reason why PTX for `target` cannot run on `arch`; empty if it can.
-
-    PTX for a target without a suffix runs on that architecture and all later ones; for an ``a``
-    target, on that architecture only; for an ``f`` target, on that architecture and later ones of
-    the same family (``sm_10x``). Source: PTX ISA, ".target".
-    """
+    """Return the reason why PTX for `target` cannot run on `arch`; empty if it can. PTX for a
+    target without a suffix runs on that architecture and all later ones; for an ``a`` target, on
+    that architecture only; for an ``f`` target, on that architecture and later ones of the same
+    family (``sm_10x``). Source: PTX ISA, ".target"."""
     built, wanted = arch_number(target), arch_number(arch)
     if built is None or wanted is None:
         return ""

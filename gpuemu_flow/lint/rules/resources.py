@@ -94,10 +94,8 @@ _WIDEST_SPILL = 16
 
 
 def check_real_spills(view: KernelView, policy: KernelPolicy) -> Findings:
-    """Yield a violation for each exceeded limit on spill instructions or on spilled bytes.
-
-    Nothing is yielded if the kernel's metrics are estimates, and not figures of the compiler.
-    """
+    """Yield a violation for each exceeded limit on spill instructions or on spilled bytes. Nothing
+    is yielded if the kernel's metrics are estimates, and not figures of the compiler."""
     metrics = view.metrics
     if not metrics.is_exact:
         return
@@ -167,11 +165,9 @@ def find_local_memory(analysis: KernelAnalysis) -> Findings:
 
 
 def check_local_memory(view: KernelView, policy: KernelPolicy) -> Findings:
-    """Compare a kernel's stack with its limits, and report recursion.
-
-    If the size of the stack is unknown, the size of the local variables in the PTX is compared
-    instead, and a violation has the severity ``info``.
-    """
+    """Compare a kernel's stack with its limits, and report recursion. If the size of the stack is
+    unknown, the size of the local variables in the PTX is compared instead, and a violation has the
+    severity ``info``."""
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get("local-memory", ())
     place = found[0].place if found else None
@@ -312,10 +308,8 @@ _REGISTER_UNIT = 8
 
 
 def check_no_full_block(view: KernelView, policy: KernelPolicy) -> Findings:
-    """Report a kernel that needs too many registers per thread for a block of 1,024 threads.
-
-    A kernel whose block size is known is not reported.
-    """
+    """Report a kernel that needs too many registers per thread for a block of 1,024 threads. A
+    kernel whose block size is known is not reported."""
     metrics = view.metrics
     reached = metrics.occupancy
     size_is_known = reached is not None and not reached.assumed_threads
@@ -358,7 +352,6 @@ def check_unmet_launch_bounds(view: KernelView, policy: KernelPolicy) -> Finding
 
 
 def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message about launch bounds above the architecture's limits, or None."""
     threads, blocks = view.bounds.max_threads, view.bounds.min_blocks
     limits = limits_of(view.arch)
     if threads > MAX_THREADS_PER_BLOCK:
@@ -380,7 +373,6 @@ def _beyond_limits(view: KernelView) -> tuple[str, int, int] | None:
 
 
 def _beyond_resources(view: KernelView) -> tuple[str, int, int] | None:
-    """Return a message about launch bounds that the kernel's use of resources cannot meet."""
     bounds, metrics, limits = view.bounds, view.metrics, limits_of(view.arch)
     known = metrics.is_exact and metrics.registers is not None
     if limits is None or not known or not bounds.max_threads or not bounds.min_blocks:

@@ -174,12 +174,10 @@ class DaskFarm:
 
     @property
     def capacity(self) -> int:
-        """Return the number of batches that keep all workers busy."""
         return self._tasks.capacity
 
     @property
     def outstanding(self) -> int:
-        """Return the number of batches without a reply."""
         return self._tasks.outstanding
 
     def submit(self, batch: CaseBatch, known: Collection[str]) -> None:
@@ -198,7 +196,6 @@ class DaskFarm:
 
 
 def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
-    """Read the verdicts on a batch from a worker's answer; raise the errors that it reports."""
     answer = _demand(data)
     if len(answer.verdicts) != len(batch.cases):
         raise _failed(answer.worker, "its answer does not fit what was asked")
@@ -208,7 +205,6 @@ def _reply(batch: CaseBatch, data: bytes) -> BatchReply:
 
 
 def _demand(data: bytes) -> BatchAnswer:
-    """Read a worker's answer; raise the errors that it reports."""
     try:
         answer = BatchAnswer.decode(data)
     except ValueError as error:
@@ -234,11 +230,8 @@ def _failed(worker_name: str, why: str) -> RunnerError:
 def open_cluster(
     scheduler: str, *, jobs: int, resources: Mapping[str, float], force: bool
 ) -> Iterator[DaskCluster]:
-    """Connect to a scheduler, or start worker processes on this machine.
-
-    Raises UsageError: ``cluster-address``. Raises RunnerError: ``cluster-
-    unreachable``.
-    """
+    """Connect to a scheduler, or start worker processes on this machine. Raises UsageError:
+    ``cluster-address``. Raises RunnerError: ``cluster- unreachable``."""
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     environ = dict(os.environ)
     opening = _connected(scheduler) if scheduler else _local(jobs, resources)
@@ -249,7 +242,6 @@ def open_cluster(
 
 
 def _restore(environ: Mapping[str, str]) -> None:
-    """Undo the changes that dask makes to this process's environment when it starts workers."""
     for name in NANNY_VARIABLES:
         if name in environ:
             os.environ[name] = environ[name]
@@ -277,10 +269,8 @@ def _connected(scheduler: str) -> Iterator[Client]:
 
 @contextmanager
 def _local(jobs: int, resources: Mapping[str, float]) -> Iterator[Client]:
-    """Start worker processes, and yield a client of their scheduler.
-
-    Other users of this machine cannot connect to the scheduler or the workers.
-    """
+    """Start worker processes, and yield a client of their scheduler. Other users of this machine
+    cannot connect to the scheduler or the workers."""
     folder = tempfile.mkdtemp(prefix="gpuemu-cluster-")
     try:
         with (
@@ -343,12 +333,10 @@ class _Sent(Struct, Generic[W], frozen=True):
 
 
 class ClusterTasks(Generic[W]):
-    """Sends work to workers, and returns their answers. Used by one thread.
-
-    When a worker dies, all work that it ran or held in its queue is divided in halves, which are
-    sent again. Work that cannot be divided any more is a suspect: it may have killed the worker, or
-    only have waited in the worker's queue. A suspect is tried again while no other work runs.
-    """
+    """Sends work to workers, and returns their answers. Used by one thread. When a worker dies, all
+    work that it ran or held in its queue is divided in halves, which are sent again. Work that
+    cannot be divided any more is a suspect: it may have killed the worker, or only have waited in
+    the worker's queue. A suspect is tried again while no other work runs."""
 
     def __init__(
         self,
@@ -377,11 +365,8 @@ class ClusterTasks(Generic[W]):
 
     @property
     def capacity(self) -> int:
-        """Return the number of tasks that keep all workers busy.
-
-        The result is 0 while there is work that may have killed a worker, since such work is tried
-        alone.
-        """
+        """Return the number of tasks that keep all workers busy. The result is 0 while there is
+        work that may have killed a worker, since such work is tried alone."""
         if self._suspects or any(sent.trial for _, sent in self._sent.values()):
             return 0
         self._look()
@@ -389,11 +374,9 @@ class ClusterTasks(Generic[W]):
 
     @property
     def outstanding(self) -> int:
-        """Return the number of tasks without an answer."""
         return len(self._sent) + len(self._suspects)
 
     def submit(self, work: W, message: Callable[[W], bytes]) -> None:
-        """Send work to a worker."""
         self._submit(_Sent(work, message))
 
     def _submit(self, sent: _Sent[W]) -> None:
@@ -419,11 +402,8 @@ class ClusterTasks(Generic[W]):
 
     def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
         """Return the answers that have arrived, each with its work; wait at most `timeout` seconds.
-
-        An answer is None if the work cannot be divided and its workers died in every trial.
-
-        Raises RunnerError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``.
-        """
+        An answer is None if the work cannot be divided and its workers died in every trial. Raises
+        RunnerError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``."""
         found: list[tuple[W, bytes | None]] = []
         for key, outcome in self._wait(timeout):
             _, sent = self._sent.pop(key)
@@ -485,10 +465,8 @@ class ClusterTasks(Generic[W]):
             raise self._no_workers(len(workers))
 
     def _replace_lost(self) -> None:
-        """Make dask replace workers on this machine that are gone for good.
-
-        dask gives up on a worker that does not restart immediately, for example on a busy machine.
-        """
+        """Make dask replace workers on this machine that are gone for good. dask gives up on a
+        worker that does not restart immediately, for example on a busy machine."""
         own = self._client.cluster
         if own is not None and self._threads < len(own.worker_spec):
             own.scale(len(own.worker_spec))

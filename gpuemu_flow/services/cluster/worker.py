@@ -137,10 +137,8 @@ class BatchAnswer(Message, frozen=True):
 
 
 def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[str, str]:
-    """Return, by name, the facts that decide an op's verdicts and are known before it runs.
-
-    The last entries are the action keys, which also cover facts that have no entry here.
-    """
+    """Return, by name, the facts that decide an op's verdicts and are known before it runs. The
+    last entries are the action keys, which also cover facts that have no entry here."""
     states = workspace.states()
     sandbox = workspace.snapshot.basis.sandbox
     found = {"the sandbox": str(sandbox)}
@@ -159,11 +157,8 @@ def facts(workspace: Workspace, op: str, subjects: Iterable[OpSubject]) -> dict[
 
 
 def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return the names of the facts that differ.
-
-    Action keys are facts, too, but they differ whenever any other fact does. So their names are
-    returned only if nothing else differs.
-    """
+    """Return the names of the facts that differ. Action keys are facts, too, but they differ
+    whenever any other fact does. So their names are returned only if nothing else differs."""
     names = [name for name in {**other, **own} if own.get(name) != other.get(name)]
     keys = [name for name in names if name.startswith("the key of ")]
     return [name for name in names if name not in keys] or keys
@@ -184,14 +179,11 @@ class DiffersError(Exception):
 
 
 def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache, list[OpSubject]]:
-    """Open the workspace of a run, a cache on this machine, and the op in each dtype.
-
-    Nothing is written to the workspace or its cache, since SQLite does not work well on network
-    file systems. One file is an exception: it is written to learn the time of the file system.
-
-    Raises DiffersError: Verdicts of this machine could differ from the coordinator's. Raises
-    FlowError: The workspace cannot be read here.
-    """
+    """Open the workspace of a run, a cache on this machine, and the op in each dtype. Nothing is
+    written to the workspace or its cache, since SQLite does not work well on network file systems.
+    One file is an exception: it is written to learn the time of the file system. Raises
+    DiffersError: Verdicts of this machine could differ from the coordinator's. Raises FlowError:
+    The workspace cannot be read here."""
     if not os.path.exists(setup.config):  # noqa: PTH110 - a path of another machine's
         raise DiffersError([f"file {setup.config}, which is not there"])
     _set_variables(setup)
@@ -214,10 +206,8 @@ def open_here(setup: RunSetup, folder: Path) -> tuple[Workspace, WorkspaceCache,
 
 
 class WorkerSession:
-    """The warm programs of one run on one worker. Thread-safe.
-
-    The constructor raises the errors of `open_here`.
-    """
+    """The warm programs of one run on one worker. Thread-safe. The constructor raises the errors of
+    `open_here`."""
 
     def __init__(self, setup: RunSetup, folder: Path) -> None:
         self.variables = setup.variables
@@ -235,11 +225,8 @@ class WorkerSession:
         )
 
     def judge(self, request: BatchRequest) -> BatchAnswer:
-        """Judge a batch.
-
-        Raises CancelledRunError: The run has ended. Raises FlowError: The programs cannot be run
-        here.
-        """
+        """Judge a batch. Raises CancelledRunError: The run has ended. Raises FlowError: The
+        programs cannot be run here."""
         begin = time.perf_counter()
         with self._at_work():
             judged = self._programs.judge(request.which, request.cases)
@@ -271,7 +258,6 @@ class WorkerSession:
                 self.used = time.monotonic()
 
     def close(self) -> None:
-        """End all programs, including those that are running."""
         self._programs.close()
         self._cache.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -287,10 +273,8 @@ class Sessions:
         self._watching = False
 
     def get(self, setup: RunSetup) -> WorkerSession:
-        """Return the session of a run, opened by the first batch.
-
-        Raises CancelledRunError: The run has ended.
-        """
+        """Return the session of a run, opened by the first batch. Raises CancelledRunError: The run
+        has ended."""
         with self._lock:
             if setup.run in self._ended:
                 raise CancelledRunError
@@ -310,13 +294,11 @@ class Sessions:
             return session
 
     def _demand_same_variables(self, setup: RunSetup) -> None:
-        """Raise FlowError if a run in this process has other environment variables than `setup`."""
         if any(session.variables != setup.variables for session in self._sessions.values()):
             text = f"{own_name()} works for a run with another environment"
             raise RunnerError(Problem("cluster-worker-failed", text, "wait until that has ended"))
 
     def end(self, run: str) -> None:
-        """End a run's programs, and refuse its later batches."""
         with self._lock:
             self._ended.append(run)
             session = self._sessions.pop(run, None)
@@ -324,7 +306,6 @@ class Sessions:
             session.close()
 
     def close(self) -> None:
-        """End all runs."""
         for run in list(self._sessions):
             self.end(run)
 
@@ -361,10 +342,8 @@ def judge_batch(message: bytes) -> bytes:
 
 
 def answered(work: Callable[[], BatchAnswer]) -> bytes:
-    """Call `work`, and return its answer as a message.
-
-    If `work` raises an error, the message reports the error.
-    """
+    """Call `work`, and return its answer as a message. If `work` raises an error, the message
+    reports the error."""
     try:
         answer = work()
     except CancelledRunError:
@@ -425,10 +404,8 @@ class _Runs:
 
     @contextmanager
     def work(self, run: str) -> Iterator[threading.Event]:
-        """Yield an event that is set when the run ends.
-
-        Raises CancelledRunError: The run has already ended.
-        """
+        """Yield an event that is set when the run ends. Raises CancelledRunError: The run has
+        already ended."""
         cancel = threading.Event()
         with self._lock:
             if run in self._ended:

@@ -51,7 +51,6 @@ _SPILLS = ("ld.local", "st.local")
 
 
 def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``LintKernel``: lint all kernels of the PTX text, or only the named one."""
     text, name = fields.string("ptx_content"), fields.optional_name("kernel_name")
     config = service.configured().workspace.config
     if ".version" not in text and ".entry" in text:
@@ -74,12 +73,10 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Return the kernels to lint, each with the name under which its findings are reported.
-
-    Without a `name`, these are all kernels, under their own names. With a `name`, it is the kernel
-    of that name. If the text has only one kernel, that kernel is reported as `name`, even if its
-    own name is different.
-    """
+    """Return the kernels to lint, each with the name under which its findings are reported. Without
+    a `name`, these are all kernels, under their own names. With a `name`, it is the kernel of that
+    name. If the text has only one kernel, that kernel is reported as `name`, even if its own name
+    is different."""
     if name is None:
         return [(view, view.name) for view in views]
     named = [view for view in views if view.name == name]
@@ -179,7 +176,6 @@ def _u32(value: float | None) -> int | None:
 
 
 def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreArtifact``: store metrics that the client measured."""
     fields.name("kernel_name")
     metrics = fields.object("metrics")
     name = metrics.get("kernel_name")
@@ -211,7 +207,6 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetArtifact``: return the latest metrics of a kernel."""
     name = fields.name("kernel_name")
     metrics = service.artifacts.get(name)
     if metrics is None:
@@ -222,16 +217,13 @@ def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
 
 
 def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListArtifacts``: return the latest metrics of every kernel."""
     every = list(service.artifacts.everything().values())
     return {"type": "ArtifactList", "artifacts": to_builtins(every)}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """Answer ``StoreArtifactBaseline``: store all metrics in the baseline that has the given tag.
-
-    Metrics that the baseline already had are replaced.
-    """
+    Metrics that the baseline already had are replaced."""
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
         baselines.store_artifacts(workspace, tag, service.artifacts.everything())
@@ -239,7 +231,6 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``DiffArtifactBaseline``: compare the present metrics with a baseline."""
     tag = fields.name("tag")
     summary = diff_summary(service, tag)
     if summary is None:
@@ -361,7 +352,6 @@ whose job did not ask for this run."""
 
 
 def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``RunCi``: check the workspace in a separate process, which can be killed."""
     quick = fields.flag("quick", default=False)
     jobs = fields.integer("parallel_jobs", 0, 1024, default=0)
     tag = fields.optional_name("baseline")
@@ -378,7 +368,6 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def get_ci_summary(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetCiSummary``: return the summary of the last ``RunCi``."""
     summary = service.cache.state.get("wire:ci-summary")
     if not isinstance(summary, dict):
         raise RequestError("NotFound", "no RunCi has finished yet")

@@ -44,10 +44,8 @@ def running(root: Path, environ: Mapping[str, str]) -> Running | None:
 
 
 def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
-    """End the workspace's daemon and return its process id, or None when there was none.
-
-    Raises RunnerError: ``daemon-not-stopped``.
-    """
+    """End the workspace's daemon and return its process id, or None when there was none. Raises
+    RunnerError: ``daemon-not-stopped``."""
     found = running(root, environ)
     if found is None or not found.pid:
         return None
@@ -93,10 +91,8 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
 
 
 def _is_full(socket_path: str) -> bool:
-    """Tell whether a daemon refuses new clients.
-
-    Such a daemon accepts each new connection, and closes the connection at once.
-    """
+    """Tell whether a daemon refuses new clients. Such a daemon accepts each new connection, and
+    closes the connection at once."""
     with sockets.socket(sockets.AF_UNIX) as sock:
         sock.settimeout(REFUSED_SECONDS)
         try:
@@ -112,10 +108,8 @@ def _is_full(socket_path: str) -> bool:
 
 
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the path of the daemon's log file.
-
-    Raises UsageError: ``daemon-no-log`` when no daemon has been started yet.
-    """
+    """Return the path of the daemon's log file. Raises UsageError: ``daemon-no-log`` when no daemon
+    has been started yet."""
     place = find_place(root, environ)
     if place is None or not place.log.exists():
         text = f"no daemon of {root} has written a log yet"

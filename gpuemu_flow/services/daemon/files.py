@@ -30,12 +30,10 @@ class DaemonFiles(Struct, frozen=True):
 
     @property
     def socket(self) -> Path:
-        """Return the path of the workspace's socket, used if the configuration names no other."""
         return self.folder / f"{self.stem}.sock"
 
     @property
     def lock(self) -> Path:
-        """Return the lock file, which holds the process id while the daemon lives."""
         return self.folder / f"{self.stem}.lock"
 
     @property
@@ -45,7 +43,6 @@ class DaemonFiles(Struct, frozen=True):
 
     @property
     def log(self) -> Path:
-        """Return the log file."""
         return self.folder / f"{self.stem}.log"
 
 
@@ -64,10 +61,8 @@ def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
-    """Return the files for a daemon that will be started, in a private folder.
-
-    Raises UsageError: ``daemon-no-folder`` when none of the user's folders can be used.
-    """
+    """Return the files for a daemon that will be started, in a private folder. Raises UsageError:
+    ``daemon-no-folder`` when none of the user's folders can be used."""
     known = find_place(root, environ)
     if known is not None and os.access(known.folder, os.W_OK):
         return known
@@ -118,7 +113,6 @@ class FileLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Release the lock."""
         os.close(self._descriptor)
 
 
@@ -158,7 +152,6 @@ def write_info(place: DaemonFiles, info: Mapping[str, Json]) -> None:
 
 
 def remove(*paths: Path) -> None:
-    """Delete files; ignore those that do not exist."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -187,7 +180,6 @@ class DaemonState(Struct, frozen=True):
 
     @property
     def answers(self) -> bool:
-        """Tell whether the daemon answered."""
         return self.pong is not None
 
     @property

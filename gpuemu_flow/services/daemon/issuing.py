@@ -53,7 +53,6 @@ class CaseMaker:
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
-        """Make a CaseMaker from the fields of a request."""
         own_cases = fields.flag("own_cases", default=False)
         own_dtypes = fields.flag("own_dtypes", default=False)
         return cls(service, op, Recipe(fields.fuzz_config().to_json(), own_cases, own_dtypes))
@@ -76,9 +75,7 @@ class CaseMaker:
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
         """Return a case's inputs as they are sent: bfloat16 as float32, which all clients can read.
-
-        Raises RequestError: The tensors take more than `room` bytes.
-        """
+        Raises RequestError: The tensors take more than `room` bytes."""
         try:
             if not self._plans:
                 made = tensors(case, protocol_v1=False, max_bytes=max(0, room))
@@ -105,13 +102,11 @@ MAX_BATCH_BYTES = MAX_MESSAGE_BYTES * 3 // 4 - (1 << 20)  # base64 makes 4 bytes
 
 
 def get_test_case(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``GetTestCase``: return case 0 of a configuration."""
     found = _cases(service, fields, job, 0, 1)
     return {"type": "TestCase", **found[0]}
 
 
 def get_test_batch(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``GetTestBatch``: return cases from number ``start`` on (0 if not given)."""
     count = fields.integer("count", 0, MAX_BATCH)
     start = fields.integer("start", 0, 1 << 32, default=0)
     return {"type": "TestBatch", "cases": _cases(service, fields, job, start, count)}
@@ -157,10 +152,8 @@ def _cases(
 
 
 def _made(service: Service, name: str, case: Case, job: Job) -> Case:
-    """Return the case with the inputs that the user's generator functions make.
-
-    Raises GenerateError: A generator function failed.
-    """
+    """Return the case with the inputs that the user's generator functions make. Raises
+    GenerateError: A generator function failed."""
     if is_made(case):
         return case
     subject = service.configured().subjects.make(Query(name, case.dtype, {}), case)

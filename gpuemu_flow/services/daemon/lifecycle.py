@@ -80,11 +80,9 @@ def serve(
     idle_seconds: float = 0.0,
     on_ready: Callable[[Mapping[str, Json]], None] = lambda _: None,
 ) -> None:
-    """Run a daemon until it is told to stop; call from the main thread only.
-
-    Raises AlreadyRunningError: ``daemon-running``. Raises FlowError: The configuration or the cache
-    cannot be used, or there is no place for the socket.
-    """
+    """Run a daemon until it is told to stop; call from the main thread only. Raises
+    AlreadyRunningError: ``daemon-running``. Raises FlowError: The configuration or the cache cannot
+    be used, or there is no place for the socket."""
     configured = Reloading(root, environ)
     config = configured.current().workspace.config
     place = make_place(configured.root, environ)
@@ -177,7 +175,6 @@ def _make_exchange(place: DaemonFiles) -> Exchange | None:
 
 
 def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> None:
-    """Return once the daemon is told to stop, has been idle too long, or has lost its workspace."""
     while not service.stop.wait(IDLE_CHECK_SECONDS):
         if not root.is_dir():
             log.warning("the workspace is gone")
@@ -207,10 +204,8 @@ def _info(root: Path, place: DaemonFiles, sockets: list[Path]) -> dict[str, Json
 def _listen(
     server: Server, place: DaemonFiles, config: Config, environ: Mapping[str, str]
 ) -> tuple[list[Path], list[FileLock]]:
-    """Open the workspace's socket, and the user's default socket if no other daemon has it.
-
-    Raises UsageError: ``daemon-socket`` when the workspace's socket cannot be made.
-    """
+    """Open the workspace's socket, and the user's default socket if no other daemon has it. Raises
+    UsageError: ``daemon-socket`` when the workspace's socket cannot be made."""
     named = environment(environ).socket
     own = Path(named).absolute() if named else config.daemon.socket_path or place.socket
     reason = _open_socket(server, own)
@@ -238,7 +233,6 @@ def _listen(
 
 
 def _open_socket(server: Server, path: Path) -> str:
-    """Listen at a path; return the reason if that fails, else an empty string."""
     if not fits(path):
         return f"its path has more than {MAX_PATH_BYTES} bytes"
     old_mask = os.umask(0o777 & ~PRIVATE_FILE)
@@ -322,10 +316,8 @@ QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def pool_sizes(references: int) -> dict[str, int]:
-    """Return the number of threads of each pool.
-
-    `references` is the number of references that may run at once.
-    """
+    """Return the number of threads of each pool. `references` is the number of references that may
+    run at once."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
@@ -377,7 +369,6 @@ def pool_of(kind: str) -> str:
 
 
 def handle(service: Service, message: dict[str, Json], job: Job) -> dict[str, Json]:
-    """Answer one request."""
     fields = Fields(message, service.exchange)
     known = REQUESTS.get(fields.type)
     if known is None:

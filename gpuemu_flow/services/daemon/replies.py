@@ -56,12 +56,10 @@ class RequestError(Exception):
 
 
 def error_reply(code: str, message: str) -> dict[str, Json]:
-    """Return the reply for an error."""
     return {"type": "Error", "code": code, "message": message}
 
 
 def flow_error_reply(error: FlowError) -> dict[str, Json]:
-    """Return the reply for a `FlowError`."""
     code = _CODES.get(error.slug)
     if code is None and isinstance(error, ConfigError):
         code = "ConfigError"
@@ -86,11 +84,9 @@ def validation_result(
     repro_info: Json = None,
     timestamp: int | None = None,
 ) -> dict[str, Json]:
-    """Return a verdict as ``ValidationResult``.
-
-    Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
-    ``nonfinite``) hold more than the protocol's keys can express. Other clients ignore them.
-    """
+    """Return a verdict as ``ValidationResult``. Keys that the protocol does not have (``verdict``,
+    ``notes``, ``unjudged``, ``compared``, ``nonfinite``) hold more than the protocol's keys can
+    express. Other clients ignore them."""
     stats = result.stats
     nonfinite: dict[str, str] = {}
     out: dict[str, Json] = {
@@ -126,10 +122,8 @@ def _error_stats(stats: ErrorStats, nonfinite: dict[str, str]) -> dict[str, Json
 
 
 def _passes(result: CheckResult) -> bool:
-    """Tell whether a case passes for clients, which know only passed and failed.
-
-    One whose outputs are rightly empty does: shapes and dtypes agree, and there is nothing else.
-    """
+    """Tell whether a case passes for clients, which know only passed and failed. One whose outputs
+    are rightly empty does: shapes and dtypes agree, and there is nothing else."""
     empty = result.uncounted and not result.stats.count and not result.failures
     return result.verdict is Verdict.PASSED or empty
 
@@ -143,10 +137,8 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
 
 
 def finite(value: float) -> float:
-    """Return a value as JSON can hold it: infinity becomes the largest float of its sign.
-
-    NaN becomes the largest float.
-    """
+    """Return a value as JSON can hold it: infinity becomes the largest float of its sign. NaN
+    becomes the largest float."""
     if math.isfinite(value):
         return float(value)
     return -LARGEST if value < 0 else LARGEST
@@ -198,7 +190,6 @@ def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
 
 
 def reproduction_info(case: Case, shape: Shape, fuzz_config: Json) -> dict[str, Json]:
-    """Return a case's ``ReproductionInfo``."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,
@@ -233,11 +224,8 @@ class ClientInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fields:
-    """Typed access to the fields of one request.
-
-    A method that reads a field raises RequestError ``InvalidRequest`` if the field violates the
-    protocol.
-    """
+    """Typed access to the fields of one request. A method that reads a field raises RequestError
+    ``InvalidRequest`` if the field violates the protocol."""
 
     def __init__(
         self, fields: dict[str, Json], exchange: Exchange | None = None, kind: str = ""
@@ -257,7 +245,6 @@ class Fields:
         return value
 
     def has(self, name: str) -> bool:
-        """Tell whether a field is present and not null."""
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
@@ -276,15 +263,12 @@ class Fields:
 
     @property
     def reply_exchange(self) -> Exchange | None:
-        """Return the exchange for large tensors of the reply; None if the client cannot use it."""
         return self._exchange if self.flag("exchange", default=False) else None
 
     def optional_name(self, name: str) -> str | None:
-        """Return a name, or None when the field is missing or null."""
         return self.name(name) if self.has(name) else None
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an integer in a range; `default` if the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise invalid(f"{name} must be an integer, not {_shown(value)}")
@@ -293,11 +277,9 @@ class Fields:
         return value
 
     def u64(self, name: str) -> int:
-        """Return an unsigned 64-bit integer, such as a seed."""
         return self.integer(name, 0, (1 << 64) - 1)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """Return a boolean; `default` if the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, bool):
             raise invalid(f"{name} must be true or false, not {json_type(value)}")
@@ -312,24 +294,20 @@ class Fields:
         raise invalid(f"{name} {value[:60]!r} is unknown; {did_you_mean(value[:60], known)}")
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """Return one tensor."""
         try:
             return decode_tensor(self._get(name), name, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return all tensors of a field, by name."""
         try:
             return decode_tensors(self._get(name), name, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
     def kwargs(self) -> dict[str, Json]:
-        """Return the op's keyword arguments.
-
-        Clients of protocol v1 send strings. Our own clients send JSON values of any type.
-        """
+        """Return the op's keyword arguments. Clients of protocol v1 send strings. Our own clients
+        send JSON values of any type."""
         value = self._get("kwargs", {})
         if not isinstance(value, dict):
             raise invalid(f"kwargs must be an object, not {json_type(value)}")
@@ -378,14 +356,12 @@ class Fields:
         return [Fields(item, self._exchange, self.type) for item in value]
 
     def object(self, name: str) -> dict[str, Json]:
-        """Return the JSON object in a field, unchanged."""
         value = self._get(name)
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object, not {json_type(value)}")
         return value
 
     def fuzz_config(self) -> SequenceConfig:
-        """Return the configuration of a fuzz run or of test cases."""
         try:
             return SequenceConfig.from_json(self._get("fuzz_config"))
         except UsageError as error:
@@ -395,7 +371,6 @@ class Fields:
 
 
 def invalid(message: str) -> RequestError:
-    """Return the error for a request that violates the protocol."""
     return RequestError("InvalidRequest", message)
 
 

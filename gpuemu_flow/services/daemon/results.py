@@ -54,16 +54,13 @@ STRATEGIES = {
 
 
 def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListFailures``: return the recorded failures, newest first."""
     records = service.failures.list(limit=fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [_as_result(record) for record in records]}
 
 
 def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``Reproduce``: return the stored verdict and the exact inputs.
-
-    With ``rerun``, which the protocol does not have, the op is run again on these inputs.
-    """
+    """Answer ``Reproduce``: return the stored verdict and the exact inputs. With ``rerun``, which
+    the protocol does not have, the op is run again on these inputs."""
     record = _find(service, fields)
     inputs = stored_inputs(service.failures, record)
     reply: dict[str, Json] = {
@@ -81,7 +78,6 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
 
 def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``Minimize``: find the smallest case that fails in the same way, and record it."""
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)
     record = _find(service, fields)
@@ -108,22 +104,16 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def wire_seed(record: FailureRecord) -> int:
-    """Return the seed that names a failure on the wire.
-
-    The record of a shrunk case has the same seed as its original's record. On the wire, a shrunk
-    case is therefore named by a number made from its record's id, so that clients can request
-    either failure.
-    """
+    """Return the seed that names a failure on the wire. The record of a shrunk case has the same
+    seed as its original's record. On the wire, a shrunk case is therefore named by a number made
+    from its record's id, so that clients can request either failure."""
     return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
 
 
 def _find(service: Service, fields: Fields) -> FailureRecord:
-    """Return the failure that a request names by its id or its seed.
-
-    The seed of a shrunk case is a number that is made from the failure's id; see `wire_seed`.
-
-    Raises RequestError: ``NotFound``. Raises UsageError: ``ambiguous-failure``.
-    """
+    """Return the failure that a request names by its id or its seed. The seed of a shrunk case is a
+    number that is made from the failure's id; see `wire_seed`. Raises RequestError: ``NotFound``.
+    Raises UsageError: ``ambiguous-failure``."""
     wanted = fields.optional_name("failure_id")
     if wanted is not None:
         try:
@@ -172,7 +162,6 @@ MAX_LIMIT = (1 << 63) - 1
 
 
 def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetResult``: return the newest result of a seed."""
     seed = fields.u64("seed")
     stored = service.results.find(seed)
     if stored is None:
@@ -181,13 +170,11 @@ def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListResults``: return results, newest first."""
     found = service.results.newest(fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [stored.result for stored in found]}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreBaseline``: store the newest result of each op and seed."""
     workspace = service.configured().workspace
     with service.baselines_lock:
         latest = service.results.latest().values()
@@ -196,7 +183,6 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``CompareBaseline``: compare the present results with a baseline."""
     tag = fields.name("tag")
     known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold
@@ -230,11 +216,8 @@ def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, J
 
 
 def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedResult]:
-    """Return the results of a baseline by op and seed.
-
-    Raises UsageError: ``unknown-baseline`` if no baseline has the tag, or if it contains only
-    kernel metrics.
-    """
+    """Return the results of a baseline by op and seed. Raises UsageError: ``unknown-baseline`` if
+    no baseline has the tag, or if it contains only kernel metrics."""
     known = BaselineStore(service.cache)
     found = known.get(tag).submitted
     if found is None:
@@ -244,7 +227,6 @@ def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedRes
 
 
 def _relative_change(then: float, now: float) -> float | None:
-    """Return (now - then) / then; 0 if both are 0, and None if the result is not finite."""
     if then == 0:
         return 0.0 if now == 0 else None
     change = (now - then) / then
@@ -384,11 +366,9 @@ class _Run:
 
 
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``FuzzOp``: run an op on cases, and judge its outputs.
-
-    An op that the daemon cannot run is refused. ``time_limit_s``, which the protocol does not have,
-    ends the run early; the reply then covers the cases judged so far.
-    """
+    """Answer ``FuzzOp``: run an op on cases, and judge its outputs. An op that the daemon cannot
+    run is refused. ``time_limit_s``, which the protocol does not have, ends the run early; the
+    reply then covers the cases judged so far."""
     configured, op = service.op(fields.name("op_name"))
     maker = CaseMaker.of(service, op, fields)
     iterations = fields.integer("iterations", 0, MAX_ITERATIONS)

@@ -104,19 +104,15 @@ class Server:
         self._tidier = threading.Thread(target=self._tidy_up, name="tidy", daemon=True)
 
     def listen(self, address: str) -> None:
-        """Listen on an additional address.
-
-        Raises pynng.AddressInUse: A living daemon has the address.
-        """
+        """Listen on an additional address. Raises pynng.AddressInUse: A living daemon has the
+        address."""
         self._socket.listen(address)
 
     def start(self) -> None:
-        """Start the receiving thread."""
         self._thread.start()
         self._tidier.start()
 
     def close(self, seconds: float) -> None:
-        """Stop receiving, cancel all requests, and wait up to `seconds` for them to end."""
         self._closing = True
         self._tidy.set()
         self._jobs.cancel_all()
@@ -138,16 +134,13 @@ class Server:
                 context.close()
 
     def _await_sends(self, seconds: float) -> None:
-        """Wait up to `seconds` until no thread is sending an answer.
-
-        A thread may still be inside the send function after the client got the answer. If the
-        socket is closed at that time, or the process ends, the transport aborts the process.
-        """
+        """Wait up to `seconds` until no thread is sending an answer. A thread may still be inside
+        the send function after the client got the answer. If the socket is closed at that time, or
+        the process ends, the transport aborts the process."""
         with self._sends_change:
             self._sends_change.wait_for(lambda: not self._sends, seconds)
 
     def _let_in(self, pipe: Any) -> None:
-        """Admit a new connection, or close it if there are too many."""
         allowed, evicted = self._connections.enter(pipe.id, _peer(pipe), time.monotonic())
         if allowed:
             self._alone.clear()
@@ -186,12 +179,10 @@ class Server:
             self._tidy.wait(TIDY_SECONDS)
 
     def expire(self) -> None:
-        """Cancel requests that have run for too long."""
         self._jobs.expire(LONGEST_SECONDS)
 
     @property
     def in_progress(self) -> int:
-        """Return the number of requests in progress."""
         return len(self._jobs)
 
     def _receive_all(self) -> None:
@@ -219,10 +210,8 @@ class Server:
             return context
 
     def _free_up(self, context: Context) -> None:
-        """Make a context available for the next request. It must hold no unanswered request.
-
-        nng drops an unanswered request when its context receives again.
-        """
+        """Make a context available for the next request. It must hold no unanswered request. nng
+        drops an unanswered request when its context receives again."""
         with self._lock:
             self._free.append(context)
 
@@ -242,7 +231,6 @@ class Server:
             self._admit(context, message.take(), pipe)
 
     def _admit(self, context: Context, data: bytes, pipe: int) -> None:
-        """Answer a ping, and pass any other request to its pool."""
         try:
             fields = parse(data)
         except WireError as error:
@@ -285,13 +273,11 @@ class Server:
         return job is not None and job.pipe != pipe and not job.cancelled.is_set()
 
     def _about(self, kind: str, request_id: str, pipe: int) -> Reply:
-        """Answer a message that cancels a request, or asks for its progress.
-
-        These are messages of the types ``Cancel`` and ``Progress``, which protocol v1 lacks. They
-        may come from any connection of the user who sent the request, since a client in a forked
-        process makes a new connection for each exchange. The id of another user's request gets the
-        same answer as an id that does not exist.
-        """
+        """Answer a message that cancels a request, or asks for its progress. These are messages of
+        the types ``Cancel`` and ``Progress``, which protocol v1 lacks. They may come from any
+        connection of the user who sent the request, since a client in a forked process makes a new
+        connection for each exchange. The id of another user's request gets the same answer as an id
+        that does not exist."""
         job = self._jobs.named(request_id) if request_id else None
         if job is None or self._connections.user_of(job.pipe) != self._connections.user_of(pipe):
             return error_reply("NotFound", "no request of that id is at work")
@@ -374,7 +360,6 @@ class Server:
 
 
 def _peer(pipe: Any) -> int:
-    """Return the user id of a connection's client, or -1 if the kernel does not report it."""
     found = pynng.ffi.new("uint64_t *")
     if pynng.lib.nng_pipe_get_uint64(pipe.pipe, b"ipc:peer-uid", found):
         return -1
@@ -387,11 +372,9 @@ minimum), watch time limits, poll sockets, and resolve names."""
 
 
 def limit_threads() -> None:
-    """Limit the threads of the transport; call this before the process opens its first socket.
-
-    By default, the transport starts several threads per core. Messages pass from thread to thread,
-    and waking many threads takes time.
-    """
+    """Limit the threads of the transport; call this before the process opens its first socket. By
+    default, the transport starts several threads per core. Messages pass from thread to thread, and
+    waking many threads takes time."""
     set_parameter = getattr(lib, "nng_init_set_parameter", None)  # pynng 0.8 has none
     if set_parameter is not None:
         for kind, count in _THREADS.items():
@@ -407,27 +390,19 @@ class Received:
         self.size = int(lib.nng_msg_len(message))
 
     def take(self) -> bytes:
-        """Return the bytes of the message, and free the message."""
         data = bytes(ffi.buffer(ffi.cast("char *", lib.nng_msg_body(self._message)), self.size))
         ffi.release(self._message)
         return data
 
 
 def receive(context: Context) -> Received:
-    """Wait for a request.
-
-    Raises pynng.NNGException.
-    """
     message = ffi.new("nng_msg **")
     check_err(lib.nng_ctx_recvmsg(context.context, message, 0))
     return Received(message[0])
 
 
 def send(context: Context, data: bytes) -> None:
-    """Send an answer.
-
-    Raises pynng.NNGException: ``Timeout`` when the client does not read.
-    """
+    """Send an answer. Raises pynng.NNGException: ``Timeout`` when the client does not read."""
     message = ffi.new("nng_msg **")
     check_err(lib.nng_msg_alloc(message, 0))
     error = lib.nng_msg_append(message[0], data, len(data))
@@ -477,7 +452,6 @@ class ConnectionTable:
             return True, self._too_many(user)
 
     def note_message(self, pipe: int, now: float) -> bool:
-        """Record a whole message of a connection; return False if the caller has to close it."""
         with self._lock:
             found = self._connections.get(pipe)
             if found is None:
@@ -492,25 +466,21 @@ class ConnectionTable:
             return True
 
     def leave(self, pipe: int) -> bool:
-        """Forget a connection, and return whether it was the last one."""
         with self._lock:
             self._connections.pop(pipe, None)
             return not self._connections
 
     def user_of(self, pipe: int) -> int | None:
-        """Return the user id of a connection's client; None if the client has left."""
         with self._lock:
             found = self._connections.get(pipe)
             return None if found is None else found.user
 
     def overdue(self, now: float, is_busy: Callable[[int], bool]) -> list[int]:
-        """Return the numbers of the connections to close.
-
-        A connection is closed if it has been half-open for `HALF_OPEN_SECONDS`. If the table is
-        full and a client was refused lately, one more connection is closed: the one that has been
-        idle for longest, provided that it was idle for at least `IDLE_SECONDS`. A connection is
-        never idle while `is_busy` returns true for its number.
-        """
+        """Return the numbers of the connections to close. A connection is closed if it has been
+        half-open for `HALF_OPEN_SECONDS`. If the table is full and a client was refused lately, one
+        more connection is closed: the one that has been idle for longest, provided that it was idle
+        for at least `IDLE_SECONDS`. A connection is never idle while `is_busy` returns true for its
+        number."""
         with self._lock:
             late = [
                 pipe
@@ -536,7 +506,6 @@ class ConnectionTable:
         return whole if user == self._owner else max(1, whole // OTHERS_SHARE)
 
     def _too_many(self, user: int) -> list[int]:
-        """Remove and return a user's oldest half-open connections that exceed the user's share."""
         half = [
             (one.last, pipe)
             for pipe, one in self._connections.items()

@@ -71,7 +71,6 @@ class Job:
         self._lock = threading.Lock()
 
     def cancel(self) -> None:
-        """Set `cancelled` and the events that are linked to it."""
         with self._lock:
             self.cancelled.set()
             linked = list(self._linked)
@@ -80,7 +79,6 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """Inside the context, set `event` as soon as this job is cancelled."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():
@@ -92,7 +90,6 @@ class Job:
                 self._linked.remove(event)
 
     def check(self) -> None:
-        """Raise CancelledJobError if this job has been cancelled."""
         if self.cancelled.is_set():
             raise CancelledJobError
 
@@ -109,11 +106,9 @@ class JobTable:
         return len(self._jobs)
 
     def add(self, job: Job) -> tuple[bool, Context | None]:
-        """Register a job, or let its client wait for an equal job in progress.
-
-        One request can arrive several times: a client's transport sends it again if no answer
-        arrives, and the client does so after a time-out. All copies wait for the same result.
-        """
+        """Register a job, or let its client wait for an equal job in progress. One request can
+        arrive several times: a client's transport sends it again if no answer arrives, and the
+        client does so after a time-out. All copies wait for the same result."""
         with self._lock:
             known = self._jobs.get(job.key)
             if known is None or known.cancelled.is_set():
@@ -125,28 +120,23 @@ class JobTable:
             return False, known.waiters.pop(0) if len(known.waiters) > MAX_WAITERS else None
 
     def finish(self, job: Job) -> list[Context]:
-        """Remove a job, and return the contexts that wait for its answer."""
         with self._lock:
             if self._jobs.get(job.key) is job:
                 del self._jobs[job.key]
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """Return the job with this request id, which a client chose; None if there is none."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def has_of(self, pipe: int) -> bool:
-        """Tell whether a request from a connection is in progress."""
         with self._lock:
             return any(job.pipe == pipe for job in self._jobs.values())
 
     def connected(self, pipe: int) -> None:
-        """Record a new connection, so that `add` does not cancel its requests.
-
-        The method `add` cancels requests from connections that have ended. The new connection may
-        have the same number, `pipe`, as one of them.
-        """
+        """Record a new connection, so that `add` does not cancel its requests. The method `add`
+        cancels requests from connections that have ended. The new connection may have the same
+        number, `pipe`, as one of them."""
         with self._lock:
             self._gone.pop(pipe, None)
 
@@ -169,7 +159,6 @@ class JobTable:
             job.cancel()
 
     def cancel_all(self) -> None:
-        """Cancel all jobs, because the daemon ends."""
         with self._lock:
             jobs = list(self._jobs.values())
         for job in jobs:
@@ -189,7 +178,6 @@ class WorkerPool:
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Queue `work`, which must not raise, for one of the threads."""
         with self._lock:
             self._busy += 1
             if self._busy > len(self._threads) < self._limit:
@@ -209,7 +197,6 @@ class WorkerPool:
                     self._busy -= 1
 
     def close(self, seconds: float) -> None:
-        """Stop the threads, waiting up to `seconds` for their present work."""
         self._closed = True
         for _ in self._threads:
             self._work.put(None)
@@ -229,10 +216,8 @@ class Configured(Struct, frozen=True):
 
 
 class Reloading:
-    """Provides the current configuration; checks its files at each call. Thread-safe.
-
-    Raises FlowError: Raised only by the constructor, when there is no earlier valid configuration.
-    """
+    """Provides the current configuration; checks its files at each call. Thread-safe. Raises
+    FlowError: Raised only by the constructor, when there is no earlier valid configuration."""
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._start = start
@@ -247,7 +232,6 @@ class Reloading:
         return Configured(workspace, Subjects(workspace))
 
     def _look(self) -> list[tuple[Callable[[str], object], str, object]]:
-        """Examine each path that decides the configuration."""
         workspace = self._current.workspace
         config = workspace.config
         paths = [str(file.path) for file in (*config.files, *config.looked_into)]
@@ -259,7 +243,6 @@ class Reloading:
 
     @property
     def root(self) -> Path:
-        """Return the workspace's folder."""
         return self._current.workspace.root
 
     @property
@@ -268,7 +251,6 @@ class Reloading:
         return self._error
 
     def current(self) -> Configured:
-        """Return the last valid configuration."""
         with self._lock:
             if any(look(path) != seen for look, path, seen in self._stamps):
                 self._reload()
@@ -329,15 +311,12 @@ class Service:
         self._started = time.monotonic()
 
     def configured(self) -> Configured:
-        """Return the configuration in force."""
         return self._configured.current()
 
     def op(self, name: str) -> tuple[Configured, OpConfig]:
-        """Return an op and the configuration that it belongs to.
-
-        Raises RequestError: ``ConfigError`` if the op is unknown and the present configuration
-        files are invalid. Raises UsageError: ``unknown-op``.
-        """
+        """Return an op and the configuration that it belongs to. Raises RequestError:
+        ``ConfigError`` if the op is unknown and the present configuration files are invalid. Raises
+        UsageError: ``unknown-op``."""
         configured = self._configured.current()
         try:
             return configured, configured.subjects.op(name)
@@ -377,7 +356,6 @@ class Service:
         return reply
 
     def close(self) -> None:
-        """Close all stores and end all programs."""
         self.references.close()
         self._pruner.close(CLOSE_SECONDS)
         with suppress(FlowError):
@@ -426,10 +404,8 @@ class IssuedCaseStore:
         self._lock = threading.Lock()
 
     def add(self, op: str, maker: Mapping[str, Json], issued: Sequence[tuple[int, Issued]]) -> None:
-        """Store cases in memory and their recipes on disk.
-
-        If there are then too many cases in memory, the oldest are dropped there.
-        """
+        """Store cases in memory and their recipes on disk. If there are then too many cases in
+        memory, the oldest are dropped there."""
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]
         records += [
@@ -441,7 +417,6 @@ class IssuedCaseStore:
             self.remember(op, one)
 
     def remember(self, op: str, issued: Issued) -> None:
-        """Store a case in memory."""
         key = op, issued.case.seed
         with self._lock:
             self._issued[key] = issued
@@ -450,7 +425,6 @@ class IssuedCaseStore:
                 self._issued.popitem(last=False)
 
     def find(self, op: str, seed: int) -> Issued | None:
-        """Return the case of an op and seed, or None when it is not in memory."""
         with self._lock:
             return self._issued.get((op, seed))
 
@@ -462,11 +436,9 @@ class IssuedCaseStore:
         return known | {keys[key] for key in self._recipes.among(list(keys))}
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
-        """Return the recipe of a case that was handed out; None if none is stored.
-
-        The result has two parts: the recipe that several cases share, and the number with which
-        this recipe makes the case.
-        """
+        """Return the recipe of a case that was handed out; None if none is stored. The result has
+        two parts: the recipe that several cases share, and the number with which this recipe makes
+        the case."""
         record = self._recipes.get(_key(op, seed))
         maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
         return None if record is None or maker is None else (maker, int(record["number"]))
@@ -484,10 +456,8 @@ _SLICE = 0.1
 
 
 class _Warm(Struct):
-    """The loaded programs of one subject, kept for further requests.
-
-    They are discarded after a failed or cancelled request, and when they have been idle for long.
-    """
+    """The loaded programs of one subject, kept for further requests. They are discarded after a
+    failed or cancelled request, and when they have been idle for long."""
 
     key: str
     evaluator: CaseEvaluator
@@ -514,15 +484,12 @@ class References:
 
     @staticmethod
     def sessions_for(limit: int) -> int:
-        """Return the number of sessions that the pool must have room for.
-
-        They suffice for `limit` subjects (ops with their programs) in use, and as many idle ones.
-        """
+        """Return the number of sessions that the pool must have room for. They suffice for `limit`
+        subjects (ops with their programs) in use, and as many idle ones."""
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
     def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
-        """Yield the loaded programs of a subject, or raise CancelledJobError."""
         warm = self._take(subject, job)
         healthy = False
         try:
@@ -594,7 +561,6 @@ class References:
             unused.close()
 
     def close(self) -> None:
-        """End all idle programs; programs in use end when they are returned."""
         with self._changed:
             self._closed = True
             idle = list(self._idle.values())

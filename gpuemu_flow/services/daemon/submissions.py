@@ -79,7 +79,6 @@ class CommonFields(Struct, frozen=True):
         fields: Fields,
         name: str,
     ) -> CommonFields:
-        """Read the fields of a request that apply to all of its cases."""
         configured, op = service.op(name)
         try:
             tolerance, kwargs = tolerance_of(fields.kwargs(), op)
@@ -121,13 +120,11 @@ class Reader(Struct):
     _forms: dict[tuple[object, ...], _Form] = field(default_factory=dict)
 
     def validated(self, common: CommonFields, fields: Fields) -> Submission:
-        """Read a submission whose inputs the client made."""
         inputs = fields.tensors("inputs")
         seed = seed_of(common.name, inputs, common.asked)
         return self._read(common, fields, seed, inputs, None, "validate")
 
     def submitted(self, common: CommonFields, fields: Fields, job: Job) -> Submission:
-        """Read a submission for a handed-out case."""
         seed = fields.u64("seed")
         inputs = fields.tensors("inputs")
         issued = None
@@ -154,7 +151,6 @@ class Reader(Struct):
         issued: Issued | None,
         source: str,
     ) -> Submission:
-        """Read one submission, and find or make the subject that judges it."""
         op = common.op
         if tuple(inputs) != op.input_names:
             inputs = _ordered(inputs, op.input_names)
@@ -180,13 +176,9 @@ class Reader(Struct):
         return Submission(common, given, subject, form.dtype, raised, issued, source, violations)
 
     def _form(self, op: OpConfig, inputs: Arrays, *, is_issued: bool, dtype: str = "") -> _Form:
-        """Return the `_Form` for a case's inputs, and check inputs whose form is new.
-
-        Cases whose inputs have equal names, shapes and dtypes get the same object, if `is_issued`
-        and `dtype` are equal, too.
-
-        Raises UsageError: The inputs do not match the op's declaration.
-        """
+        """Return the `_Form` for a case's inputs, and check inputs whose form is new. Cases whose
+        inputs have equal names, shapes and dtypes get the same object, if `is_issued` and `dtype`
+        are equal, too. Raises UsageError: The inputs do not match the op's declaration."""
         arrays = tuple([(name, array.shape, array.dtype) for name, array in inputs.items()])
         key = is_issued, dtype, arrays
         form = self._forms.get(key)
@@ -238,7 +230,6 @@ def _raised(fields: Fields) -> CheckResult | None:
 
 
 def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tuple[Failure, ...]:
-    """Return a failure for each input that the op changed but that is not in `mutates`."""
     return tuple(
         Failure(
             FailureKind.INPUT_MODIFIED,
@@ -252,7 +243,6 @@ def _violations(modified: Mapping[str, int], op: OpConfig, inputs: Arrays) -> tu
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
-    """Return the outputs by name; the single output of protocol v1 has the empty name."""
     if fields.has("outputs"):
         outputs = fields.tensors("outputs")
         if not outputs:
@@ -268,7 +258,6 @@ def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[s
 
 
 def _leading_dtype(arrays: Any) -> str:
-    """Return the dtype of a case: that of the first float input, else of the first input."""
     names = [dtype_name(array.dtype) or "float32" for array in arrays]
     floats = [name for name in names if DTYPES[name].kind == "float"]
     return (floats or names or ["float32"])[0]
@@ -302,11 +291,9 @@ def _case(issued: Issued | None, specs: tuple[InputSpec, ...], dtype: str, seed:
 
 
 def changed_elements(sent: Arrays, submitted: Arrays) -> dict[str, int]:
-    """Count, for each input, the elements that differ from the handed-out elements.
-
-    A client may convert the inputs before it runs its op. Therefore, a handed-out input is
-    converted to the dtype of the submitted input before the two are compared.
-    """
+    """Count, for each input, the elements that differ from the handed-out elements. A client may
+    convert the inputs before it runs its op. Therefore, a handed-out input is converted to the
+    dtype of the submitted input before the two are compared."""
     if {name: array.shape for name, array in sent.items()} != {
         name: array.shape for name, array in submitted.items()
     }:
@@ -333,10 +320,8 @@ _ANY_RANK = {BUILTIN_SCHEMAS[name].inputs[0].dims for name in SAME_SHAPE_BUILTIN
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """Raise UsageError if a declared input is missing or a submitted input is not declared.
-
-    An op without declared inputs takes any inputs.
-    """
+    """Raise UsageError if a declared input is missing or a submitted input is not declared. An op
+    without declared inputs takes any inputs."""
     if op.input_names == UNSAID:
         return
     known = ", ".join(op.input_names)
@@ -363,13 +348,11 @@ def demand_names(op: OpConfig, inputs: Arrays) -> None:
 
 
 def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
-    """Raise UsageError if inputs that a client made do not match the op's declaration.
-
-    A schema lists the sizes to test with. Other sizes are accepted, too, under three conditions: a
-    named dim has the same size in all inputs, a fixed dim has its fixed size, and each size is a
-    multiple of the dim's ``multiple_of``. Do not call this for cases that the daemon handed out:
-    protocol v1 gives all inputs the same shape and restricts the dtypes, so they need not match.
-    """
+    """Raise UsageError if inputs that a client made do not match the op's declaration. A schema
+    lists the sizes to test with. Other sizes are accepted, too, under three conditions: a named dim
+    has the same size in all inputs, a fixed dim has its fixed size, and each size is a multiple of
+    the dim's ``multiple_of``. Do not call this for cases that the daemon handed out: protocol v1
+    gives all inputs the same shape and restricts the dtypes, so they need not match."""
     problems = []
     free = not op.has_schema or any(tensor.dtype is None for tensor in op.schema.inputs)
     if op.says_dtypes and free and dtype not in op.dtypes:
@@ -424,7 +407,6 @@ def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
 def _derived(
     op: OpConfig, sizes: Mapping[str, int], seen: Mapping[str, tuple[str, int]], inputs: Arrays
 ) -> Iterator[Problem]:
-    """Yield a problem for each derived dim whose size differs from its expression's value."""
     tensors = {tensor.name: tensor for tensor in op.schema.inputs}
     for dim in op.schema.derived:
         if dim.name in sizes and names_in(dim.expression) <= sizes.keys():
@@ -458,10 +440,8 @@ _REPLY = {VALIDATE: "ValidationResult", SUBMIT: "SubmitResult"}
 
 
 def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output.
-
-    The inputs are the client's own, or those of a case that the daemon handed out before.
-    """
+    """Answer ``ValidateOp`` and ``SubmitOutput``: judge one output. The inputs are the client's
+    own, or those of a case that the daemon handed out before."""
     replies = JudgedReplies(service)
     name = fields.name("op_name")
     common = CommonFields.of(service, fields, name)
@@ -476,9 +456,7 @@ def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 def submit_outputs(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """Answer ``SubmitOutputs``: judge the outputs for several cases, and store all results at once.
-
-    If a case cannot be read or its reference fails, no result is stored.
-    """
+    If a case cannot be read or its reference fails, no result is stored."""
     replies = JudgedReplies(service)
     name = fields.name("op_name")
     common = CommonFields.of(service, fields, name)
@@ -508,7 +486,6 @@ def _read_all(
 def _judge_all(
     service: Service, replies: JudgedReplies, submissions: Iterable[Submission], job: Job
 ) -> None:
-    """Judge the submissions of one request; raise RequestError if a reference fails."""
     refusals: dict[int, RequestError] = {}
     for number, one, result in judged(service, submissions, job):
         refusal = broken_reference(result)
@@ -533,10 +510,8 @@ Numbered = tuple[int, Submission]
 def judged(
     service: Service, submissions: Iterable[Submission], job: Job
 ) -> Iterator[tuple[int, Submission, CheckResult]]:
-    """Yield submissions with their numbers and results, grouped by subject.
-
-    Their numbers are their positions in the iterable, from 0.
-    """
+    """Yield submissions with their numbers and results, grouped by subject. Their numbers are their
+    positions in the iterable, from 0."""
     left: Iterable[Numbered] = enumerate(submissions)
     while True:
         others: list[Numbered] = []
@@ -559,10 +534,8 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job,
 ) -> Iterator[tuple[int, Submission, CheckResult]]:
-    """Judge `first` and those of the `following` submissions that have the same subject.
-
-    Yield them as `judged` does. All other submissions are appended to `others`.
-    """
+    """Judge `first` and those of the `following` submissions that have the same subject. Yield them
+    as `judged` does. All other submissions are appended to `others`."""
     subject = first[1].subject
 
     def of_subject() -> Iterator[Numbered]:
@@ -616,7 +589,6 @@ class JudgedReplies:
         self._bad: list[tuple[Submission, CheckResult, NewResult]] = []
 
     def put(self, number: int, one: Submission, found: CheckResult) -> None:
-        """Add a submission's verdict, and make its reply."""
         notes = (*one.notes, *note_of_tolerance(found))
         notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found
@@ -650,10 +622,8 @@ class JudgedReplies:
         self._judged.append((number, one.subject, new))
 
     def store(self) -> dict[int, Mapping[str, Json]]:
-        """Store all results in one transaction, and return replies by submission number.
-
-        Raises StoreError: The results cannot be stored. None of them is.
-        """
+        """Store all results in one transaction, and return replies by submission number. Raises
+        StoreError: The results cannot be stored. None of them is."""
         judged_by: dict[int, str] = {}
         for _, subject, new in self._judged:
             if id(subject) not in judged_by:
@@ -699,7 +669,6 @@ def record_failure(
     output_shapes: Mapping[str, Shape],
     fuzz_config: Json,
 ) -> str:
-    """Record a failing case with its inputs, and return its id."""
     programs = subject.subject
     workspace = service.configured().workspace
     runs_here = programs.op.kind != SUBMITTED

@@ -32,25 +32,21 @@ class PipRequirement(Struct, frozen=True):
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """Return the requirement as text, with these extras of the package added."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 
     @property
     def needs_git(self) -> bool:
-        """Tell whether pip needs git to install the package."""
         return "git+" in self.requirement
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
-    """Return the requirement with which pip installs the same gpuemu-flow as the running one.
-
-    An installation from a package index is identified by its version, one from a repository by the
+    """Return the requirement with which pip installs the same gpuemu-flow as the running one. An
+    installation from a package index is identified by its version, one from a repository by the
     repository's address and commit, and one from an archive by the archive's address. For an
     installation from a folder, the repository from which the folder was cloned is used, if its
     commit has been pushed. If none of this is possible, the requirement names the version, and
-    `doubt` is set.
-    """
+    `doubt` is set."""
     pinned = f"{NAME}=={version}"
     try:
         source = _direct_url(distribution(NAME))
@@ -74,10 +70,8 @@ def find_origin(version: str = gpuemu_flow.__version__) -> PipRequirement:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Return the content of ``direct_url.json``, PEP 610's record of an installation's source.
-
-    It is empty if the package came from an index.
-    """
+    """Return the content of ``direct_url.json``, PEP 610's record of an installation's source. It
+    is empty if the package came from an index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -111,10 +105,8 @@ def _from_git(address: str, commit: str) -> PipRequirement | None:
 
 
 def _without_user(address: str) -> str:
-    """Return a repository's https address without user and password.
-
-    Addresses for ssh are converted. Return an empty text if there is no https address.
-    """
+    """Return a repository's https address without user and password. Addresses for ssh are
+    converted. Return an empty text if there is no https address."""
     if address.startswith("https://"):
         rest = address.removeprefix("https://")
         host, slash, path = rest.partition("/")
@@ -126,7 +118,6 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command in a checkout; empty if it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

@@ -18,12 +18,9 @@ _OF_CACHES = {"https": "http", "http": "http", "s3": "s3"}
 
 
 def needed_extras(config: Path, remote: str = "") -> tuple[str, ...]:
-    """Return the extras that a workspace needs so that no part of it is skipped.
-
-    `remote` is the shared cache that the environment names.
-
-    Raises ConfigError: The configuration is invalid; the error lists all its problems.
-    """
+    """Return the extras that a workspace needs so that no part of it is skipped. `remote` is the
+    shared cache that the environment names. Raises ConfigError: The configuration is invalid; the
+    error lists all its problems."""
     settings = load_config(config)
     scheme = (remote or settings.cache.remote).partition("://")[0]
     extras = ("cuda" if settings.kernels else "", _OF_CACHES.get(scheme, ""))

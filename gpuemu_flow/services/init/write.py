@@ -19,17 +19,13 @@ _SHOWN = 20
 def install(
     files: Mapping[str, bytes], target: Path, *, force: bool, added_to: Collection[str] = ()
 ) -> list[str]:
-    """Write `files` below `target`, and return the paths of those that were written.
-
-    Files that exist with the same content are left alone. The others are written to a temporary
-    folder on the same file system, and moved from there in order. If anything fails, the files
-    already moved are removed, and the files that they replaced are restored. If the process is
-    killed between the moves, the files moved so far are complete and the others are missing.
-    Another call then adds the missing ones.
-
-    Raises UsageError: ``init-exists``, ``init-not-a-folder``; nothing was written. Raises
-    StoreError: ``init-not-writable``; none of the files is left.
-    """
+    """Write `files` below `target`, and return the paths of those that were written. Files that
+    exist with the same content are left alone. The others are written to a temporary folder on the
+    same file system, and moved from there in order. If anything fails, the files already moved are
+    removed, and the files that they replaced are restored. If the process is killed between the
+    moves, the files moved so far are complete and the others are missing. Another call then adds
+    the missing ones. Raises UsageError: ``init-exists``, ``init-not-a-folder``; nothing was
+    written. Raises StoreError: ``init-not-writable``; none of the files is left."""
     replaceable = set(files) if force else set(added_to)
     todo = _look(files, target, replaceable)
     if not todo:
@@ -67,11 +63,9 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 
 
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
-    """Return the paths of the files to write.
-
-    Files that exist with the same content are left out. Files that exist with other content must be
-    in `replaceable`. If some cannot be written, raise UsageError with the first few reasons.
-    """
+    """Return the paths of the files to write. Files that exist with the same content are left out.
+    Files that exist with other content must be in `replaceable`. If some cannot be written, raise
+    UsageError with the first few reasons."""
     problems, todo = [], []
     root = Path(os.path.realpath(target))
     for path, content in files.items():
@@ -111,11 +105,8 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
-    """Move a file to `place`, after moving an existing file there to `backup`.
-
-    Functions that undo these steps are added to the end of `undo`. To undo the move, call them in
-    reverse order.
-    """
+    """Move a file to `place`, after moving an existing file there to `backup`. Functions that undo
+    these steps are added to the end of `undo`. To undo the move, call them in reverse order."""
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)

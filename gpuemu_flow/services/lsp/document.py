@@ -70,7 +70,6 @@ class Outline(Struct):
     paths: dict[int, list[KeyPath]] = field(default_factory=dict)
 
     def line_span(self, line: int) -> Span:
-        """Return the span of a line (0-based, clamped to the text) without outer white space."""
         line = min(max(line, 0), len(self.lines) - 1)
         text = self.lines[line]
         start = len(text) - len(text.lstrip())
@@ -84,7 +83,6 @@ class Outline(Struct):
                 yield match.group(), Span(line, match.start(), match.end())
 
     def path_at(self, line: int, column: int) -> KeyPath:
-        """Return the key path at a position; empty if there is none."""
         here = self.paths.get(line, [])
         for word, span in self.tokens(line):
             if span.start <= column <= span.end:
@@ -99,10 +97,8 @@ class Outline(Struct):
         return here[0] if here else ()
 
     def table_at(self, line: int) -> tuple[str, ...]:
-        """Return the dotted name, as its parts, of the table that contains a line.
-
-        The result is empty for a line above all tables.
-        """
+        """Return the dotted name, as its parts, of the table that contains a line. The result is
+        empty for a line above all tables."""
         for above in range(min(line, len(self.lines)) - 1, -1, -1):
             # Recognise a header by its text alone, since an unfinished line above may leave a
             # bracket open.
@@ -139,9 +135,7 @@ def outline(text: str) -> Outline:
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
     """Find the named ``[[ops]]`` tables from line `start` on, by matching each line separately.
-
-    This works even after a bracket or quote that is not closed.
-    """
+    This works even after a bracket or quote that is not closed."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
@@ -200,7 +194,6 @@ class Diagnosis(Struct, frozen=True):
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Diagnosis]:
-    """List the errors that the loader of configurations finds in a text."""
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
         if path is None:
@@ -229,7 +222,6 @@ def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Di
 
 
 def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
-    """Return the edit that a problem's hint proposes; None if it proposes none."""
     edit = problem.hint.edit if isinstance(problem.hint, Hint) else None
     if isinstance(edit, Rename):
         return _renamed(edit, outlined, problem.line - 1)
@@ -237,11 +229,9 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that replaces a wrong name in a line of the text by the right name.
-
-    The wrong name may be the last part of a dotted key. The result is None if the line does not
-    contain the wrong name.
-    """
+    """Return the fix that replaces a wrong name in a line of the text by the right name. The wrong
+    name may be the last part of a dotted key. The result is None if the line does not contain the
+    wrong name."""
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -251,10 +241,8 @@ def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
 
 
 def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that adds a required key below the header of its table.
-
-    The result is None if `line` is not the line of a header.
-    """
+    """Return the fix that adds a required key below the header of its table. The result is None if
+    `line` is not the line of a header."""
     header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None
@@ -304,11 +292,8 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Return the finding for the result of one op and dtype.
-
-    It is placed at the op's name in `table`. For an outdated result, its severity is only
-    information, whatever the verdict.
-    """
+    """Return the finding for the result of one op and dtype. It is placed at the op's name in
+    `table`. For an outdated result, its severity is only information, whatever the verdict."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive
@@ -364,7 +349,6 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 
 
 def _tables() -> list[Completion]:
-    """Return completions for the names in table headers, including ``ops.schema``."""
     found = []
     for key in keys_of(File).values():
         array = rows_of(key.type) is not None
@@ -423,7 +407,6 @@ def _default(text: str) -> str:
 
 
 def results_card(table: OpTable, last: LastResults, *, rich: bool) -> str:
-    """Return an op's last results and its recorded failures."""
     results = last.results.get(table.name, ())
     failures = last.failures.get(table.name, ())
     style = Style(False)

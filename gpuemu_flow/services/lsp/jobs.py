@@ -45,7 +45,6 @@ class CommandProgress(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Describe the progress in a few words."""
         cases = f" {self.done}/{self.total}" if self.total else ""
         return f"{self.finished}/{self.todo} tasks" + (
             f", {self.task}{cases}" if self.task != "-" else ""
@@ -69,11 +68,8 @@ async def run_command(
     on_progress: Callable[[CommandProgress], None],
     limit_s: float = LIMIT_S,
 ) -> CommandResult:
-    """Run ``gpuemu-flow`` with `arguments` in a workspace.
-
-    If the call is cancelled, it stops the command, with all that the command started, before it
-    returns.
-    """
+    """Run ``gpuemu-flow`` with `arguments` in a workspace. If the call is cancelled, it stops the
+    command, with all that the command started, before it returns."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -107,7 +103,6 @@ async def run_command(
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End a command: send SIGINT, then SIGTERM, then kill its whole session."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.returncode is not None:
             break
@@ -156,11 +151,9 @@ MAX_SENTENCE = 1_000
 
 
 def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
-    """Return the command-line arguments with which a code lens runs ``gpuemu-flow`` for an op.
-
-    To reproduce or minimize, the op needs a recorded failure in `last`, which holds the last
-    results. The result is None if it has no such failure.
-    """
+    """Return the command-line arguments with which a code lens runs ``gpuemu-flow`` for an op. To
+    reproduce or minimize, the op needs a recorded failure in `last`, which holds the last results.
+    The result is None if it has no such failure."""
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())

@@ -45,10 +45,6 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Start `action`; if one of `key` is still running, repeat that one afterwards instead.
-
-        All actions of a key must therefore do the same.
-        """
         if key in self._running:
             self._again.add(key)
         else:
@@ -56,10 +52,8 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`; None if there is none.
-
-        The job does not end before all runs that were requested so far have ended.
-        """
+        """Return the running job of `key`; None if there is none. The job does not end before all
+        runs that were requested so far have ended."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:
@@ -85,10 +79,8 @@ WATCHED = (
 
 
 class ConfigServer(LanguageServer):
-    """A server for open texts of gpuemu.toml.
-
-    Slow work runs in threads or in separate processes; the event loop only passes messages.
-    """
+    """A server for open texts of gpuemu.toml. Slow work runs in threads or in separate processes;
+    the event loop only passes messages."""
 
     def __init__(self) -> None:
         # Request whole texts: for partial edits, both sides would have to agree on line ends.
@@ -103,14 +95,12 @@ class ConfigServer(LanguageServer):
         self._threads = ThreadPoolExecutor(3, "gpuemu-lsp")
 
     def environ(self, path: Path | None = None) -> dict[str, str]:
-        """Return environment variables that make `path` the configuration."""
         kept = {name: value for name, value in os.environ.items() if name != "GPUEMU_CONFIG"}
         if path is not None and path.name != "gpuemu.toml":
             kept["GPUEMU_CONFIG"] = path.name
         return kept
 
     def tell_error(self, error: Exception) -> None:
-        """Write an internal error to the editor's log."""
         message = f"{type(error).__name__}: {error}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
 
@@ -119,7 +109,6 @@ class ConfigServer(LanguageServer):
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def opened(self, item: types.TextDocumentItem) -> None:
-        """Handle a text that was opened."""
         self._languages[item.uri] = item.language_id
         self.changed(item.uri, item.text, item.version)
         document = self.documents.get(item.uri)
@@ -127,7 +116,6 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     def changed(self, uri: str, text: str, version: int | None) -> None:
-        """Handle a change of an open text."""
         before = self.documents.get(uri)
         if uri not in self._languages or not is_config(uri, self._languages[uri], text):
             if before is not None:
@@ -138,14 +126,12 @@ class ConfigServer(LanguageServer):
         self._checks.ask(uri, lambda: self._check(uri))
 
     def saved(self, uri: str) -> None:
-        """Handle a saved text; the files that it names may have been saved, too."""
         document = self.documents.get(uri)
         if document is not None:
             self._checks.ask(uri, lambda: self._check(uri))
             self.refresh(document)
 
     def closed(self, uri: str) -> None:
-        """Handle a text that was closed."""
         self._languages.pop(uri, None)
         if uri in self.documents:
             self._forget(uri)
@@ -158,7 +144,6 @@ class ConfigServer(LanguageServer):
                 self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(source, []))
 
     def refresh(self, document: Document) -> asyncio.Task[None] | None:
-        """Read the last results of a document's workspace again."""
         root = document.root
         return None if root is None else self._reads.ask(root, lambda: self._read(root))
 
@@ -168,16 +153,13 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     async def outlined(self, document: Document) -> Outline:
-        """Return the document's outline; parse the text on first use."""
         if document.outline is None:
             document.outline = await self.in_thread(lambda: outline(document.text))
         return document.outline
 
     async def settled(self, uri: str) -> Document | None:
         """Wait until the newest text of a document has been checked, and return the document.
-
-        Returns None if the document is not open.
-        """
+        Returns None if the document is not open."""
         task = self._checks.running(uri)
         if task is not None:
             await asyncio.shield(task)
@@ -225,7 +207,6 @@ class ConfigServer(LanguageServer):
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
 
     def results(self, document: Document) -> LastResults:
-        """Return the last results of a document's workspace."""
         return self.last.get(document.root, NOTHING) if document.root is not None else NOTHING
 
     def all_findings(self, document: Document, outlined: Outline) -> list[Diagnosis]:
@@ -243,7 +224,6 @@ class ConfigServer(LanguageServer):
         return to_column(position, outlined.lines, self.workspace.position_codec)
 
     def diagnostic(self, finding: Diagnosis, outlined: Outline) -> types.Diagnostic:
-        """Convert a finding to the protocol's form."""
         return types.Diagnostic(
             range=self.range_of(finding, outlined),
             message=finding.message,
@@ -285,12 +265,10 @@ class Document(Struct):
 
     @property
     def root(self) -> Path | None:
-        """Return the folder of the workspace that the text configures."""
         return self.path.parent if self.path is not None else None
 
 
 def path_of(uri: str) -> Path | None:
-    """Return the absolute path of a ``file:`` URI, or None for any other URI."""
     try:
         if urlsplit(uri).scheme != "file":
             return None
@@ -310,7 +288,6 @@ def is_config(uri: str, language: str, text: str) -> bool:
 
 
 def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
-    """Convert a span in characters to a range in the client's units."""
     line = lines[span.line]
     return types.Range(
         types.Position(span.line, codec.client_num_units(line[: span.start])),
@@ -319,7 +296,6 @@ def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
 
 
 def to_column(position: types.Position, lines: list[str], codec: PositionCodec) -> int:
-    """Convert a client's position to a column in characters."""
     if not 0 <= position.line < len(lines):
         return 0
     seen = 0
@@ -343,7 +319,6 @@ _COMPLETION_KINDS = {
 
 
 def make_server() -> ConfigServer:
-    """Make a server with all of its handlers registered."""
     server = ConfigServer()
     _follow_texts(server)
     _follow_files(server)
@@ -539,7 +514,6 @@ class RunningCommands:
         self._ending = False
 
     async def end(self) -> None:
-        """Stop all running and waiting commands, and wait until they have ended."""
         self._ending = True
         for work in tuple(self._works):
             work.cancel()
@@ -623,13 +597,11 @@ class RunningCommands:
     def _say(
         self, text: str, kind: types.MessageType = types.MessageType.Warning
     ) -> dict[str, Any]:
-        """Show a message to the user, and return it as the command's result."""
         self._server.window_show_message(types.ShowMessageParams(kind, text))
         return {"ok": kind is types.MessageType.Info, "message": text}
 
 
 def _unsaved(path: Path, text: str) -> bool:
-    """Tell whether a file is missing or differs from `text`, the text in the editor."""
     try:
         # Opening a pipe could wait for ever.
         return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")
@@ -674,7 +646,6 @@ class _Shown:
             work.cancel()
 
     def report(self, progress: CommandProgress) -> None:
-        """Report the progress of the command."""
         if self._token is not None:
             # Tasks run in parallel and report separately, but the bar must not go back.
             self._percent = max(self._percent, progress.percent)

@@ -68,11 +68,9 @@ _COLLECTION = Collection(
 def import_flashinfer(
     path: Path, options: Options, announce: Callable[[str], None]
 ) -> ImportOutcome:
-    """Make a workspace from definitions and solutions.
-
-    Raises UsageError: ``import-not-found``, ``import-too-many``, ``import-unreadable``. A problem
-    that cannot be imported does not raise an error; `ImportOutcome.left` lists it.
-    """
+    """Make a workspace from definitions and solutions. Raises UsageError: ``import-not-found``,
+    ``import-too-many``, ``import-unreadable``. A problem that cannot be imported does not raise an
+    error; `ImportOutcome.left` lists it."""
     definitions, left = find_flashinfer(path, options.candidates)
     return import_each(_COLLECTION, _attempts(definitions, options), left, options, announce)
 
@@ -146,14 +144,10 @@ def _try(
     sizes: Mapping[str, int],
     tops: Mapping[str, int],
 ) -> None:
-    """Run the reference with given sizes of the axes, on random inputs.
-
-    `tops` gives the largest index in an input of indices. Without an entry, such an input contains
-    only 0, unless it holds offsets.
-
-    Raises ProbeError: The reference does not run, or its outputs do not have the shapes in the
-    definition.
-    """
+    """Run the reference with given sizes of the axes, on random inputs. `tops` gives the largest
+    index in an input of indices. Without an entry, such an input contains only 0, unless it holds
+    offsets. Raises ProbeError: The reference does not run, or its outputs do not have the shapes in
+    the definition."""
     inputs: dict[str, Json] = {}
     for name, one in definition.inputs.items():
         if one.axes is None:
@@ -174,10 +168,8 @@ def _try(
 def _scaled(
     prober: Prober, definition: Definition, axes: Axes, options: Options
 ) -> dict[str, tuple[int, int]]:
-    """Reduce constant axes if an input is too large; return old and new values, by axis.
-
-    The result is empty if nothing is reduced.
-    """
+    """Reduce constant axes if an input is too large; return old and new values, by axis. The result
+    is empty if nothing is reduced."""
     if not options.small or _elements(definition, axes.spread()) <= MOST_ELEMENTS:
         return {}
     for cap in _CAPS:
@@ -202,13 +194,11 @@ def _elements(definition: Definition, sizes: Mapping[str, int]) -> int:
 
 
 def _ranges(prober: Prober, definition: Definition, axes: Axes) -> dict[str, str]:
-    """Map each input of indices to the largest index that it may hold, as an expression.
-
-    The indices may point into the first or the second axis of any other input. The reference is run
-    for each of these axes, the longest first, with indices up to the end of the axis. The first
-    axis with which the run succeeds gives the result, such as ``rows-1``. If no run succeeds, the
-    result is ``0``. Inputs that hold offsets are left out.
-    """
+    """Map each input of indices to the largest index that it may hold, as an expression. The
+    indices may point into the first or the second axis of any other input. The reference is run for
+    each of these axes, the longest first, with indices up to the end of the axis. The first axis
+    with which the run succeeds gives the result, such as ``rows-1``. If no run succeeds, the result
+    is ``0``. Inputs that hold offsets are left out."""
     found: dict[str, str] = {}
     tops: dict[str, int] = {}
     sizes = axes.spread()
@@ -265,11 +255,9 @@ def _without_consts(text: str, axes: Axes) -> str:
 def _arguments(
     definition: Definition, axes: Axes, tops: Mapping[str, str]
 ) -> tuple[tuple[Argument, ...], str]:
-    """Return the input tensors with rules for their values, and the definition's main dtype.
-
-    Inputs of the main dtype are drawn in the dtype of each case. All other inputs keep their own
-    dtype. `tops` is the result of `_ranges`.
-    """
+    """Return the input tensors with rules for their values, and the definition's main dtype. Inputs
+    of the main dtype are drawn in the dtype of each case. All other inputs keep their own dtype.
+    `tops` is the result of `_ranges`."""
     tensors = {key: one for key, one in definition.inputs.items() if one.axes is not None}
     dtypes = [one.dtype for one in tensors.values()]
     main = next((dtype for dtype in dtypes if dtype in _PLAIN_FLOATS), "float32")
@@ -300,10 +288,8 @@ def _scalar_values(definition: Definition, name: str, one: TensorDefinition) -> 
 
 
 def _files(definition: Definition, taken: ImportedProblem, told: AxisRules) -> dict[str, bytes]:
-    """Return the files of a problem by their paths in the problem's folder.
-
-    `taken` is the problem as imported, and `told` is the result of `rules_of_axes`.
-    """
+    """Return the files of a problem by their paths in the problem's folder. `taken` is the problem
+    as imported, and `told` is the result of `rules_of_axes`."""
     return {
         "reference.py": _COLLECTION.with_reference(taken.source.source, "the reference"),
         "problem.json": json_file(_described(definition, taken, told)),

@@ -276,11 +276,8 @@ class Axes(msgspec.Struct):
     kept: list[str] = []
 
     def sizes(self, chosen: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of all axes.
-
-        Raises ProbeError: The expression of an axis needs an unknown size, such as that of the axis
-        itself.
-        """
+        """Return the sizes of all axes. Raises ProbeError: The expression of an axis needs an
+        unknown size, such as that of the axis itself."""
         found = {**self.consts, **chosen}
         left = dict(self.derived)
         while left:
@@ -297,10 +294,8 @@ class Axes(msgspec.Struct):
 
 
 def axes_of(definition: Definition) -> Axes:
-    """Read the constraints of a definition; they are parsed, never evaluated.
-
-    Raises ProbeError: A constraint is not understood.
-    """
+    """Read the constraints of a definition; they are parsed, never evaluated. Raises ProbeError: A
+    constraint is not understood."""
     found = Axes(dict(definition.consts), definition.variables)
     for text in definition.constraints:
         if not _take(text, definition, found):
@@ -310,12 +305,9 @@ def axes_of(definition: Definition) -> Axes:
 
 
 def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, int, int, int]]:
-    """Return the rule for the size of each axis that only outputs have.
-
-    A rule computes the size from that of one axis of an input.
-
-    Raises ProbeError: The size of an axis cannot be computed from one axis of an input.
-    """
+    """Return the rule for the size of each axis that only outputs have. A rule computes the size
+    from that of one axis of an input. Raises ProbeError: The size of an axis cannot be computed
+    from one axis of an input."""
     known = {axis for one in definition.inputs.values() for axis in one.axes or ()}
     wanted = {axis for one in definition.outputs.values() for axis in one.axes or ()}
     found = {}

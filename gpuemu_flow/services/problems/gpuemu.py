@@ -53,10 +53,8 @@ class PublishedConfig(msgspec.Struct, frozen=True):
 
 
 def read_published(file: Path) -> PublishedConfig:
-    """Return the content of a workspace's configuration.
-
-    Raises UsageError: The file cannot be read, or is not TOML.
-    """
+    """Return the content of a workspace's configuration. Raises UsageError: The file cannot be
+    read, or is not TOML."""
     raw: dict[str, Json] = {}
 
     def check(found: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
@@ -82,10 +80,8 @@ def read_published(file: Path) -> PublishedConfig:
 
 
 def _without_effect(tree: Mapping[str, Json], out: Reporter, file: str) -> list[SkippedProblem]:
-    """List the keys in ``[[ops]]`` tables whose values gpuemu 0.1.0 ignores.
-
-    `tree` is the content of `file`. `out` knows the line of each key in it.
-    """
+    """List the keys in ``[[ops]]`` tables whose values gpuemu 0.1.0 ignores. `tree` is the content
+    of `file`. `out` knows the line of each key in it."""
     ops = tree.get("ops")
     found = []
     for at, table in enumerate(ops if isinstance(ops, list) else ()):
@@ -188,11 +184,9 @@ _KERNEL_FILES = ("source", "ptx", "cubin")
 
 
 def import_gpuemu(path: Path, options: Options, announce: Callable[[str], None]) -> ImportOutcome:
-    """Convert a workspace of the published gpuemu to one of this tool; run none of its code.
-
-    Raises UsageError: The workspace's configuration cannot be read. An op that cannot be imported
-    does not raise an error; `ImportOutcome.left` lists it.
-    """
+    """Convert a workspace of the published gpuemu to one of this tool; run none of its code. Raises
+    UsageError: The workspace's configuration cannot be read. An op that cannot be imported does not
+    raise an error; `ImportOutcome.left` lists it."""
     config = path if path.is_file() else path / CONFIG
     places = Places(config.parent, options.into)
     found = read_published(config)
@@ -230,7 +224,6 @@ class _Ops(msgspec.Struct):
     taken: list[ImportedProblem] = []
 
     def add(self, line: int, table: Mapping[str, Json]) -> None:
-        """Add one op; if it cannot be imported, add the reason to `left`."""
         name = str(table.get("name", ""))
         where = f"{self.config}:{line}: {name or 'an op'}"
         try:
@@ -280,10 +273,8 @@ class _Ops(msgspec.Struct):
 def _kernel(
     config: Path, line: int, table: Mapping[str, Json], places: Places, left: list[SkippedProblem]
 ) -> dict[str, Json]:
-    """Return a kernel with its paths relative to the new workspace.
-
-    If the kernel cannot be imported, the result is empty and the reason is added to `left`.
-    """
+    """Return a kernel with its paths relative to the new workspace. If the kernel cannot be
+    imported, the result is empty and the reason is added to `left`."""
     moved = dict(table)
     where = f"{config}:{line}: {table.get('name', 'a kernel')}"
     try:
@@ -336,11 +327,9 @@ def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
 
 
 def _original(config: Path, places: Places) -> dict[str, bytes]:
-    """Return a copy of the published configuration, if the import will overwrite the original.
-
-    The result maps the name of the new file to its content. It is empty if nothing is overwritten,
-    or if an earlier import has made the copy.
-    """
+    """Return a copy of the published configuration, if the import will overwrite the original. The
+    result maps the name of the new file to its content. It is empty if nothing is overwritten, or
+    if an earlier import has made the copy."""
     if not places.in_place or places.prefix or not is_file(config):
         return {}
     content = read_source(config)

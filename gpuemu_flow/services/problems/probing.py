@@ -56,10 +56,7 @@ class Prober:
         self._session = session
 
     def ask(self, request: Mapping[str, Json]) -> bytes:
-        """Return the answer to one request.
-
-        Raises ProbeError.
-        """
+        """Return the answer to one request. Raises ProbeError."""
         data = np.frombuffer(json.dumps(request).encode(), np.uint8)
         outputs, outcome = self._session.call({"request": data})
         if not outcome.ok:
@@ -70,10 +67,7 @@ class Prober:
         return answer.tobytes()
 
     def ask_json(self, request: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the answer to one request as a JSON object.
-
-        Raises ProbeError.
-        """
+        """Return the answer to one request as a JSON object. Raises ProbeError."""
         try:
             found = json.loads(self.ask(request))
         except (ValueError, RecursionError):
@@ -136,10 +130,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 def described(answer: Mapping[str, Json]) -> ProblemFacts:
-    """Check a probe's answer, and return the facts in it.
-
-    Raises ProbeError: The answer does not have the form that our probes give.
-    """
+    """Check a probe's answer, and return the facts in it. Raises ProbeError: The answer does not
+    have the form that our probes give."""
     try:
         return ProblemFacts(
             init=tuple(_plain(one) for one in _list(answer["init"])),
@@ -203,7 +195,6 @@ def _output(one: Mapping[str, Json]) -> ReferenceOutput:
 
 
 def _plain(value: Json, depth: int = 0) -> Json:
-    """Check that a value is plain JSON of expected types, and return it."""
     if depth > MOST_NESTED:
         raise ValueError("nested too deep")
     if isinstance(value, str) and len(value) > LONGEST:

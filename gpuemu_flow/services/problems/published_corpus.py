@@ -58,21 +58,17 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """Return the path from the new workspace to the published one, ending in ``/``.
-
-        The path is empty if both workspaces are the same folder, or if the files are copied.
-        """
+        """Return the path from the new workspace to the published one, ending in ``/``. The path is
+        empty if both workspaces are the same folder, or if the files are copied."""
         if not self.in_place:
             return ""
         below = self.root.resolve().relative_to(self.into.resolve()).as_posix()
         return "" if below == "." else f"{below}/"
 
     def program(self, value: Json, base: Path | None = None) -> Json:
-        """Return the value that names a program in the new workspace's configuration.
-
-        Raises PlaceError: There is no such file in the published workspace, or the program cannot
-        be moved.
-        """
+        """Return the value that names a program in the new workspace's configuration. Raises
+        PlaceError: There is no such file in the published workspace, or the program cannot be
+        moved."""
         if not isinstance(value, str):
             if self.prefix:
                 raise PlaceError("a program that is no text: import into its own folder")
@@ -96,13 +92,10 @@ class Places(msgspec.Struct, frozen=True):
         return f"{name}:{function}"
 
     def file(self, text: str, base: Path | None = None) -> str:
-        """Convert a file's path in the published workspace to its path in the new workspace.
-
-        An absolute path may come from another machine. The file is therefore also looked for by the
-        last parts of its path.
-
-        Raises PlaceError: There is no such file in the published workspace.
-        """
+        """Convert a file's path in the published workspace to its path in the new workspace. An
+        absolute path may come from another machine. The file is therefore also looked for by the
+        last parts of its path. Raises PlaceError: There is no such file in the published
+        workspace."""
         root, path = self.root.resolve(), Path(text)
         starts = [folder for folder in (base, self.root) if folder is not None]
         tried = [start / path for start in starts]
@@ -118,13 +111,9 @@ class Places(msgspec.Struct, frozen=True):
         raise PlaceError(f"there is no file {text[:200]}")
 
     def copies(self, left: list[SkippedProblem]) -> dict[str, bytes]:
-        """Return the content of the files to be copied, by path; empty if none need copying.
-
-        Files are not copied if they can be used in place. Files that are too large to copy are
-        added to `left`.
-
-        Raises UsageError: ``import-too-many``.
-        """
+        """Return the content of the files to be copied, by path; empty if none need copying. Files
+        are not copied if they can be used in place. Files that are too large to copy are added to
+        `left`. Raises UsageError: ``import-too-many``."""
         if self.in_place:
             return {}
         found: dict[str, bytes] = {}
@@ -186,13 +175,10 @@ class _NotTakenError(Exception):
 
 
 def find_corpus(places: Places, names: list[str], left: list[SkippedProblem]) -> list[CorpusOp]:
-    """Return the ops whose `meta.json` lies in the published workspace or a folder below it.
-
-    An op whose name is already taken, by `names` or by another op, gets a number in its name. The
-    reasons why ops or keys are not imported are added to `left`.
-
-    Raises UsageError: ``import-too-many``, ``import-unreadable``.
-    """
+    """Return the ops whose `meta.json` lies in the published workspace or a folder below it. An op
+    whose name is already taken, by `names` or by another op, gets a number in its name. The reasons
+    why ops or keys are not imported are added to `left`. Raises UsageError: ``import-too-many``,
+    ``import-unreadable``."""
     found: list[CorpusOp] = []
     for file in files_named(META, places.root):
         try:
@@ -250,10 +236,8 @@ def _name(text: str) -> str:
 
 
 def _left_keys(file: Path, about: Mapping[str, Json]) -> list[SkippedProblem]:
-    """List the keys of an op's `meta.json` that are not imported, each with the reason.
-
-    `about` is the parsed content of `file`.
-    """
+    """List the keys of an op's `meta.json` that are not imported, each with the reason. `about` is
+    the parsed content of `file`."""
     reasons = {}
     for key in sorted(set(about) - _KNOWN - _TOLD):
         reasons[key] = "no meaning here; remove it"

@@ -53,11 +53,9 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def word(self) -> str:
-        """Return the verdict in one word."""
         return {True: "correct", False: "wrong", None: "not judged"}[self.correct]
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         return {
             "problem": self.problem,
             "candidate": self.candidate,
@@ -87,7 +85,6 @@ class Scores(msgspec.Struct, frozen=True):
         return 0 if self.rows and all(row.correct is not None for row in self.rows) else 4
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
         rows: list[Json] = [row.to_json() for row in self.rows]
         return {
             "schema_version": SCORE_VERSION,
@@ -99,11 +96,9 @@ class Scores(msgspec.Struct, frozen=True):
 def scores_of(
     report: RunReport, asked: Iterable[str] = (), scaled: Mapping[str, str] | None = None
 ) -> Scores:
-    """Return the scores from a run's report; an op that fails in any dtype is wrong.
-
-    `asked` names ops that have a row even if an interrupt came before their results, `scaled` what
-    is told of the sizes of those that are correct: see `scaled_sizes`.
-    """
+    """Return the scores from a run's report; an op that fails in any dtype is wrong. `asked` names
+    ops that have a row even if an interrupt came before their results, `scaled` what is told of the
+    sizes of those that are correct: see `scaled_sizes`."""
     by_op: dict[str, list[OpResult]] = {op: [] for op in asked}
     for result in report.results:
         by_op.setdefault(result.op, []).append(result)
@@ -157,12 +152,10 @@ def _score(op: str, results: list[OpResult], scaled: str) -> Score:
 
 
 def _correct(results: list[OpResult], verdicts: set[Verdict]) -> bool | None:
-    """Tell whether an op is correct; None if it did not fail, but could not be judged fully.
-
-    An error of the op itself counts as wrong. If there are only other errors, the result is None:
+    """Tell whether an op is correct; None if it did not fail, but could not be judged fully. An
+    error of the op itself counts as wrong. If there are only other errors, the result is None:
     errors of the reference or of a function that makes inputs, and errors due to a framework that
-    this machine lacks.
-    """
+    this machine lacks."""
     if Verdict.FAILED in verdicts:
         return False
     if Verdict.ERROR in verdicts:

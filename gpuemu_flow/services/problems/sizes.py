@@ -34,10 +34,8 @@ class CachedAttempts(msgspec.Struct):
     left: int = MOST_TRIES
 
     def __call__(self, constants: Constants) -> ProblemFacts | None:
-        """Return the facts about the model with given constants.
-
-        Returns None if the model does not run, or if no attempt is left.
-        """
+        """Return the facts about the model with given constants. Returns None if the model does not
+        run, or if no attempt is left."""
         if self.left <= 0:
             return None
         self.left -= 1
@@ -69,10 +67,8 @@ def scale_down(
 
 
 def _plans(constants: Constants) -> Iterator[dict[str, int]]:
-    """Yield sets of small values for the constants, in the order in which they are to be tried.
-
-    The first sets reduce all large constants. The later sets leave one or two of them unchanged.
-    """
+    """Yield sets of small values for the constants, in the order in which they are to be tried. The
+    first sets reduce all large constants. The later sets leave one or two of them unchanged."""
     large = sorted({value for value in constants.values() if value > SMALL[0]}, reverse=True)
     distinct = dict(zip(large, _distinct(len(large)), strict=False))
     everything = [name for name, value in constants.items() if value > SMALL[0]]
@@ -116,10 +112,8 @@ class VariableSizes(msgspec.Struct):
 def with_given(
     tries: CachedAttempts, constants: Constants, scaled: Constants, varied: VariableSizes
 ) -> VariableSizes:
-    """Add the sizes that the problem gives, each for cases in which the other dims are small.
-
-    A dim whose given size is too large, or does not run beside the scaled others, goes without.
-    """
+    """Add the sizes that the problem gives, each for cases in which the other dims are small. A dim
+    whose given size is too large, or does not run beside the scaled others, goes without."""
     dims = dict(varied.dims)
     for name, sizes in varied.dims.items():
         given = constants[name]
@@ -185,11 +179,9 @@ def _sizes(value: int) -> tuple[int, ...]:
 def _linear(
     tries: CachedAttempts, name: str, value: int, scaled: Constants, about: ProblemFacts
 ) -> dict[tuple[int, int], str]:
-    """Map the axes whose sizes are linear in one constant to the expressions of their sizes.
-
-    The keys are (index of the input, index of the axis). The result is empty if the size of any
-    axis depends on the constant in another way, or if the model does not run with other values.
-    """
+    """Map the axes whose sizes are linear in one constant to the expressions of their sizes. The
+    keys are (index of the input, index of the axis). The result is empty if the size of any axis
+    depends on the constant in another way, or if the model does not run with other values."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})
         if second is None or not same_but_shapes(about, second):
@@ -233,12 +225,10 @@ def same_but_shapes(one: ProblemFacts, other: ProblemFacts) -> bool:
 def _together(
     tries: CachedAttempts, scaled: Constants, about: ProblemFacts, varied: VariableSizes
 ) -> VariableSizes:
-    """Drop the smallest sizes until the model runs with combinations of the remaining ones.
-
-    The model must run with each combination of sizes that `_corners` returns. Until it does, the
+    """Drop the smallest sizes until the model runs with combinations of the remaining ones. The
+    model must run with each combination of sizes that `_corners` returns. Until it does, the
     smallest size of every dim is dropped. If this would leave a dim with fewer than two sizes, the
-    result has no dims.
-    """
+    result has no dims."""
     while varied.dims:
         if all(_runs(tries, scaled, picked, varied) for picked in _corners(varied.dims)):
             return varied
@@ -250,11 +240,9 @@ def _together(
 
 
 def _corners(dims: Mapping[str, tuple[int, ...]]) -> list[dict[str, int]]:
-    """Return combinations of sizes to try, as the sizes of all dims by name.
-
-    In the first combination all dims have their smallest size, in the second their largest size. In
-    each further one, a single dim has its smallest size and all others have their largest.
-    """
+    """Return combinations of sizes to try, as the sizes of all dims by name. In the first
+    combination all dims have their smallest size, in the second their largest size. In each further
+    one, a single dim has its smallest size and all others have their largest."""
     least = {name: sizes[0] for name, sizes in dims.items()}
     most = {name: sizes[-1] for name, sizes in dims.items()}
     return [least, most, *({**most, name: least[name]} for name in dims if len(dims) > 1)]

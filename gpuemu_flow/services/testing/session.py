@@ -42,10 +42,7 @@ class MarkArguments(Struct, frozen=True):
 
 
 def read_mark(mark: pytest.Mark) -> MarkArguments:
-    """Return a mark's arguments.
-
-    Raises UsageError: ``pytest-bad-mark``, ``unknown-dtype``.
-    """
+    """Return a mark's arguments. Raises UsageError: ``pytest-bad-mark``, ``unknown-dtype``."""
     given = dict(mark.kwargs)
     if len(mark.args) > 1:
         raise bad_mark("it takes the op's name and keyword arguments")
@@ -73,15 +70,12 @@ def read_mark(mark: pytest.Mark) -> MarkArguments:
 
 
 def bad_mark(message: str, hint: str = "") -> UsageError:
-    """Return the error for a mark that cannot be read."""
     return UsageError(Problem("pytest-bad-mark", f"the gpuemu mark: {message}", hint))
 
 
 def read_number(name: str, value: Any, *, low: int = 0, high: int = MAX_SEED) -> int:
-    """Return `value`, from a mark or the command line, as an integer from `low` to `high`.
-
-    Raises UsageError ``pytest-bad-number`` for any other value.
-    """
+    """Return `value`, from a mark or the command line, as an integer from `low` to `high`. Raises
+    UsageError ``pytest-bad-number`` for any other value."""
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
         text = f"{name} must be an integer from {low} to {high}, not {value!r}"
@@ -99,7 +93,6 @@ def _names(name: str, given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_dtype(name: str) -> str:
-    """Return a canonical dtype name, or raise UsageError ``unknown-dtype``."""
     found = canonical_dtype(name)
     if found is None:
         hint = did_you_mean(name.lower(), tuple(DTYPES))
@@ -136,7 +129,6 @@ class PytestSession:
 
     @cached_property
     def configured(self) -> Config:
-        """Return the configuration. Collecting tests needs no more than that."""
         from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)
@@ -152,16 +144,13 @@ class PytestSession:
         return self._opened[process]
 
     def close(self) -> None:
-        """Close everything that this process has opened."""
         opened = self._opened.pop(os.getpid(), None)
         if opened is not None:
             opened.close()
 
     def seed(self, marked: MarkArguments) -> int:
-        """Return the command line's master seed, else the mark's, else the workspace's.
-
-        If the workspace asks for new seeds, the result is one new seed for the whole run.
-        """
+        """Return the command line's master seed, else the mark's, else the workspace's. If the
+        workspace asks for new seeds, the result is one new seed for the whole run."""
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given
@@ -171,11 +160,9 @@ class PytestSession:
         return self.given_seed
 
     def items(self, marked: MarkArguments) -> list[tuple[str, Item]]:
-        """Return the test items for a mark, each with its id, always in the same order.
-
-        The dtypes are in the order of the mark or else of the configuration. The cases of each
-        dtype follow each other.
-        """
+        """Return the test items for a mark, each with its id, always in the same order. The dtypes
+        are in the order of the mark or else of the configuration. The cases of each dtype follow
+        each other."""
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
         found = []
@@ -202,14 +189,12 @@ SESSION = pytest.StashKey[PytestSession]()
 
 
 def session_of(config: pytest.Config) -> PytestSession:
-    """Return the session of this pytest process."""
     if SESSION not in config.stash:
         config.stash[SESSION] = PytestSession(config)
     return config.stash[SESSION]
 
 
 def close(config: pytest.Config) -> None:
-    """Close everything that the session has opened."""
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.close()

@@ -46,10 +46,8 @@ class MachineResults(Struct, frozen=True):
     state: Json
 
     def fetch(self, key: str) -> Json | None:
-        """Return the stored result for a local action key.
-
-        Return None if there is none, or if stored results are to be ignored (`force`).
-        """
+        """Return the stored result for a local action key. Return None if there is none, or if
+        stored results are to be ignored (`force`)."""
         if self.context.force:
             return None
         whole = digest_json([key, self.state])
@@ -74,11 +72,8 @@ class MachineResults(Struct, frozen=True):
 
 
 def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | None:
-    """Return the access to a task's shared results; None if they cannot be shared.
-
-    They cannot be shared without a shared cache, or if the workspace is huge or not entirely
-    readable.
-    """
+    """Return the access to a task's shared results; None if they cannot be shared. They cannot be
+    shared without a shared cache, or if the workspace is huge or not entirely readable."""
     cache = context.shared
     if cache is None:
         return None
@@ -93,10 +88,8 @@ def machine_results(spec: TaskSpec, context: StageContext) -> MachineResults | N
 
 
 def _tree(root: str, made: frozenset[str]) -> str | None:
-    """Return a digest of all files below a folder except those in `made`.
-
-    Return None if there are too many files, they are too large, or one cannot be read.
-    """
+    """Return a digest of all files below a folder except those in `made`. Return None if there are
+    too many files, they are too large, or one cannot be read."""
     found = hashlib.sha256()
     files = total = 0
     for name, status in _entries(os.path.realpath(root), "", _own_cache()):
@@ -116,11 +109,8 @@ def _tree(root: str, made: frozenset[str]) -> str | None:
 
 
 def _own_cache() -> str:
-    """Return the folder of the user's own cache; empty if the user has no home folder.
-
-    `_tree` leaves this folder out. If the home folder is the workspace, the cache lies in the
-    workspace.
-    """
+    """Return the folder of the user's own cache; empty if the user has no home folder. `_tree`
+    leaves this folder out. If the home folder is the workspace, the cache lies in the workspace."""
     try:
         return os.path.realpath(user_cache_folder(os.environ))
     except RuntimeError:  # no home folder
@@ -128,10 +118,8 @@ def _own_cache() -> str:
 
 
 def _entries(root: str, folder: str, own: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path below `root` and the status of each file or link below `folder`.
-
-    The entries of each folder are sorted by name. The folder `own` is left out.
-    """
+    """Yield the path below `root` and the status of each file or link below `folder`. The entries
+    of each folder are sorted by name. The folder `own` is left out."""
     try:
         with os.scandir(os.path.join(root, folder)) as entries:  # noqa: PTH118
             listed = sorted(entries, key=lambda entry: entry.name)
@@ -166,10 +154,8 @@ def _content(path: str, status: os.stat_result) -> bytes | None:
 def command_uses(
     program: str, inputs: Sequence[str], root: Path, environment: Mapping[str, str]
 ) -> Observation | None:
-    """Return the dependencies of a command besides the content of its inputs.
-
-    These are the file of its program, and which of its inputs are executable.
-    """
+    """Return the dependencies of a command besides the content of its inputs. These are the file of
+    its program, and which of its inputs are executable."""
     paths = (os.path.join(root, name) for name in inputs)  # noqa: PTH118
     looked = frozenset(path for path in paths if os.access(path, os.X_OK))
     if "/" in program:
@@ -188,10 +174,8 @@ def command_uses(
 def unlisted(
     opened: Iterable[str], context: StageContext, sandbox: Json, listed: Iterable[str]
 ) -> tuple[str, ...]:
-    """Return the files of the workspace that a command opened and could have declared.
-
-    Those in `listed` and below it are left out, and what `sandbox` hides from the command.
-    """
+    """Return the files of the workspace that a command opened and could have declared. Those in
+    `listed` and below it are left out, and what `sandbox` hides from the command."""
     root = os.path.realpath(context.root)
     known = {os.path.realpath(os.path.join(root, name)) for name in listed}  # noqa: PTH118
     known.update((os.path.realpath(context.cache.folder), *(sandbox or {"hidden": ()})["hidden"]))

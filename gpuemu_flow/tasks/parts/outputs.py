@@ -17,13 +17,10 @@ from gpuemu_flow.workers.api import Request
 def heal_missing(
     spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
 ) -> list[StoredCase]:
-    """Restore the lost outputs of cases, and return the cases with the records of their outputs.
-
-    A missing or damaged blob is fetched from a shared cache, or else made again by running the
+    """Restore the lost outputs of cases, and return the cases with the records of their outputs. A
+    missing or damaged blob is fetched from a shared cache, or else made again by running the
     program on the case. If the program then gives other bytes, the record names the new output.
-
-    Raises Interrupted: The run was cancelled.
-    """
+    Raises Interrupted: The run was cancelled."""
     healed = {stored.case.index: stored for stored in batch}
     for role in ("op", "reference"):
         lost = [

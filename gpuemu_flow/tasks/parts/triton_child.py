@@ -26,10 +26,8 @@ class KernelRequestError(Exception):
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Write a kernel's PTX and cubin to `folder`, and return the numbers that a launch needs.
-
-    If Triton is not installed, write nothing, and return a message under the key ``missing``.
-    """
+    """Write a kernel's PTX and cubin to `folder`, and return the numbers that a launch needs. If
+    Triton is not installed, write nothing, and return a message under the key ``missing``."""
     try:
         triton = importlib.import_module("triton")
         backend = importlib.import_module("triton.backends.compiler")
@@ -70,11 +68,9 @@ def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
 def arguments_of(
     function: Any, request: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
-    """Return the arguments' types, the compile-time values, and the divisibility hints.
-
-    As in Triton's own ahead-of-time compiler, a requested type ends in ``:16`` if the argument is
-    known to be divisible by 16, or in ``:1`` if it is known to be 1.
-    """
+    """Return the arguments' types, the compile-time values, and the divisibility hints. As in
+    Triton's own ahead-of-time compiler, a requested type ends in ``:16`` if the argument is known
+    to be divisible by 16, or in ``:1`` if it is known to be 1."""
     names, types = list(function.arg_names), dict(request["signature"])
     constants = dict(request["constants"])
     unknown = [name for name in (*types, *constants) if name not in names]
@@ -139,10 +135,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Return the file and line of an error in a jit function; None if it is not in one.
-
-    Triton counts the lines of a jit function from its ``def``.
-    """
+    """Return the file and line of an error in a jit function; None if it is not in one. Triton
+    counts the lines of a jit function from its ``def``."""
     source, node = getattr(error, "src", None), getattr(error, "node", None)
     offset = getattr(node, "lineno", 0)
     if source is None or not offset:

@@ -113,13 +113,10 @@ class Ready(Struct, frozen=True):
 def make_ready(
     sandbox: Sandbox, scratch: str, home: str, listings: Listings | None = None
 ) -> Ready:
-    """Prepare a sandbox: list the existing files that a process in the sandbox may use.
-
-    Call it before forking: a forked process has to copy each shared page of memory that it writes
-    to, and this function writes to many.
-
-    Raises OSError, AttributeError: The sandbox cannot be prepared on this system.
-    """
+    """Prepare a sandbox: list the existing files that a process in the sandbox may use. Call it
+    before forking: a forked process has to copy each shared page of memory that it writes to, and
+    this function writes to many. Raises OSError, AttributeError: The sandbox cannot be prepared on
+    this system."""
     for path in outermost(sandbox.writable):
         if not os.path.lexists(path):
             make(path)
@@ -134,12 +131,9 @@ def make_ready(
 
 def enter(sandbox: Sandbox, scratch: str, home: str, ready: Ready | None = None) -> None:
     """Restrict this process, and all that it will start, to the files that `sandbox` allows.
-
-    This cannot be undone.
-
-    Raises SandboxError: The sandbox cannot be enforced. The caller must then run no program, since
-    the cache key of its results would name a sandbox level that was not in force.
-    """
+    This cannot be undone. Raises SandboxError: The sandbox cannot be enforced. The caller must
+    then run no program, since the cache key of its results would name a sandbox level that was
+    not in force."""
     try:
         if ready is None:
             ready = make_ready(sandbox, scratch, home)
@@ -180,11 +174,9 @@ def make(path: str) -> None:
 
 
 def _make_inner(sandbox: Sandbox) -> None:
-    """Make each missing writable path that lies inside another writable path.
-
-    The outer paths exist already, and an op may have replaced one by a link that leads out of the
-    sandbox. Call this only once the process is restricted, so that it cannot follow such a link.
-    """
+    """Make each missing writable path that lies inside another writable path. The outer paths exist
+    already, and an op may have replaced one by a link that leads out of the sandbox. Call this only
+    once the process is restricted, so that it cannot follow such a link."""
     for path in sandbox.writable:
         with suppress(OSError):  # the op meets the same error where it needs the path
             if not os.path.lexists(path):
@@ -244,10 +236,8 @@ def _highest_capability() -> int:
 
 
 def _drop_capabilities(libc: Any) -> None:
-    """Drop all capabilities of root but two, which give access to files.
-
-    Landlock restricts this access.
-    """
+    """Drop all capabilities of root but two, which give access to files. Landlock restricts this
+    access."""
     header, held = _Header(_CAPABILITIES_VERSION, 0), _Sets()
     if libc.capget(header, held) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be read")

@@ -75,9 +75,7 @@ class Fence:
 
     def own_apart(self, off_limits: OffLimits, own: Iterable[str]) -> tuple[str, ...]:
         """Return the sorted real paths of the op's own files that `apart` hides from other ops.
-
-        Links are left out: they might lead to the file of another op.
-        """
+        Links are left out: they might lead to the file of another op."""
         if not self._apart:
             return ()
         closed = (*off_limits["forbidden"], *self._hidden)
@@ -116,10 +114,8 @@ class Fence:
         )
 
     def shared(self, own: Iterable[str]) -> tuple[str, ...]:
-        """Return those references that are a program's own files, or packages around these.
-
-        Links are left out: who makes them does not decide what is shared.
-        """
+        """Return those references that are a program's own files, or packages around these. Links
+        are left out: who makes them does not decide what is shared."""
         real = {os.path.realpath(path) for path in own if not os.path.islink(path)}  # noqa: PTH114
         around = (p for p in self._packages if any(is_below(f, (p[:-12],)) for f in real))
         return tuple(sorted(self.references.intersection(real).union(around)))
@@ -165,11 +161,9 @@ def _real(path: Path | None) -> Path:
 def _forbidden(
     own_files: Iterable[Path], hidden: Iterable[Path], cache: Path, root: Path
 ) -> tuple[str, ...]:
-    """Return the hidden files and the cache folder.
-
-    A file or package that also contains the op is left out. So is everything outside of the
-    workspace, such as an interpreter that runs the reference.
-    """
+    """Return the hidden files and the cache folder. A file or package that also contains the op is
+    left out. So is everything outside of the workspace, such as an interpreter that runs the
+    reference."""
     own = set(map(_real, own_files))
     found = [
         path

@@ -40,10 +40,7 @@ def library() -> Any:
 
 
 def syscall(libc: Any, number: int, *arguments: Any) -> int:
-    """Make a system call.
-
-    Raises OSError.
-    """
+    """Make a system call. Raises OSError."""
     wide = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     result = int(libc.syscall(ctypes.c_long(number), *wide))
     if result < 0:
@@ -69,10 +66,7 @@ def adds_rules(libc: Any) -> Callable[[int, int, int, bytes, int], int]:
 
 
 def prctl(libc: Any, option: int, value: int) -> None:
-    """Set a property of this process.
-
-    Raises OSError.
-    """
+    """Set a property of this process. Raises OSError."""
     if libc.prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -157,23 +151,19 @@ def _refuse(error: int) -> tuple[int, int, int, int]:
 
 
 def _on_argument(number: int, position: int, code: Code) -> Code:
-    """Return filter code that runs `code` on one argument of a single system call.
-
-    The low half of the argument is loaded before `code`. All other system calls skip `code`. Each
-    path through `code` must end in a return instruction.
-    """
+    """Return filter code that runs `code` on one argument of a single system call. The low half of
+    the argument is loaded before `code`. All other system calls skip `code`. Each path through
+    `code` must end in a return instruction."""
     body = [(LOAD, 0, 0, _ARGUMENTS + 8 * position), *code]
     return [(EQUAL, 0, len(body), number), *body]
 
 
 @cache
 def program(processor: str) -> bytes:
-    """Return the filter program for a processor.
-
-    All sockets except connected pairs are refused: a service that listens on a named Unix socket
-    may start programs on request, outside of the sandbox. Pairs for datagrams are refused, too,
-    since their sockets can send datagrams to any name.
-    """
+    """Return the filter program for a processor. All sockets except connected pairs are refused: a
+    service that listens on a named Unix socket may start programs on request, outside of the
+    sandbox. Pairs for datagrams are refused, too, since their sockets can send datagrams to any
+    name."""
     machine = MACHINES[processor]
     allow = (RETURN, 0, 0, ALLOW)
     code: Code = [
@@ -235,18 +225,14 @@ def available() -> bool:
 
 
 def enforce(libc: Any) -> None:
-    """Enforce the filter on this process and all that it starts, which cannot be undone.
-
-    Raises OSError: The system refuses the filter.
-    """
+    """Enforce the filter on this process and all that it starts, which cannot be undone. Raises
+    OSError: The system refuses the filter."""
     install(libc, program(PROCESSOR), ALL_THREADS)
 
 
 def install(libc: Any, code: bytes, flags: int) -> int:
     """Filter the calls of this process and all that it starts; return what the system returns.
-
-    Raises OSError: The system refuses the filter.
-    """
+    Raises OSError: The system refuses the filter."""
     made = _Program(len(code) // _INSTRUCTION.size, code)
     return syscall(libc, seccomp_number(), _SET_MODE_FILTER, flags, ctypes.byref(made))
 
@@ -307,11 +293,8 @@ class Ruleset:
     def allow(
         self, paths: Iterable[str], rights: int, opened: Mapping[str, int] | None = None
     ) -> None:
-        """Allow everything at or below each path; skip paths that do not exist or are links.
-
-        There may be thousands of paths: to hide one file, all other files of its folder are
-        allowed.
-        """
+        """Allow everything at or below each path; skip paths that do not exist or are links. There
+        may be thousands of paths: to hide one file, all other files of its folder are allowed."""
         of_files = rights & self._handled & _OF_FILES
         wide = rights & self._handled
         kept = {} if opened is None else opened
@@ -333,9 +316,7 @@ class Ruleset:
 
     def enforce(self) -> None:
         """Enforce the list on this thread and its children; ``NO_NEW_PRIVS`` must be set before.
-
-        Raises OSError.
-        """
+        Raises OSError."""
         flags = _QUIETLY if self._known >= 7 else 0
         syscall(self._libc, LANDLOCK_RESTRICT, self._fd, flags)
         self.close()

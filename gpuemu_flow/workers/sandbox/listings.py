@@ -54,11 +54,8 @@ class Listings:
             self._mounts.register(fd, select.POLLPRI)
 
     def begin(self) -> None:
-        """Empty `opened` before the next sandbox is made.
-
-        If mounts have changed, close all descriptors, too, because a new mount hides files that
-        were opened before.
-        """
+        """Empty `opened` before the next sandbox is made. If mounts have changed, close all
+        descriptors, too, because a new mount hides files that were opened before."""
         self.opened = {}
         if self._known and self._mounts.poll(0):  # a new mount hides files that were opened before
             self.forget()
@@ -75,10 +72,7 @@ class Listings:
             self._forget(folder)
 
     def below(self, folder: str) -> list[str]:
-        """Return the paths of a folder's entries, leaving out links.
-
-        Raises OSError.
-        """
+        """Return the paths of a folder's entries, leaving out links. Raises OSError."""
         if not self._left and not self._known:
             return _entries(folder)
         stamp = _stamp(folder)

@@ -89,12 +89,10 @@ def _is_in_memory(path: str) -> bool:
 
 
 def _others_scratch(scratch: str) -> list[str]:
-    """Return the temporary folders to hide from an op, with links resolved.
-
-    They hold the scratch folders of all workers, compiled references and, for a user without a home
-    folder, the daemon's files. Folders that are created beside them later are hidden as well,
-    since the sandbox permits only those entries of their parent folder that exist now.
-    """
+    """Return the temporary folders to hide from an op, with links resolved. They hold the scratch
+    folders of all workers, compiled references and, for a user without a home folder, the daemon's
+    files. Folders that are created beside them later are hidden as well, since the sandbox permits
+    only those entries of their parent folder that exist now."""
     folder, name = os.path.split(os.path.dirname(scratch))  # noqa: PTH120
     if not name.startswith(SCRATCH):
         return []
@@ -107,12 +105,10 @@ def _others_scratch(scratch: str) -> list[str]:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Leave out each path that lies below another of the paths, and return the rest, sorted.
-
-    The rights to an outer folder include all that lies below it, so the inner paths are not needed.
-    Nor can they be trusted: an op that may write to the outer folder could have replaced an inner
-    path by a link to another file.
-    """
+    """Leave out each path that lies below another of the paths, and return the rest, sorted. The
+    rights to an outer folder include all that lies below it, so the inner paths are not needed. Nor
+    can they be trusted: an op that may write to the outer folder could have replaced an inner path
+    by a link to another file."""
     found = sorted({os.path.normpath(path) for path in paths})
     return [p for p in found if not any(above in found for above in _above(p))]
 
@@ -123,11 +119,8 @@ def _needed(*packages: str) -> list[str]:
 
 
 def _devices() -> tuple[str, ...]:
-    """Return devices that anyone may use.
-
-    Disks are left out, since they hold every file, and so are terminals, whose input could be
-    forged.
-    """
+    """Return devices that anyone may use. Disks are left out, since they hold every file, and so
+    are terminals, whose input could be forged."""
     try:
         names = sorted(os.listdir("/dev"))  # noqa: PTH208
     except OSError:
@@ -214,12 +207,10 @@ class _Excluded:
         return found
 
     def without_own(self, start: str) -> list[str]:
-        """Return the allowed paths at or below a path `start` that lies in an excluded folder.
-
-        The exclusion of that folder is ignored: the result holds the outermost paths that contain
-        no excluded path. It is empty if `start` itself is excluded. It is also empty if `start`
-        lies in no excluded folder, since `rest` returns the paths in that case.
-        """
+        """Return the allowed paths at or below a path `start` that lies in an excluded folder. The
+        exclusion of that folder is ignored: the result holds the outermost paths that contain no
+        excluded path. It is empty if `start` itself is excluded. It is also empty if `start` lies
+        in no excluded folder, since `rest` returns the paths in that case."""
         found: list[str] = []
         if start not in self.paths and any(path in self.paths for path in _above(start)):
             self._add_rest(start, found)
@@ -342,10 +333,8 @@ _MOST_DONORS = 16
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
-    """Yield the paths that no op needs, such as those of credentials, if they exist.
-
-    The paths are absolute, and links in them are not resolved.
-    """
+    """Yield the paths that no op needs, such as those of credentials, if they exist. The paths are
+    absolute, and links in them are not resolved."""
     yield from filter(os.path.lexists, _OF_SYSTEM)
     homes = {home, own_home()} - {"", "/"}
     for folder in homes:
@@ -373,10 +362,8 @@ def own_home() -> str:
 
 
 def _others_homes(own: set[str], root: str) -> Iterator[str]:
-    """Yield other users' home folders if this process runs as root, else nothing.
-
-    Without root's rights, a process cannot enter these folders anyway.
-    """
+    """Yield other users' home folders if this process runs as root, else nothing. Without root's
+    rights, a process cannot enter these folders anyway."""
     if os.geteuid():
         return
     found = ["/root"]
@@ -391,11 +378,9 @@ def _others_homes(own: set[str], root: str) -> Iterator[str]:
 
 
 def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield existing files that are copies of hidden files of the workspace.
-
-    Copies are backups by editors, bytecode, the history of a repository inside of the workspace,
-    and the same file in other working trees of the workspace's repository.
-    """
+    """Yield existing files that are copies of hidden files of the workspace. Copies are backups by
+    editors, bytecode, the history of a repository inside of the workspace, and the same file in
+    other working trees of the workspace's repository."""
     names_of = dict[str, list[str]]()
     for path in paths:
         folder, _, name = path.rpartition("/")
@@ -414,10 +399,8 @@ def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
 
 
 def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield backups, swap files and bytecode of files of a folder.
-
-    Their names are those of the files, with something before or after.
-    """
+    """Yield backups, swap files and bytecode of files of a folder. Their names are those of the
+    files, with something before or after."""
     wanted = frozenset(names)
     stems = {f"{os.path.splitext(name)[0]}.pyc" for name in wanted}  # noqa: PTH122
     lengths = {len(name) for name in wanted}
@@ -438,10 +421,8 @@ def _copies_beside(folder: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _built_copies(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield build output in the workspace that may contain copies of some files.
-
-    Build output means packages, folders of package builders, and coverage reports with source code.
-    """
+    """Yield build output in the workspace that may contain copies of some files. Build output means
+    packages, folders of package builders, and coverage reports with source code."""
     names = _names_in(root)
     built = (
         [n for n in _names_in(f"{root}/build") if n.startswith("lib")] if "build" in names else []
@@ -491,11 +472,9 @@ def _working_trees(root: Path) -> tuple[tuple[Path, Path], ...]:
 
 @lru_cache(maxsize=64)
 def _donors(git: Path) -> tuple[Path, ...]:
-    """Return a git folder, or what a worktree's file leads to, and where its objects come from.
-
-    A repository takes objects from the folders in ``alternates``. A local one from which it was
-    cloned holds the same.
-    """
+    """Return a git folder, or what a worktree's file leads to, and where its objects come from. A
+    repository takes objects from the folders in ``alternates``. A local one from which it was
+    cloned holds the same."""
     found = dict.fromkeys([Path(path) for path in _worktree(git)] or [git])
     pending = list(found)
     while pending and len(found) < _MOST_DONORS:
@@ -519,10 +498,8 @@ def _histories(folders: Iterable[Path], root: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def _history(folder: Path) -> tuple[str, ...]:
-    """Return the folders of one folder that hold old versions of files, such as ``.git``.
-
-    This also works in a folder that cannot be listed.
-    """
+    """Return the folders of one folder that hold old versions of files, such as ``.git``. This also
+    works in a folder that cannot be listed."""
     found = [path for name in _HISTORIES if os.path.lexists(path := f"{folder}/{name}")]
     git = f"{folder}/.git"
     return (*found, *map(str, _donors(Path(git)))) if git in found else tuple(found)

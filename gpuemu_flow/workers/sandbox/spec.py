@@ -36,10 +36,8 @@ class Sandbox(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Launch(Struct, frozen=True):
-    """How `launch` starts a command that writes into `folder`.
-
-    `seen_at` holds the descriptors of a `listener.Recording`, and `locale` the variable LC_CTYPE.
-    """
+    """How `launch` starts a command that writes into `folder`. `seen_at` holds the descriptors of a
+    `listener.Recording`, and `locale` the variable LC_CTYPE."""
 
     sandbox: Sandbox | None = None
     folder: str = ""
@@ -84,10 +82,8 @@ def missing_problem(level: str) -> Problem:
 
 
 def shown_level(level: str) -> str:
-    """Return a level, and the parts that it lacks, in the words of a report.
-
-    Examples are ``landlock 7, seccomp`` and ``landlock 7; no seccomp``.
-    """
+    """Return a level, and the parts that it lacks, in the words of a report. Examples are
+    ``landlock 7, seccomp`` and ``landlock 7; no seccomp``."""
     missing = ", ".join(f"no {name}" for name in lacks(level))
     return f"{level}; {missing}" if missing else level
 
