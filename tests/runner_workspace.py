@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import textwrap
 import time
 from collections.abc import Iterator
@@ -153,19 +152,6 @@ def workspace(tmp_path: Path, **options: Any) -> Iterator[Workspace]:
 def slugs(outcomes: list[Outcome]) -> list[str]:
     """``ok`` or the error's slug, in order."""
     return ["ok" if o.error is None else o.error.slug for o in outcomes]
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process exists and is no zombie."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def wait_until(condition: Any, seconds: float = 600.0) -> bool:

@@ -1,4 +1,4 @@
-"""`run`, `fuzz`, `ci`, `reproduce` and `minimize` judge a case alike: one table, seen by each."""
+"""`run`, `fuzz`, `ci` and `reproduce` judge a case alike: one table, seen by each."""
 
 from __future__ import annotations
 
@@ -107,17 +107,3 @@ def test_a_failure_is_reproduced_by_the_words_that_are_shown(told: Told, name: s
     assert shown == [failure[key] for key in ("op", "seed", "dtype", "shapes", "layout")]
     if name != "random":
         assert report["result"]["failures"][0]["message"] == failure["messages"][0]
-
-
-def test_a_failure_is_shrunk_to_the_least_that_fails_and_mended(tmp_path: Path) -> None:
-    ran = run_ops(tmp_path / "w", {"sum_tail": OPS["sum_tail"]}, "cases = 5\nseed = 3")
-    failure = ran.failures["sum_tail"][-1]
-    reproduce = failure["reproduce"].split()[1:]
-    known = ran.mini.command(*reproduce, "--format", "json", code=1).stdout
-    words = ("minimize", json.loads(known)["id"], "--format", "json")
-    report = json.loads(ran.mini.command(*words, code=0).stdout)
-    assert report["minimized"]["shapes"]["x"] == [2, 17]
-    ran.mini.edit("ops/sum_tail.py", "x[:, :16]", "x")
-    (result,) = ran.mini.run("sum_tail")["results"]
-    assert (result["verdict"], result["passed"]) == ("passed", 5)
-    ran.mini.command(*reproduce, code=0)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
+SEEDED = False
+
 
 def fuzz(mini: Mini, *arguments: str, code: int | None = 0) -> dict[str, Any]:
     return dict(json.loads(mini.command("fuzz", "--format", "json", *arguments, code=code).stdout))

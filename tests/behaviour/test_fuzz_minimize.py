@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
+SEEDED = False
+
 
 def fuzz(mini: Mini, *arguments: str, code: int) -> dict[str, Any]:
     done = mini.command("fuzz", "scale", "--minimize", "--format", "json", *arguments, code=code)

@@ -12,9 +12,9 @@ from mini_workspace import make_one_op
     ("wrong", "told"),
     [
         ("causal", "fails when causal is True"),
-        ("not causal", "fails when causal is False"),
+        pytest.param("not causal", "fails when causal is False", marks=pytest.mark.ci),
         ("k >= 5", "fails when k is 5 or more"),
-        ("k <= 2", "fails when k is 2 or less"),
+        pytest.param("k <= 2", "fails when k is 2 or less", marks=pytest.mark.ci),
     ],
 )
 def test_the_cause_of_a_scalar(tmp_path: Path, wrong: str, told: str) -> None:

@@ -323,6 +323,7 @@ def part(mini: Mini, *words: str) -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.ci
 def test_a_commit_has_the_same_code_on_every_machine(wide: Mini, tmp_path: Path) -> None:
     """Wherever it lies, whatever it was built into, with an interpreter of its own."""
     code = part(wide)["code"]

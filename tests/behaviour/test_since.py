@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from mini_workspace import Mini
 
+SEEDED = False
+
 
 def git(mini: Mini, *arguments: str) -> str:
     done = subprocess.run(

@@ -11,6 +11,8 @@ from mini_workspace import Mini
 # This folder is no package; what both files need of git is in one of them.
 from test_since import git, ops
 
+SEEDED = False
+
 pytestmark = pytest.mark.ci
 
 SCALE = """

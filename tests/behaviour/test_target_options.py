@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from mini_workspace import Mini
 
+SEEDED = False
+
 TARGETS = """
 [profiles.few.validation]
 cases = 2

@@ -12,6 +12,8 @@ import pytest
 from mini_workspace import Mini
 from terminal import GIVE_UP, terminal
 
+SEEDED = False
+
 _CURSOR_HIDDEN, _CURSOR_SHOWN = "\x1b[?25l", "\x1b[?25h"
 
 

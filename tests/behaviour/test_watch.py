@@ -12,6 +12,8 @@ import pytest
 from mini_workspace import Mini
 from watching import READY, watching
 
+SEEDED = False
+
 EVENTS = pytest.param(
     (),
     id="events",

@@ -235,6 +235,7 @@ schema = { dims = { N = 32768 }, inputs = { x = ["N"] }, output = ["N"] }
 """
 
 
+@pytest.mark.ci
 def test_clean_forgets_them(unserved: Served) -> None:
     unserved.write("gpuemu.toml", ONLY_CLIENTS)
     unserved.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from pytest_workspace import CONFIG, Place
 
@@ -66,6 +64,7 @@ def test_returns_one_of_two(gpuemu_case):
 """
 
 
+@pytest.mark.ci
 def test_outputs_are_taken_from_inputs_that_may_change(tested: Place) -> None:
     (tested.folder / "gpuemu.toml").write_text(CONFIG + OPS)
     ran = tested.pytest(TESTS)

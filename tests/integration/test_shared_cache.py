@@ -93,6 +93,7 @@ def test_what_differs_in_the_clone_is_run(original: Mini, tmp_path: Path, change
     assert programs(other)
 
 
+@pytest.mark.ci
 def test_each_branch_finds_its_own(original: Mini, tmp_path: Path) -> None:
     original.run()
     other = clone(original, tmp_path / "other")

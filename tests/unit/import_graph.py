@@ -71,20 +71,6 @@ def every_node(tree: ast.AST) -> Iterator[ast.AST]:
                 left.append(value)
 
 
-def every_statement(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that are not below an expression: no definition stands in one."""
-    left = [tree]
-    while left:
-        node = left.pop()
-        yield node
-        for value in node.__dict__.values():
-            if value.__class__ is list:
-                left += [part for part in value if isinstance(part, _HOLD_STATEMENTS)]
-
-
-_HOLD_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
-
-
 def read_imports(files: dict[str, Path], modules: Iterable[str] | None = None) -> list[Import]:
     """All imports of `modules`, by default of all `files`, ordered by module and line."""
     found: list[Import] = []
