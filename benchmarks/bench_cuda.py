@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from gpuemu_flow.emulator.host.build import cxx_compiler
-from gpuemu_flow.emulator.host.torch_build import make_home
+from gpuemu_flow.emulator.host.torch_device import make_home
 
 try:
     import torch

@@ -9,7 +9,7 @@ import click
 
 from gpuemu_flow.cli.options import split_words
 from gpuemu_flow.cli.say import say
-from gpuemu_flow.emulator.host import run, show
+from gpuemu_flow.emulator.host import run
 from gpuemu_flow.emulator.host.session import Options
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET
 from gpuemu_flow.emulator.session import parse_checks
@@ -54,7 +54,7 @@ def exec(  # noqa: A001 - the command's name
     given = arguments[1:] if arguments[:1] == ("--",) else arguments
     started = run.prepare(program, shlex.split(flags), arch)
     executed = run.run_program([started, *given], options)
-    say(show.summary(executed), err=True)
+    say(run.summary(executed), err=True)
     if report_file is not None:
-        report_file.write_text(show.as_json(executed))
+        report_file.write_text(run.as_json(executed))
     raise SystemExit(executed.exit_code)

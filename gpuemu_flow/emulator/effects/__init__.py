@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.effects import (
     stack,
     warps,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.emulator.effects.checking import Effect
 from gpuemu_flow.lint.ptx import Opcode
 
 _MODULES = (moves, loads, barriers, warps, copies, matrices, checking, stack)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     constant_of,
     operand_problem,
     operands_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Register, Step
 
 if TYPE_CHECKING:

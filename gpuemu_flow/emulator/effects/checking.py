@@ -1,13 +1,14 @@
-"""Checks of the operands of steps, made before a kernel runs."""
+"""What an instruction's effect is, and the checks of its operands, made before a kernel runs."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import (
     Immediate,
     Inverted,
@@ -25,6 +26,18 @@ from gpuemu_flow.emulator.types import BITS, SIZES, Array
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
+
+    Emit = Callable[["Emitter", Step, int], None]
+else:
+    Emit = Callable[..., Any]
+
+
+class Effect(Struct, frozen=True):
+    """The functions that check and compile one family of instructions."""
+
+    problem: Callable[[Step], str]
+    emit: Emit
+    section: str
 
 
 UNKNOWN_FORM = "the emulator does not know this form of the instruction"

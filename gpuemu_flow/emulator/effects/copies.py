@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.emulator.bulk import reduction
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     constant_of,
     items_of,
     operand_problem,
     tensor_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Inverted, MemoryOperand, Operand, Register, Step, TensorPlace
 from gpuemu_flow.emulator.tensor_maps import FIELDS, MAP_BYTES
 from gpuemu_flow.emulator.types import SIZES

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     items_of,
     operand_problem,
     result_problem,
 )
 from gpuemu_flow.emulator.effects.copies import emit_store, is_asynchronous, store_problem
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Step, Symbol
 from gpuemu_flow.emulator.polling import STRONG
 from gpuemu_flow.emulator.types import DTYPES, SIZES

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     constant_of,
     items_of,
     operand_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, Operand, OperandGroup, Step
 from gpuemu_flow.emulator.matrices import ELEMENT_BITS, SPARSE_SHAPES, MatrixForm, SparseForm
 from gpuemu_flow.emulator.wmma import FragmentForm, GroupForm, WmmaForm

@@ -9,12 +9,12 @@ import numpy as np
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     items_of,
     operand_problem,
     operands_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Operand, OperandGroup, Step, Symbol
 from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32, high, low

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     constant_of,
     operand_problem,
     operands_problem,
     result_problem,
 )
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.ir import Step, Symbol
 
 if TYPE_CHECKING:

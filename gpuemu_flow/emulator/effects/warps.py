@@ -9,6 +9,7 @@ import numpy as np
 from gpuemu_flow.emulator.atomics import AtomicForm, combiner
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    Effect,
     address_problem,
     items_of,
     operand_problem,
@@ -16,7 +17,6 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.copies import emit_store, is_asynchronous, store_problem
-from gpuemu_flow.emulator.effects.effect import Effect
 from gpuemu_flow.emulator.effects.loads import space_of
 from gpuemu_flow.emulator.ir import MemoryOperand, Operand, Sink, Step
 from gpuemu_flow.emulator.polling import RELEASES
