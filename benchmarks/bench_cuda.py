@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpuemu_flow.emulator.host.build import cxx_compiler
@@ -147,7 +148,7 @@ def programs(rounds: int) -> dict[str, float]:
         }
 
 
-def extensions(rounds: int, *, whole: bool) -> dict[str, float]:
+def extensions(rounds: int, *, whole: bool) -> Iterator[tuple[str, float]]:
     """Measure an extension as an op, and its compilers alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -163,8 +164,9 @@ def extensions(rounds: int, *, whole: bool) -> dict[str, float]:
         home = make_home(Path(torch.__file__).parent)  # PyTorch's device, once
         first = fuzz(1)
         again = min(fuzz(1) for _ in range(rounds))
-        many = min(fuzz(1 + CASES) for _ in range(rounds))
-        found = {"build": first - again, "again": again, "case": (many - again) / CASES}
+        yield "build", first - again
+        yield "again", again
+        yield "case", (min(fuzz(1 + CASES) for _ in range(rounds)) - again) / CASES
         if whole:
             (folder / "alone.cu").write_text(cuda)
             (folder / "alone.cpp").write_text(CPP)
@@ -178,8 +180,14 @@ def extensions(rounds: int, *, whole: bool) -> dict[str, float]:
             pic = ["-Xcompiler", "-fPIC", "-gencode=arch=compute_80,code=sm_80"]
             alone = used([home.toolkit.nvcc, *flags, *pic, "alone.cu"], folder)
             alone += used([cxx_compiler(), *flags, "-fPIC", "alone.cpp"], folder)
-            found["ratio"] = found["build"] / alone
-        return found
+            yield "ratio", (first - again) / alone
+
+
+def measured(rounds: int, *, whole: bool) -> Iterator[tuple[str, float]]:
+    """Yield each figure when it is known."""
+    yield from programs(rounds).items()
+    if torch is not None and torch.version.cuda is None:
+        yield from extensions(min(rounds, 2), whole=whole)
 
 
 def main() -> int:
@@ -188,16 +196,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--whole", action="store_true")
     given = parser.parse_args()
-    found = programs(given.rounds)
+    missed = 0
     if torch is None or torch.version.cuda is not None:
         print("no CPU build of torch: extensions are left out")
-    else:
-        found |= extensions(min(given.rounds, 2), whole=given.whole)
-    missed = 0
-    for name, value in found.items():
+    for name, value in measured(given.rounds, whole=given.whole):
         missed += value > BOUNDS[name]
         shown = f"{value:.2f}" if name == "ratio" else f"{1000 * value:,.2f} ms of CPU"
-        print(f"{WORDS[name]}: {shown} (bound {BOUNDS[name] * (1 if name == 'ratio' else 1000):g})")
+        bound = BOUNDS[name] * (1 if name == "ratio" else 1000)
+        print(f"{WORDS[name]}: {shown} (bound {bound:g})", flush=True)
     return int(missed > 0)
 
 
