@@ -15,8 +15,6 @@ from gpuemu_flow.emulator.host import run
 from gpuemu_flow.emulator.host.session import Options
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET
 from gpuemu_flow.emulator.session import parse_checks
-from gpuemu_flow.emulator.show import as_json as executed_json
-from gpuemu_flow.emulator.show import summary
 from gpuemu_flow.report import json_writer
 
 if TYPE_CHECKING:
@@ -145,7 +143,7 @@ def exec(  # noqa: A001 - the command's name
     given = arguments[1:] if arguments[:1] == ("--",) else arguments
     started = run.prepare(program, shlex.split(flags), arch)
     executed = run.run_program([started, *given], options)
-    say(summary(executed), err=True)
+    say(run.summary(executed), err=True)
     if report_file is not None:
-        report_file.write_text(executed_json(executed))
+        report_file.write_text(run.as_json(executed))
     raise SystemExit(executed.exit_code)

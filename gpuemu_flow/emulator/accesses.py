@@ -10,14 +10,13 @@ import numpy as np
 from gpuemu_flow.emulator.bytes import GlobalMemory
 from gpuemu_flow.emulator.clusters import OFFSET, RANK_AT
 from gpuemu_flow.emulator.findings import show_index
+from gpuemu_flow.emulator.global_races import may_conflict, report_conflicts
 from gpuemu_flow.emulator.memory import (
     LOCAL_BASE,
     SHARED_BASE,
     WINDOW,
 )
-from gpuemu_flow.emulator.registry import ActiveLanes
-from gpuemu_flow.emulator.store_conflicts import may_conflict, report_conflicts
-from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.types import ActiveLanes, Array
 
 # Accesses to shared memory of other blocks of a cluster: their addresses and permissions.
 

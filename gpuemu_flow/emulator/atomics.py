@@ -11,10 +11,9 @@ from msgspec import Struct
 
 from gpuemu_flow.emulator.accesses import Accesses
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
-from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.semantics import convert, floats
 from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
-from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
+from gpuemu_flow.emulator.types import DTYPES, SIZES, ActiveLanes, Array
 
 _G = np.uint64(GLOBAL_BASE)
 

@@ -9,7 +9,7 @@ import numpy as np
 from gpuemu_flow.emulator.blocks import is_cluster_barrier
 from gpuemu_flow.emulator.cluster_races import ClusterRaces
 from gpuemu_flow.emulator.findings import plain_variable
-from gpuemu_flow.emulator.global_races import GlobalRaces
+from gpuemu_flow.emulator.global_races import GlobalRaces, may_conflict, report_conflicts
 from gpuemu_flow.emulator.memory import (
     GLOBAL_BASE,
     PATTERN,
@@ -19,10 +19,8 @@ from gpuemu_flow.emulator.memory import (
     WRITTEN,
 )
 from gpuemu_flow.emulator.races import LoggedRaces
-from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import KernelLaunch, State
-from gpuemu_flow.emulator.store_conflicts import may_conflict, report_conflicts
-from gpuemu_flow.emulator.types import SIZES, Array
+from gpuemu_flow.emulator.types import SIZES, ActiveLanes, Array
 
 
 class Bytes(State):

@@ -22,8 +22,7 @@ from gpuemu_flow.emulator.ir import (
 )
 from gpuemu_flow.emulator.machine import BlockFunction
 from gpuemu_flow.emulator.polling import polling_loads
-from gpuemu_flow.emulator.registry import OpcodeForm
-from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.types import Array, OpcodeForm
 
 
 class Code:

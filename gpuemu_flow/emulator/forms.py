@@ -7,19 +7,22 @@ from typing import cast
 
 import numpy as np
 
-from gpuemu_flow.emulator.registry import (
+from gpuemu_flow.emulator.semantics import convert, floats, integers
+from gpuemu_flow.emulator.types import (
     BIT_TYPES,
     BUILDERS,
+    DTYPES,
     INTEGERS,
     ROUNDINGS,
+    Array,
     Lanes,
     OpcodeForm,
     builds,
+    is_float,
+    is_signed,
     only,
     rounding,
 )
-from gpuemu_flow.emulator.semantics import convert, floats, integers
-from gpuemu_flow.emulator.types import DTYPES, Array, is_float, is_signed
 from gpuemu_flow.lint.ptx import Opcode
 
 

@@ -14,9 +14,8 @@ from msgspec import Struct
 from gpuemu_flow.emulator.findings import show_index
 from gpuemu_flow.emulator.ir import KernelProgram
 from gpuemu_flow.emulator.polling import ORDERS_NOTHING, RELEASES, is_strong
-from gpuemu_flow.emulator.registry import ActiveLanes
 from gpuemu_flow.emulator.state import State
-from gpuemu_flow.emulator.types import SIZES, WARP, Array
+from gpuemu_flow.emulator.types import SIZES, WARP, ActiveLanes, Array
 from gpuemu_flow.model.types import THERE
 
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})

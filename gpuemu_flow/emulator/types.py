@@ -1,11 +1,15 @@
-"""PTX types, and the numpy types that hold their values."""
+"""PTX types, the numpy types that hold their values, and what instructions are looked up by."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+
+from gpuemu_flow.lint.ptx import Opcode
 
 Array = npt.NDArray[Any]
 
@@ -43,3 +47,63 @@ def is_signed(type_name: str) -> bool:
 def is_float(type_name: str) -> bool:
     """Tell whether numpy computes with values of a PTX type in floating point."""
     return type_name in ("f16", "f32", "f64")
+
+
+Lanes = Callable[..., Array]
+
+
+class OpcodeForm(Struct, frozen=True):
+    """One opcode ready to be called."""
+
+    function: Lanes
+    sources: tuple[str, ...]
+    result: str
+    section: str
+    table: bool = False
+    approximate: float = 0.0
+    absolute_below: float = 0.0
+
+
+Builder = Callable[[Opcode, str, frozenset[str]], "OpcodeForm | None"]
+
+BUILDERS: dict[str, Builder] = {}
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+INTEGERS = frozenset(
+    f"{kind}{bits}" for kind in "us" for bits in (16, 32, 64)
+)  # fmt: skip
+BIT_TYPES = frozenset({"b16", "b32", "b64"})
+
+
+def builds(*bases: str) -> Callable[[Builder], Builder]:
+    """Return a decorator that registers a builder of the opcodes with the given base names."""
+
+    def register(builder: Builder) -> Builder:
+        for base in bases:
+            BUILDERS[base] = builder
+        return builder
+
+    return register
+
+
+def rounding(words: frozenset[str], default: str = "rn") -> str:
+    """Return the rounding mode that an opcode names, or `default` if it names none."""
+    return next((mode for mode in ROUNDINGS if mode in words), default)
+
+
+def only(words: frozenset[str], *allowed: str) -> bool:
+    """Tell whether each word of an opcode is one of `allowed`."""
+    return words <= frozenset(allowed)
+
+
+# Active lanes of an access, and their addresses.
+
+
+class ActiveLanes:
+    """The active lanes of one access, and the offsets that they access."""
+
+    __slots__ = ("mask", "offsets", "shape")
+
+    def __init__(self, offsets: Array, mask: Array | None, shape: tuple[int, ...]) -> None:
+        self.offsets = offsets
+        self.mask = mask
+        self.shape = shape

@@ -18,9 +18,8 @@ from gpuemu_flow.emulator.findings import CheckFinding
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Immediate, KernelProgram, Operand, Register, Step
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
-from gpuemu_flow.emulator.registry import ROUNDINGS
 from gpuemu_flow.emulator.rewriting import like, new_register, rewritten
-from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.types import ROUNDINGS, Array
 from gpuemu_flow.lint.ptx import Opcode
 
 MAX_SINGLE = 12

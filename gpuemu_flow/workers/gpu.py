@@ -38,7 +38,7 @@ from gpuemu_flow.emulator.host.build import (
 )
 from gpuemu_flow.emulator.host.run import serve
 from gpuemu_flow.emulator.host.session import HostReport, Options
-from gpuemu_flow.emulator.host.torch_build import make_home
+from gpuemu_flow.emulator.host.torch_device import make_home
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNINITIALISED, WRITTEN
 from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import FlowError

@@ -1,4 +1,4 @@
-"""Checks of the operands of steps, made before a kernel runs."""
+"""What an instruction's effect is, and the checks of its operands, made before a kernel runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ from gpuemu_flow.emulator.ir import (
     TensorPlace,
 )
 from gpuemu_flow.emulator.types import BITS, SIZES, Array
-
-if TYPE_CHECKING:
-    from gpuemu_flow.emulator.emitter import Emitter
-
-
-# The type `Effect`: how a family of instructions is checked and compiled to Python.
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter

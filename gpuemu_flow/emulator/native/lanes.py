@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gpuemu_flow.emulator.native.writer import INTEGRAL, MODES, arithmetic_type, c_type, width
-from gpuemu_flow.emulator.registry import BIT_TYPES, INTEGERS, ROUNDINGS, rounding
 from gpuemu_flow.emulator.semantics.integers import _PRMT_TABLES as PERMUTATIONS
-from gpuemu_flow.emulator.types import DTYPES, is_float
+from gpuemu_flow.emulator.types import BIT_TYPES, DTYPES, INTEGERS, ROUNDINGS, is_float, rounding
 from gpuemu_flow.lint.ptx import Opcode
 
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2"})
