@@ -4,7 +4,6 @@
 kind                the failing elements are
 ==================  ==============================================================================
 ``transposed``      the reference's with two axes of equal size swapped
-``memory-order``    the reference's with two axes swapped, but read in the original memory order
 ``reversed``        the reference's from the other end of an axis
 ``shifted``         the reference's at a fixed distance along an axis, as in stale rows
 ``repeated``        the reference's first row, or first tile, over and over
@@ -100,52 +99,18 @@ def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> 
 
 
 def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Yield findings that two axes of the reference's output are swapped in the op's output.
-
-    If the axes have equal sizes, the op's output is the reference's output with these axes
-    transposed. If their sizes differ, the op's output has the right shape, but a tensor with
-    swapped axes was read or written in memory order; see `_reread` and `_rewritten`.
-    """
+    """Yield findings that two axes of equal size are swapped in the op's output."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
     for i, j in itertools.combinations(range(len(shape)), 2):
-        if min(shape[i], shape[j]) < 2:
+        if shape[i] < 2 or shape[i] != shape[j]:
             continue
-        axes = f"axes {i} and {j}"
-        if shape[i] == shape[j]:
-            swapped = list(index)
-            swapped[i], swapped[j] = swapped[j], swapped[i]
-            share = _agreement(evidence, points, np.ravel_multi_index(swapped, shape))
-            if share >= MOST:
-                sentence = f"actual is expected with {axes} swapped"
-                yield Finding("transposed", sentence, {"axes": [i, j], "share": share}, 0.97)
-        other = list(shape)
-        other[i], other[j] = other[j], other[i]
-        for source, words in (
-            (_reread(points.positions, tuple(other), i, j, shape), "read in memory order"),
-            (_rewritten(index, tuple(other), i, j), "written in memory order"),
-        ):
-            if shape[i] != shape[j]:
-                share = _agreement(evidence, points, source)
-                if share >= MOST:
-                    sentence = f"actual is expected with {axes} swapped and {words}"
-                    numbers = {"axes": [i, j], "share": share}
-                    yield Finding("memory-order", sentence, numbers, 0.96)
-
-
-def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
-            shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """Return the source of each element in ``expected.swapaxes(i, j).reshape(shape)``."""
-    index = list(np.unravel_index(positions, other))
-    index[i], index[j] = index[j], index[i]
-    return np.asarray(np.ravel_multi_index(index, shape), np.intp)
-
-
-def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """Return the source of each element in ``expected.reshape(other).swapaxes(i, j)``."""
-    swapped = list(index)
-    swapped[i], swapped[j] = swapped[j], swapped[i]
-    return np.asarray(np.ravel_multi_index(swapped, other), np.intp)
+        swapped = list(index)
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        share = _agreement(evidence, points, np.ravel_multi_index(swapped, shape))
+        if share >= MOST:
+            sentence = f"actual is expected with axes {i} and {j} swapped"
+            yield Finding("transposed", sentence, {"axes": [i, j], "share": share}, 0.97)
 
 
 def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
@@ -234,7 +199,6 @@ LEAST_RIGHT = 0.05
 KNOWN_CAUSE, OTHER_CAUSE = 0.2, 0.01
 MOST_ROWS = 256
 ROW_ELEMENTS = 1 << 12
-BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
@@ -247,7 +211,6 @@ def conditions(evidence: Evidence) -> list[Finding]:
         found += _magnitude(failing, passing)
         found += _input_values(evidence, failing.positions, passing.positions)
     found += _input_rows(evidence)
-    found += _growing(evidence)
     return found
 
 
@@ -397,24 +360,3 @@ _ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = 
     ("the spread", lambda rows: np.ptp(rows, axis=1)),
     ("|mean| / spread", lambda rows: np.abs(rows.mean(axis=1)) / np.ptp(rows, axis=1)),
 )
-
-
-def _growing(evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings of errors that grow steadily along an axis, at least by a factor of 10."""
-    points = evidence.finite
-    if len(points) < 4 * BINS:
-        return
-    error = np.abs(points.actual - points.expected)
-    index = np.unravel_index(points.positions, evidence.shape)
-    for axis, size in enumerate(evidence.shape):
-        if size < 2 * BINS:
-            continue
-        bins = index[axis] * BINS // size
-        number = np.bincount(bins, minlength=BINS)
-        if (number == 0).any():
-            continue
-        mean = np.bincount(bins, weights=error, minlength=BINS) / number
-        if (np.diff(mean) > 0).all() and mean[-1] > 10 * mean[0] > 0:
-            sentence = f"the error grows along axis {axis}, from {mean[0]:.2g} to {mean[-1]:.2g}"
-            numbers = {"axis": axis, "first": float(mean[0]), "last": float(mean[-1])}
-            yield Finding("growing", sentence, numbers, 0.55)

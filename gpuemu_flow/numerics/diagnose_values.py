@@ -14,8 +14,6 @@ kind                        the failing elements
 ``sign``                    have the right magnitude and, in part, the wrong sign
 ``narrower``                are all representable in a narrower format
 ``rounding``                are a few ulp off, in both directions
-``half-precision``          are off by about one rounding of a 16-bit format, in both directions
-``both-directions``         are as for ``half-precision``, but no input is of 16 bits or fewer
 ``wrapped``                 are integers that agree modulo a power of two
 ==========================  ======================================================================
 """
@@ -333,48 +331,13 @@ def _rounding(evidence: Evidence, points: Points) -> Finding | None:
         return None
     error = points.actual - points.expected
     positive = float(np.count_nonzero(error > 0)) / error.size
-    if not 0.15 <= positive <= 0.85:
-        return None
     ulps = float(np.median(np.abs(error) / spacing(points.expected, evidence.fmt)))
+    if not 0.15 <= positive <= 0.85 or ulps > 64:
+        return None
+    sentence = f"off by {ulps:.2g} {evidence.dtype} ulp in the median, in both directions: "
+    sentence += "rounding, as of a sum kept in too narrow a format"
     numbers = {"median_ulp": ulps, "positive_share": positive}
-    if ulps <= 64:
-        sentence = f"off by {ulps:.2g} {evidence.dtype} ulp in the median, in both directions: "
-        sentence += "rounding, as of a sum kept in too narrow a format"
-        return Finding("rounding", sentence, numbers, 0.6)
-    half = FLOAT_LIMITS["float16"]
-    if evidence.fmt.mantissa_bits <= half.mantissa_bits:
-        return None
-    scale = _largest_of_row(evidence, points)
-    relative = float(np.median(np.abs(error)[scale > 0] / scale[scale > 0])) if scale.any() else 0.0
-    numbers["relative"] = relative
-    # Errors correlated with the values mean a wrong scale; rounding noise is uncorrelated.
-    common = abs(float(np.corrcoef(error, points.expected)[0, 1]))
-    if not half.eps / 16 <= relative <= half.eps * 4 or not common <= 0.3:
-        return None
-    kind = "both-directions"
-    sentence = f"off by {relative:.1e} of the row's largest value, in both directions"
-    if _has_narrow_floats(evidence):
-        kind = "half-precision"
-        sentence += ": about one rounding of a 16-bit format"
-    return Finding(kind, sentence, numbers, 0.6)
-
-
-def _has_narrow_floats(evidence: Evidence) -> bool:
-    """Tell whether an input is of a float type of 16 bits or fewer, to which an op may round."""
-    formats = (
-        FLOAT_LIMITS.get(dtype_name(array.dtype) or "") for array in evidence.inputs.values()
-    )
-    return any(fmt.bits <= 16 for fmt in formats if fmt is not None)
-
-
-def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
-    """Return for each point the largest expected magnitude in its row."""
-    rows = points.positions // max(evidence.columns, 1)
-    _, place = np.unique(rows, return_inverse=True)
-    largest = np.zeros(int(place.max()) + 1)
-    np.maximum.at(largest, place, np.abs(points.expected))
-    found: Float64Array = largest[place]
-    return found
+    return Finding("rounding", sentence, numbers, 0.6)
 
 
 def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:

@@ -157,16 +157,6 @@ def test_one_odd_row_of_few_is_no_evidence() -> None:
     assert "input-row" not in kinds(found)
 
 
-def test_an_error_that_grows_along_an_axis() -> None:
-    expected = values(8, 400)
-    walk = np.linspace(1e-3, 1.0, 400) ** 2 * np.sign(values(8, 400, seed=1))
-    finding = one(
-        diagnose((expected + walk).astype(np.float32), expected, Tolerance(1e-9, 0)), "growing"
-    )
-    assert finding.numbers["axis"] == 1
-    assert finding.numbers["last"] > 10 * finding.numbers["first"]
-
-
 # Limits
 
 
