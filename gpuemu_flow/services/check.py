@@ -77,7 +77,7 @@ _SIZES = {1: (4200, 1), 2: (1100, 40), 3: (260, 17), 4: (70, 9)}
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter of a function."""
+    """One parameter of a function, or what ``--input`` says of it."""
 
     name: str
     needed: bool = True
@@ -85,6 +85,8 @@ class Parameter(Struct, frozen=True):
     dtype: str = ""
     scalar: str = ""  # the name of its type, where the annotation says that it is no tensor
     pointer: str = ""  # of a CUDA kernel: ``in`` or ``out``
+    value: Json = None  # of ``--input``
+    has_value: bool = False
 
 
 class Target(Struct, frozen=True):
@@ -112,16 +114,6 @@ class Target(Struct, frozen=True):
     def is_cuda(self) -> bool:
         """Tell whether it is a kernel in CUDA C++."""
         return self.path is not None and self.path.suffix in (".cu", ".cuh")
-
-
-class Input(Struct, frozen=True):
-    """What ``--input`` says of one input."""
-
-    name: str
-    dims: tuple[str, ...] | None = None
-    dtype: str = ""
-    value: Json = None
-    has_value: bool = False
 
 
 class Request(Struct, frozen=True):
@@ -555,7 +547,7 @@ def _homes(function: Any) -> list[str]:
 # Say what the inputs are.
 
 
-def parse_input(text: str) -> Input:
+def parse_input(text: str) -> Parameter:
     """Read ``x=float32[M,N]``, ``x=[M,N]``, ``x=int32`` or a value, such as ``eps=1e-5``.
 
     Raises UsageError: ``check-bad-input``.
@@ -568,16 +560,16 @@ def parse_input(text: str) -> Input:
     dtype = canonical_dtype(shaped[1] if shaped and shaped[1] else said) or ""
     if shaped and (dtype or not shaped[1]) and not _is_list(said):
         dims = tuple(part.strip() for part in shaped[2].split(",") if part.strip())
-        return Input(name, dims, dtype)
+        return Parameter(name, dims=dims, dtype=dtype)
     if shaped and shaped[1]:
         hint = "such as float32, bfloat16 or int32"
         raise UsageError(Problem("check-bad-input", f"{text!r}: no dtype {shaped[1]!r}", hint))
     if dtype:
-        return Input(name, None, dtype)
+        return Parameter(name, dtype=dtype)
     try:
-        return Input(name, value=json.loads(said), has_value=True)
+        return Parameter(name, value=json.loads(said), has_value=True)
     except ValueError:
-        return Input(name, value=said, has_value=True)
+        return Parameter(name, value=said, has_value=True)
 
 
 def _is_list(said: str) -> bool:
@@ -596,7 +588,7 @@ def _attempts(
     There are several only where no shapes are known: then the reference tells which it takes.
     """
     given = {one.name: one for one in map(parse_input, request.inputs)}
-    given |= {name: Input(name, value=v, has_value=True) for name, v in request.kwargs.items()}
+    given |= {name: Parameter(name, value=v, has_value=True) for name, v in request.kwargs.items()}
     signature = reference.parameters if reference.parameters is not None else op.parameters
     if op.is_cuda:
         signature = op.parameters
@@ -628,27 +620,15 @@ def _attempts(
         said = f"the inputs of {request.reference} are not clear from its signature"
         hint = "name them, such as --input x=float32[M,N]"
         raise UsageError(Problem("check-inputs-needed", said, hint))
-    from_signature = {p.name: p for p in signature or ()}
-    dims = {name: _dims_of(name, tensors, from_signature) for name in names}
-    dtypes = {
-        name: tensors[name].dtype if name in tensors and tensors[name].dtype
-        else from_signature[name].dtype if name in from_signature else ""
-        for name in names
-    }  # fmt: skip
+    of_signature, none = {p.name: p for p in signature or ()}, Parameter("")
+    told = {name: (tensors.get(name, none), of_signature.get(name, none)) for name in names}
+    dims = {name: own.dims if own.dims is not None else p.dims for name, (own, p) in told.items()}
+    dtypes = {name: own.dtype or p.dtype for name, (own, p) in told.items()}
     asked = [canonical_dtype(name) or name for name in request.dtypes]
     own = [found for found in dtypes.values() if "float" in found]
     dtype = ",".join(asked or own[:1] or ["float32"])
     for axes in _shapes(names, dims, one_dim=op.is_cuda, multiplies=reference.multiplies):
         yield names, {"inputs": axes, "dtypes": dtypes, "dtype": dtype, "kwargs": values}
-
-
-def _dims_of(
-    name: str, tensors: Mapping[str, Input], signature: Mapping[str, Parameter]
-) -> tuple[str, ...] | None:
-    said = tensors.get(name)
-    if said is not None and said.dims is not None:
-        return said.dims
-    return signature[name].dims if name in signature else None
 
 
 def _shapes(
@@ -657,7 +637,7 @@ def _shapes(
     *,
     one_dim: bool,
     multiplies: bool,
-) -> Iterator[dict[str, tuple[str, ...]]]:
+) -> Iterator[Mapping[str, tuple[str, ...]]]:
     """Yield shapes of all inputs; those that nobody said are guessed, likeliest first."""
     unknown = [name for name in names if known[name] is None]
     if not unknown:
@@ -673,17 +653,12 @@ def _shapes(
         yield dict.fromkeys(names, ("N",))
         return
     alike: list[tuple[str, ...]] = [("M", "N"), ("B", "S", "H"), ("N",), ("B", "H", "S", "D")]
-    likely = [dict.fromkeys(names, dims) for dims in alike]
+    likely: list[Mapping[str, tuple[str, ...]]] = [dict.fromkeys(names, dims) for dims in alike]
     if len(names) in (2, 3):
-        product: dict[str, tuple[str, ...]] = {
-            n: ("M", "K") if n == names[0] else ("N",) for n in names
-        }
-        rows: dict[str, tuple[str, ...]] = {
-            n: ("M", "N") if n == names[0] else ("N",) for n in names
-        }
-        likely.insert(0 if multiplies else 1, product | {names[1]: ("K", "N")})
-        is_norm = names[1].lower() in WEIGHTS and not multiplies
-        likely.insert(0 if is_norm else 2, rows)
+        rows = {**dict.fromkeys(names, ("N",)), names[0]: ("M", "N")}
+        product = {**rows, names[0]: ("M", "K"), names[1]: ("K", "N")}
+        likely.insert(0 if multiplies else 1, product)
+        likely.insert(0 if names[1].lower() in WEIGHTS and not multiplies else 2, rows)
     yield from likely
 
 
