@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from lsprotocol import types
 
-from gpuemu_flow.services.lsp import cards, completions, jobs
+from gpuemu_flow.services.lsp import completions, jobs
 from gpuemu_flow.services.lsp.findings import Diagnosis
 from gpuemu_flow.services.lsp.jobs import CommandProgress, CommandResult, run_command
 from gpuemu_flow.services.lsp.outline import Outline
@@ -18,12 +18,6 @@ from gpuemu_flow.services.lsp.server import WATCHED, ConfigServer, Document, to_
 
 MAX_OPS = 2_000
 """Maximum number of tables with lenses: more than an editor can show, but quick to send."""
-
-_COMPLETION_KINDS = {
-    "table": types.CompletionItemKind.Module,
-    "key": types.CompletionItemKind.Property,
-    "word": types.CompletionItemKind.EnumMember,
-}
 
 
 def make_server() -> ConfigServer:
@@ -146,7 +140,7 @@ def _answer_places(server: ConfigServer) -> None:
         rich = _reads_markdown(server)
         column = server.column(params.position, outlined)
         last = server.results(document)
-        text = cards.hover(outlined, last, params.position.line, column, rich=rich)
+        text = completions.hover(outlined, last, params.position.line, column, rich=rich)
         kind = types.MarkupKind.Markdown if rich else types.MarkupKind.PlainText
         return types.Hover(types.MarkupContent(kind, text)) if text else None
 
@@ -159,13 +153,7 @@ def _answer_places(server: ConfigServer) -> None:
             return []
         outlined = await server.outlined(document)
         column = server.column(params.position, outlined)
-        return [
-            types.CompletionItem(
-                each.text, kind=_COMPLETION_KINDS[each.kind], detail=each.detail or None,
-                documentation=each.doc or None,
-            )
-            for each in completions.completions_at(outlined, params.position.line, column)
-        ]  # fmt: skip
+        return completions.completions_at(outlined, params.position.line, column)
 
 
 def _reads_markdown(server: ConfigServer) -> bool:
