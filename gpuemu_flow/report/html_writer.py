@@ -267,7 +267,6 @@ class FailureCard(Struct, frozen=True):
     lead: str
     failure: CaseVerdict
     kind: str
-    name: str
     count: int
     common: bool
     messages: tuple[str, ...]
@@ -319,7 +318,6 @@ def _card(
         lead=report_text.describe_failure(report, failure, counts),
         failure=failure,
         kind=kind_of(failure),
-        name=failure.name,
         count=counts.total(),
         common=report_text.is_common(cause, counts),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),

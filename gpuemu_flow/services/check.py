@@ -271,20 +271,17 @@ def run_check(request: Request) -> Check:
     with tempfile.TemporaryDirectory(prefix="gpuemu-check-") as name:
         scratch = Scratch(Path(os.path.realpath(name)), op, reference, request)
         if op.is_class and reference.is_class:
-            scratch.write_model(request)
+            scratch.write_model()
             found = _fuzz(scratch.root, request)
             return _check(request, scratch, found, OF_MODEL, "", begin)
-        first: tuple[FuzzReport, dict[str, Json]] | None = None
-        for names, tables in _attempts(request, op, reference):
-            scratch.write(request, names, tables)
-            found = _fuzz(scratch.root, request)
-            first = first or (found, tables)
-            if not _refused(found):
-                first = found, tables
-            if not _refused(found) or time.perf_counter() - begin > 3 * request.seconds:
+        tried: list[tuple[FuzzReport, dict[str, Json]]] = []
+        for tables in _attempts(request, op, reference):
+            scratch.write(request, tables)
+            tried.append((_fuzz(scratch.root, request), tables))
+            taken = not _refused(tried[-1][0])
+            if taken or time.perf_counter() - begin > 3 * request.seconds:
                 break
-        assert first is not None  # noqa: S101 - there is an attempt
-        found, tables = first
+        found, tables = tried[-1 if taken else 0]
         hint = _hint(found, tables)
         return _check(request, scratch, found, tuple(_shown(tables)), hint, begin)
 
@@ -580,10 +577,8 @@ def _is_list(said: str) -> bool:
         return False
 
 
-def _attempts(
-    request: Request, op: Target, reference: Target
-) -> Iterator[tuple[list[str], dict[str, Json]]]:
-    """Yield names of the inputs and tables of the op, likeliest first.
+def _attempts(request: Request, op: Target, reference: Target) -> Iterator[dict[str, Json]]:
+    """Yield what the op's table says of its inputs, likeliest first.
 
     There are several only where no shapes are known: then the reference tells which it takes.
     """
@@ -628,7 +623,7 @@ def _attempts(
     own = [found for found in dtypes.values() if "float" in found]
     dtype = ",".join(asked or own[:1] or ["float32"])
     for axes in _shapes(names, dims, one_dim=op.is_cuda, multiplies=reference.multiplies):
-        yield names, {"inputs": axes, "dtypes": dtypes, "dtype": dtype, "kwargs": values}
+        yield {"inputs": axes, "dtypes": dtypes, "dtype": dtype, "kwargs": values}
 
 
 def _shapes(
@@ -731,14 +726,14 @@ class Scratch:
         assert target.path is not None  # noqa: S101 - only asked of files
         return target.path.relative_to(self._base).as_posix()
 
-    def write(self, request: Request, names: Sequence[str], tables: Mapping[str, Json]) -> None:
+    def write(self, request: Request, tables: Mapping[str, Json]) -> None:
         """Write the configuration: one op, with these inputs."""
         dtypes = tables["dtype"].split(",")
         table: dict[str, Json] = {
             "name": "checked",
-            "op": self._program(self._op, names, tables),
-            "reference": self._program(self._reference, names, tables),
-            "input_names": list(names),
+            "op": self._program(self._op, tables),
+            "reference": self._program(self._reference, tables),
+            "input_names": list(tables["inputs"]),
             "dtypes": dtypes,
             "timeout": max(CASE_SECONDS, request.seconds),
             "env": {CHECKING: "1"},
@@ -761,7 +756,7 @@ class Scratch:
         text = table_text("[project]", {"name": "check"}) + table_text("[[ops]]", table)
         (self.root / "gpuemu.toml").write_text(text)
 
-    def write_model(self, request: Request) -> None:
+    def write_model(self) -> None:
         """Write the workspace that ``import kernelbench`` makes of `Model` and `ModelNew`."""
         from gpuemu_flow.services.problems.kernelbench import import_kernelbench  # noqa: PLC0415
         from gpuemu_flow.services.problems.model import Options  # noqa: PLC0415
@@ -779,7 +774,8 @@ class Scratch:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_bytes(content)
 
-    def _program(self, target: Target, names: Sequence[str], tables: Mapping[str, Json]) -> Json:
+    def _program(self, target: Target, tables: Mapping[str, Json]) -> Json:
+        names = list(tables["inputs"])
         if target.is_cuda:
             return self._launch(target, tables)
         if target.path is None:
