@@ -16,11 +16,11 @@ from gpuemu_flow.cli.say import say
 from gpuemu_flow.lint.toolchain import find_tools
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.report.text import printable
-from gpuemu_flow.services.init.frameworks import FRAMEWORKS
 from gpuemu_flow.services.init.installed import find_origin
 from gpuemu_flow.services.init.needs import needed_extras
 from gpuemu_flow.services.init.scaffold import (
     CONFIG_PATH,
+    FRAMEWORKS,
     IGNORE_PATH,
     framework_of,
     ignore_lines,
@@ -36,8 +36,8 @@ from gpuemu_flow.services.problems.model import Options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuemu_flow.services.init.frameworks import Framework
     from gpuemu_flow.services.init.installed import PipRequirement
+    from gpuemu_flow.services.init.scaffold import Framework
     from gpuemu_flow.services.problems.model import ImportOutcome
 
 

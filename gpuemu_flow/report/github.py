@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.judge.results import CaseVerdict
-from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.model.types import BAD, Verdict
 from gpuemu_flow.report import report_text
-from gpuemu_flow.report.document import FileLine, Report
+from gpuemu_flow.report.document import FileLine, Report, kind_of
 from gpuemu_flow.report.report_text import headline
-from gpuemu_flow.report.text import minimal_lines
+from gpuemu_flow.report.text import minimal_lines, plural
 
 MAX_ANNOTATIONS = 10
 """Maximum number of annotations; GitHub shows no more per step."""
@@ -38,21 +38,14 @@ def _all(report: Report) -> Iterator[str]:
     Then follow annotations for broken ops, lint findings, regressions and other problems, none of
     which belong to a case."""
     counts = report_text.count_causes(report)
-    seen: dict[tuple[str, str], int] = {}
-    firsts: dict[tuple[str, str], CaseVerdict] = {}
+    groups: dict[tuple[str, str], list[CaseVerdict]] = {}
     for failure in report.worst_first():
-        if failure.result.verdict not in (Verdict.FAILED, Verdict.ERROR):
-            continue
-        first = failure.result.failures[0] if failure.result.failures else None
-        key = (failure.op, first.kind.value if first is not None else "error")
-        seen[key] = seen.get(key, 0) + 1
-        firsts.setdefault(key, failure)
-    for key, failure in firsts.items():
-        op, kind = key
-        first = failure.result.failures[0] if failure.result.failures else None
-        text = first.message if first is not None else failure.result.verdict.value
-        cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
-        lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
+        if failure.result.verdict in BAD:
+            groups.setdefault((failure.op, kind_of(failure)), []).append(failure)
+    for (op, kind), alike in groups.items():
+        failure = alike[0]
+        text = next((f.message for f in failure.result.failures), failure.result.verdict.value)
+        lines = [f"{op}: {kind} in {plural(len(alike), 'case')}: {_short(text)}"]
         what = report_text.describe_failure(report, failure, counts[report_text.kind_key(failure)])
         lines += [what] if what not in ("", report_text.one_line(text)) else []
         minimal = report.run.minimal_of(failure)

@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpuemu_flow.judge.results import CaseVerdict, KernelResult, OpResult
+from gpuemu_flow.judge.results import CaseVerdict
 from gpuemu_flow.lint.diff import KernelDiff
-from gpuemu_flow.lint.kernel import KernelRecord, Violation
+from gpuemu_flow.lint.kernel import Violation
 from gpuemu_flow.model.plain_text import inert_json, inert_markup, with_newlines
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report import charts, report_text
@@ -32,7 +32,6 @@ from gpuemu_flow.report.text import (
     share,
     shown_lines,
 )
-from gpuemu_flow.store.failures import FailureRecord
 
 FOLDER = Path(__file__).parent / "html"
 MAX_BESIDES = 30
@@ -46,43 +45,6 @@ _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"
 )
-
-
-class SummaryRow(Struct, frozen=True):
-    """One row of the summary: an op and dtype."""
-
-    result: OpResult
-    trend: charts.Trend | None
-    anchor: str
-
-
-class Delta(Struct, frozen=True):
-    """One figure of a kernel and its change since the baseline.
-
-    The report shows the change as a bar. `length` is the bar's length, from -1 to 1; it is positive
-    if the figure has grown."""
-
-    metric: str
-    old: str
-    new: str
-    percent: str
-    length: float
-    worse: bool
-
-
-class KernelRow(Struct, frozen=True):
-    """A table row about one entry function of a kernel.
-
-    If no entry function could be linted, the row is about the whole kernel, and `entry` is None.
-    """
-
-    kernel: KernelResult
-    name: str
-    arch: str
-    entry: KernelRecord | None
-    findings: list[Violation]
-    deltas: list[Delta]
-    status: str
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
@@ -194,18 +156,20 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[SummaryRow]:
+def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
     history: dict[tuple[str, str], list[HistoryPoint]] = {}
     for point in report.history:
         history.setdefault((point.op, point.dtype), []).append(point)
     order = {Verdict.FAILED: 0, Verdict.ERROR: 1, Verdict.INCONCLUSIVE: 2, Verdict.PASSED: 3}
     rows = [
-        SummaryRow(
-            r, charts.trend(history.get((r.op, r.dtype), ())), anchors.get((r.op, r.dtype), "")
-        )
+        {
+            "result": r,
+            "trend": charts.trend(history.get((r.op, r.dtype), ())),
+            "anchor": anchors.get((r.op, r.dtype), ""),
+        }
         for r in report.run.results
     ]
-    return sorted(rows, key=lambda row: order.get(row.result.verdict, 4))
+    return sorted(rows, key=lambda row: order.get(row["result"].verdict, 4))
 
 
 def matrix(report: Report) -> dict[str, Json]:
@@ -238,7 +202,8 @@ def matrix(report: Report) -> dict[str, Json]:
     }
 
 
-def _kernels(report: Report) -> list[KernelRow]:
+def _kernels(report: Report) -> list[dict[str, Any]]:
+    """Return a row for each entry of a kernel, or of a kernel without entries for itself."""
     against = report.baseline.kernels if report.baseline is not None else ()
     diffs = {(kernel, diff.name, diff.arch): diff for kernel, diff in against}
     shown = []
@@ -248,15 +213,15 @@ def _kernels(report: Report) -> list[KernelRow]:
             arch = entry.arch if entry is not None else kernel.arch
             found = diffs.get((kernel.kernel, name, arch))
             shown.append(
-                KernelRow(
-                    kernel=kernel,
-                    name=name,
-                    arch=arch,
-                    entry=entry,
-                    findings=[] if entry is None else _worst_first(entry.counted),
-                    deltas=[] if found is None else list(_deltas(found)),
-                    status="" if found is None else found.status,
-                )
+                {
+                    "kernel": kernel,
+                    "name": name,
+                    "arch": arch,
+                    "entry": entry,
+                    "findings": [] if entry is None else _worst_first(entry.counted),
+                    "deltas": [] if found is None else list(_deltas(found)),
+                    "status": "" if found is None else found.status,
+                }
             )
     return shown
 
@@ -266,19 +231,20 @@ def _worst_first(found: Iterable[Violation]) -> list[Violation]:
     return sorted(found, key=lambda violation: order.get(violation.severity, 2))
 
 
-def _deltas(diff: KernelDiff) -> Iterator[Delta]:
+def _deltas(diff: KernelDiff) -> Iterator[dict[str, Any]]:
+    """Yield each figure that changed; `length` is that of its bar, from -1 to 1."""
     worse = {j.metric for j in diff.judgements if j.kind == "regression"}
     for change in diff.changes:
         old, new, percent = change.old, change.new, change.percent
         part = percent if percent is not None else 100.0 if new else 0.0
-        yield Delta(
-            metric=change.metric,
-            old="-" if old is None else f"{old:g}",
-            new="-" if new is None else f"{new:g}",
-            percent="new" if percent is None else f"{part:+.1f} %",
-            length=max(-1.0, min(1.0, part / 100)),
-            worse=change.metric in worse,
-        )
+        yield {
+            "metric": change.metric,
+            "old": "-" if old is None else f"{old:g}",
+            "new": "-" if new is None else f"{new:g}",
+            "percent": "new" if percent is None else f"{part:+.1f} %",
+            "length": max(-1.0, min(1.0, part / 100)),
+            "worse": change.metric in worse,
+        }
 
 
 WRONG = (Verdict.FAILED, Verdict.ERROR)
@@ -301,28 +267,17 @@ class FailureCard(Struct, frozen=True):
     lead: str
     failure: CaseVerdict
     kind: str
-    name: str
     count: int
     common: bool
     messages: tuple[str, ...]
     cause: str
     place: str
     failure_id: str
-    minimized: FailureRecord | None
     notes: str
     picture: Picture | None
     heat: charts.HeatMap | None
     scatter: charts.Scatter | None
     bars: tuple[charts.Bar, ...]
-
-
-class OtherProblem(Struct, frozen=True):
-    """An op or kernel that did not pass but has no failing case: verdict, text and location."""
-
-    verdict: str
-    name: str
-    text: str
-    anchor: str
 
 
 def failure_cards(
@@ -363,14 +318,12 @@ def _card(
         lead=report_text.describe_failure(report, failure, counts),
         failure=failure,
         kind=kind_of(failure),
-        name=failure.name,
         count=counts.total(),
         common=report_text.is_common(cause, counts),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
         cause=cause,
         place=f"{place.file}:{place.line}" if place is not None else "",
         failure_id="" if known is None else known.id,
-        minimized=None if known is None else known.minimized,
         notes=notes[:MAX_NOTE],
         picture=picture,
         heat=charts.heat_map(picture) if picture is not None and drawn else None,
@@ -379,16 +332,20 @@ def _card(
     )
 
 
-def failures_besides(report: Report) -> Iterator[OtherProblem]:
+def failures_besides(report: Report) -> Iterator[dict[str, str]]:
     """Yield the reasons, other than failing cases, why a run did not pass."""
+
+    def row(verdict: str, name: str, text: str, anchor: str) -> dict[str, str]:
+        return {"verdict": verdict, "name": name, "text": text, "anchor": anchor}
+
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]
-            yield OtherProblem("error", problem.slug, text, "problems")
+            yield row("error", problem.slug, text, "problems")
     for result in report.run.results:
         if result.verdict in WRONG and not result.failures:
             name = f"{result.op} {result.dtype}"
-            yield OtherProblem(result.verdict.value, name, result.reason[:MAX_MESSAGE], "ops")
+            yield row(result.verdict.value, name, result.reason[:MAX_MESSAGE], "ops")
     for kernel in report.run.kernels:
         if kernel.verdict in WRONG:
             found = [
@@ -399,11 +356,11 @@ def failures_besides(report: Report) -> Iterator[OtherProblem]:
             text = found[0] if found else kernel.reason
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             name = f"kernel {kernel.kernel} {kernel.arch}".rstrip()
-            yield OtherProblem(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
+            yield row(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
     if report.fail_on_regression and report.regressions:
         more = f", and {len(report.regressions) - 1} more" if len(report.regressions) > 1 else ""
         text = report.regressions[0].sentence[:MAX_MESSAGE] + more
-        yield OtherProblem("failed", "regression", text, "baseline")
+        yield row("failed", "regression", text, "baseline")
 
 
 _PAGE = """<!doctype html>

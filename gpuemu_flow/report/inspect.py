@@ -9,7 +9,9 @@ from gpuemu_flow.build.selection import select
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import Absence
-from gpuemu_flow.report.inspection import (
+from gpuemu_flow.report.report import item_of, known_report
+from gpuemu_flow.report.submissions import forget_submissions
+from gpuemu_flow.report.workspace_text import (
     CacheSize,
     ListedTask,
     OriginTask,
@@ -20,8 +22,6 @@ from gpuemu_flow.report.inspection import (
     WorkspaceListing,
     WorkspaceStatus,
 )
-from gpuemu_flow.report.report import item_of, known_report
-from gpuemu_flow.report.submissions import forget_submissions
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import RunLock
 from gpuemu_flow.tasks.base import RESULT, TaskSpec

@@ -182,13 +182,12 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
     """Yield the lines of a failure's body: message and details. The message stands here, too,
     because some services show only the body."""
     case, result, stats = checked.case, checked.result, checked.result.stats
-    failure = checked
-    minimal = report.run.minimal_of(failure)
+    minimal = report.run.minimal_of(checked)
     if minimal is not None:
-        yield from minimal_lines(minimal, failure.reproduce)
+        yield from minimal_lines(minimal, checked.reproduce)
     yield message
     if minimal is None:
-        yield f"Reproduce: {failure.reproduce}"
+        yield f"Reproduce: {checked.reproduce}"
     yield f"Op: {checked.op}  Seed: {case.seed}"
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     yield f"DType: {case.dtype}  Shape: {shapes}"
@@ -197,10 +196,10 @@ def _body(report: Report, checked: CaseVerdict, message: str) -> Iterator[str]:
         f"Max diff: {number(stats.max_abs)}  Max rel diff: {number(stats.max_rel)}  "
         f"Of tolerance: {share(stats.tolerance_used)}  Unjudged: {percent(stats.unjudged)}"
     )
-    place = report.place_of(failure)
+    place = report.place_of(checked)
     if place is not None:
         yield f"At: {place.file}:{place.line}"
-    if cause := report.causes.get(report.key(failure)):
+    if cause := report.causes.get(report.key(checked)):
         yield f"Cause: {cause}"
     for other in result.failures[1:]:
         yield f"{other.kind.value}: {other.message}"

@@ -328,18 +328,16 @@ def render_failures(
             by_op.setdefault(result.op, []).append(result)
     lines = []
     for op, same in by_op.items():
-        groups: dict[object, list[Explained]] = {}
+        groups: dict[object, tuple[Minimal | None, list[Explained]]] = {}
         for found in causes(same):
-            smallest = found.members[0]
-            shown = minima.get((op, smallest.case.seed, smallest.case.dtype))
-            groups.setdefault(id(found) if shown is None else shown.shows, []).append(found)
-        for alike in groups.values():
-            found = alike[0]
+            case = found.members[0].case
+            shown = minima.get((op, case.seed, case.dtype))
+            key = id(found) if shown is None else shown.shows
+            groups.setdefault(key, (shown, []))[1].append(found)
+        for shown, alike in groups.values():
             members = [member for group in alike for member in group.members]
             smallest = members[0]
-            shown = minima.get((op, smallest.case.seed, smallest.case.dtype))
-            first = smallest.result.failures[0] if smallest.result.failures else None
-            kind = first.kind.value if first is not None else "no verdict"
+            kind = next((f.kind.value for f in smallest.result.failures), "no verdict")
             verdict = style.verdict(smallest.result.verdict)
             dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
             name = f"{verdict} {printable(op)}"

@@ -77,7 +77,7 @@ _SIZES = {1: (4200, 1), 2: (1100, 40), 3: (260, 17), 4: (70, 9)}
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter of a function."""
+    """One parameter of a function, or what ``--input`` says of it."""
 
     name: str
     needed: bool = True
@@ -85,6 +85,8 @@ class Parameter(Struct, frozen=True):
     dtype: str = ""
     scalar: str = ""  # the name of its type, where the annotation says that it is no tensor
     pointer: str = ""  # of a CUDA kernel: ``in`` or ``out``
+    value: Json = None  # of ``--input``
+    has_value: bool = False
 
 
 class Target(Struct, frozen=True):
@@ -112,16 +114,6 @@ class Target(Struct, frozen=True):
     def is_cuda(self) -> bool:
         """Tell whether it is a kernel in CUDA C++."""
         return self.path is not None and self.path.suffix in (".cu", ".cuh")
-
-
-class Input(Struct, frozen=True):
-    """What ``--input`` says of one input."""
-
-    name: str
-    dims: tuple[str, ...] | None = None
-    dtype: str = ""
-    value: Json = None
-    has_value: bool = False
 
 
 class Request(Struct, frozen=True):
@@ -279,20 +271,17 @@ def run_check(request: Request) -> Check:
     with tempfile.TemporaryDirectory(prefix="gpuemu-check-") as name:
         scratch = Scratch(Path(os.path.realpath(name)), op, reference, request)
         if op.is_class and reference.is_class:
-            scratch.write_model(request)
+            scratch.write_model()
             found = _fuzz(scratch.root, request)
             return _check(request, scratch, found, OF_MODEL, "", begin)
-        first: tuple[FuzzReport, dict[str, Json]] | None = None
-        for names, tables in _attempts(request, op, reference):
-            scratch.write(request, names, tables)
-            found = _fuzz(scratch.root, request)
-            first = first or (found, tables)
-            if not _refused(found):
-                first = found, tables
-            if not _refused(found) or time.perf_counter() - begin > 3 * request.seconds:
+        tried: list[tuple[FuzzReport, dict[str, Json]]] = []
+        for tables in _attempts(request, op, reference):
+            scratch.write(request, tables)
+            tried.append((_fuzz(scratch.root, request), tables))
+            taken = not _refused(tried[-1][0])
+            if taken or time.perf_counter() - begin > 3 * request.seconds:
                 break
-        assert first is not None  # noqa: S101 - there is an attempt
-        found, tables = first
+        found, tables = tried[-1 if taken else 0]
         hint = _hint(found, tables)
         return _check(request, scratch, found, tuple(_shown(tables)), hint, begin)
 
@@ -555,7 +544,7 @@ def _homes(function: Any) -> list[str]:
 # Say what the inputs are.
 
 
-def parse_input(text: str) -> Input:
+def parse_input(text: str) -> Parameter:
     """Read ``x=float32[M,N]``, ``x=[M,N]``, ``x=int32`` or a value, such as ``eps=1e-5``.
 
     Raises UsageError: ``check-bad-input``.
@@ -568,16 +557,16 @@ def parse_input(text: str) -> Input:
     dtype = canonical_dtype(shaped[1] if shaped and shaped[1] else said) or ""
     if shaped and (dtype or not shaped[1]) and not _is_list(said):
         dims = tuple(part.strip() for part in shaped[2].split(",") if part.strip())
-        return Input(name, dims, dtype)
+        return Parameter(name, dims=dims, dtype=dtype)
     if shaped and shaped[1]:
         hint = "such as float32, bfloat16 or int32"
         raise UsageError(Problem("check-bad-input", f"{text!r}: no dtype {shaped[1]!r}", hint))
     if dtype:
-        return Input(name, None, dtype)
+        return Parameter(name, dtype=dtype)
     try:
-        return Input(name, value=json.loads(said), has_value=True)
+        return Parameter(name, value=json.loads(said), has_value=True)
     except ValueError:
-        return Input(name, value=said, has_value=True)
+        return Parameter(name, value=said, has_value=True)
 
 
 def _is_list(said: str) -> bool:
@@ -588,15 +577,13 @@ def _is_list(said: str) -> bool:
         return False
 
 
-def _attempts(
-    request: Request, op: Target, reference: Target
-) -> Iterator[tuple[list[str], dict[str, Json]]]:
-    """Yield names of the inputs and tables of the op, likeliest first.
+def _attempts(request: Request, op: Target, reference: Target) -> Iterator[dict[str, Json]]:
+    """Yield what the op's table says of its inputs, likeliest first.
 
     There are several only where no shapes are known: then the reference tells which it takes.
     """
     given = {one.name: one for one in map(parse_input, request.inputs)}
-    given |= {name: Input(name, value=v, has_value=True) for name, v in request.kwargs.items()}
+    given |= {name: Parameter(name, value=v, has_value=True) for name, v in request.kwargs.items()}
     signature = reference.parameters if reference.parameters is not None else op.parameters
     if op.is_cuda:
         signature = op.parameters
@@ -628,27 +615,15 @@ def _attempts(
         said = f"the inputs of {request.reference} are not clear from its signature"
         hint = "name them, such as --input x=float32[M,N]"
         raise UsageError(Problem("check-inputs-needed", said, hint))
-    from_signature = {p.name: p for p in signature or ()}
-    dims = {name: _dims_of(name, tensors, from_signature) for name in names}
-    dtypes = {
-        name: tensors[name].dtype if name in tensors and tensors[name].dtype
-        else from_signature[name].dtype if name in from_signature else ""
-        for name in names
-    }  # fmt: skip
+    of_signature, none = {p.name: p for p in signature or ()}, Parameter("")
+    told = {name: (tensors.get(name, none), of_signature.get(name, none)) for name in names}
+    dims = {name: own.dims if own.dims is not None else p.dims for name, (own, p) in told.items()}
+    dtypes = {name: own.dtype or p.dtype for name, (own, p) in told.items()}
     asked = [canonical_dtype(name) or name for name in request.dtypes]
     own = [found for found in dtypes.values() if "float" in found]
     dtype = ",".join(asked or own[:1] or ["float32"])
     for axes in _shapes(names, dims, one_dim=op.is_cuda, multiplies=reference.multiplies):
-        yield names, {"inputs": axes, "dtypes": dtypes, "dtype": dtype, "kwargs": values}
-
-
-def _dims_of(
-    name: str, tensors: Mapping[str, Input], signature: Mapping[str, Parameter]
-) -> tuple[str, ...] | None:
-    said = tensors.get(name)
-    if said is not None and said.dims is not None:
-        return said.dims
-    return signature[name].dims if name in signature else None
+        yield {"inputs": axes, "dtypes": dtypes, "dtype": dtype, "kwargs": values}
 
 
 def _shapes(
@@ -657,7 +632,7 @@ def _shapes(
     *,
     one_dim: bool,
     multiplies: bool,
-) -> Iterator[dict[str, tuple[str, ...]]]:
+) -> Iterator[Mapping[str, tuple[str, ...]]]:
     """Yield shapes of all inputs; those that nobody said are guessed, likeliest first."""
     unknown = [name for name in names if known[name] is None]
     if not unknown:
@@ -673,17 +648,12 @@ def _shapes(
         yield dict.fromkeys(names, ("N",))
         return
     alike: list[tuple[str, ...]] = [("M", "N"), ("B", "S", "H"), ("N",), ("B", "H", "S", "D")]
-    likely = [dict.fromkeys(names, dims) for dims in alike]
+    likely: list[Mapping[str, tuple[str, ...]]] = [dict.fromkeys(names, dims) for dims in alike]
     if len(names) in (2, 3):
-        product: dict[str, tuple[str, ...]] = {
-            n: ("M", "K") if n == names[0] else ("N",) for n in names
-        }
-        rows: dict[str, tuple[str, ...]] = {
-            n: ("M", "N") if n == names[0] else ("N",) for n in names
-        }
-        likely.insert(0 if multiplies else 1, product | {names[1]: ("K", "N")})
-        is_norm = names[1].lower() in WEIGHTS and not multiplies
-        likely.insert(0 if is_norm else 2, rows)
+        rows = {**dict.fromkeys(names, ("N",)), names[0]: ("M", "N")}
+        product = {**rows, names[0]: ("M", "K"), names[1]: ("K", "N")}
+        likely.insert(0 if multiplies else 1, product)
+        likely.insert(0 if names[1].lower() in WEIGHTS and not multiplies else 2, rows)
     yield from likely
 
 
@@ -756,14 +726,14 @@ class Scratch:
         assert target.path is not None  # noqa: S101 - only asked of files
         return target.path.relative_to(self._base).as_posix()
 
-    def write(self, request: Request, names: Sequence[str], tables: Mapping[str, Json]) -> None:
+    def write(self, request: Request, tables: Mapping[str, Json]) -> None:
         """Write the configuration: one op, with these inputs."""
         dtypes = tables["dtype"].split(",")
         table: dict[str, Json] = {
             "name": "checked",
-            "op": self._program(self._op, names, tables),
-            "reference": self._program(self._reference, names, tables),
-            "input_names": list(names),
+            "op": self._program(self._op, tables),
+            "reference": self._program(self._reference, tables),
+            "input_names": list(tables["inputs"]),
             "dtypes": dtypes,
             "timeout": max(CASE_SECONDS, request.seconds),
             "env": {CHECKING: "1"},
@@ -786,7 +756,7 @@ class Scratch:
         text = table_text("[project]", {"name": "check"}) + table_text("[[ops]]", table)
         (self.root / "gpuemu.toml").write_text(text)
 
-    def write_model(self, request: Request) -> None:
+    def write_model(self) -> None:
         """Write the workspace that ``import kernelbench`` makes of `Model` and `ModelNew`."""
         from gpuemu_flow.services.problems.kernelbench import import_kernelbench  # noqa: PLC0415
         from gpuemu_flow.services.problems.model import Options  # noqa: PLC0415
@@ -804,7 +774,8 @@ class Scratch:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_bytes(content)
 
-    def _program(self, target: Target, names: Sequence[str], tables: Mapping[str, Json]) -> Json:
+    def _program(self, target: Target, tables: Mapping[str, Json]) -> Json:
+        names = list(tables["inputs"])
         if target.is_cuda:
             return self._launch(target, tables)
         if target.path is None:

@@ -17,9 +17,8 @@ import pytest
 from mini_workspace import Mini
 from test_vscode_extension import NO_NETWORK
 
-from gpuemu_flow.services.init.frameworks import FRAMEWORKS
 from gpuemu_flow.services.init.installed import PipRequirement
-from gpuemu_flow.services.init.scaffold import CI_FILES
+from gpuemu_flow.services.init.scaffold import CI_FILES, FRAMEWORKS
 
 pytestmark = pytest.mark.ci
 

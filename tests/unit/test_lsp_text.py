@@ -138,7 +138,7 @@ def test_each_suggestion_of_a_mistyped_key_mends_it() -> None:
 def test_completions(text: str, offered: str | None) -> None:
     found = outline(text)
     line = len(found.lines) - 1
-    words = {each.text for each in completions_at(found, line, len(found.lines[line]))}
+    words = {each.label for each in completions_at(found, line, len(found.lines[line]))}
     if offered == "ops" and not text:  # arrays of tables have headers and are no plain keys
         assert "validation" in words and "ops" not in words
     elif offered is None:

@@ -6,15 +6,51 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec import Struct
 
 from gpuemu_flow.config.load import load_config
 from gpuemu_flow.config.read import read_source
-from gpuemu_flow.services.init import ops_frameworks, ops_kernels, ops_numpy, references
-from gpuemu_flow.services.init.frameworks import FRAMEWORKS, Framework
+from gpuemu_flow.services.init import examples
 from gpuemu_flow.services.init.installed import PipRequirement
+
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+class Framework(Struct, frozen=True):
+    """One choice of ``--framework``."""
+
+    name: str
+    # Value of ``[project] framework``.
+    config_name: str
+    # Modules that the example ops in this framework import besides numpy.
+    modules: tuple[str, ...] = ()
+    # Arguments of ``python -m pip install`` that install these modules for a CPU; one entry per
+    # command.
+    install: tuple[str, ...] = ()
+    # Extras of gpuemu-flow itself: ``cuda`` if there are kernels to build and lint.
+    extras: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """Return those of `modules` that this interpreter cannot import."""
+        return [name for name in self.modules if find_spec(name) is None]
+
+
+_TORCH = f"torch --index-url {TORCH_CPU_INDEX}"
+
+FRAMEWORKS = {
+    f.name: f
+    for f in (
+        Framework("numpy", "numpy"),
+        Framework("pytorch", "pytorch", ("torch",), (_TORCH,)),
+        Framework("jax", "jax", ("jax",), ("jax",)),
+        Framework("tensorflow", "tensorflow", ("tensorflow",), ("tensorflow",)),
+        Framework("triton", "triton", ("torch", "triton"), (_TORCH, "triton")),
+        Framework("cuda", "numpy", extras=("cuda",)),
+    )
+}
 
 SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
 CONFIG_PATH = "gpuemu.toml"
@@ -53,7 +89,7 @@ class Op(Struct, frozen=True):
 OPS = (
     Op(
         "softmax",
-        references.SOFTMAX,
+        examples.REFERENCE_SOFTMAX,
         """\
 input_names = ["x"]
 invariants = ["non_negative"]
@@ -65,7 +101,7 @@ output = ["M", "N"]
     ),
     Op(
         "rmsnorm",
-        references.RMSNORM,
+        examples.REFERENCE_RMSNORM,
         """\
 input_names = ["x", "weight"]
 kwargs = { eps = 1e-6 }
@@ -77,7 +113,7 @@ output = ["M", "N"]
     ),
     Op(
         "matmul",
-        references.MATMUL,
+        examples.REFERENCE_MATMUL,
         """\
 input_names = ["a", "b"]
 [ops.schema]
@@ -88,23 +124,23 @@ output = ["M", "N"]
     ),
 )
 
-_NUMPY = (ops_numpy.SOFTMAX, ops_numpy.RMSNORM, ops_numpy.MATMUL)
+_NUMPY = (examples.NUMPY_SOFTMAX, examples.NUMPY_RMSNORM, examples.NUMPY_MATMUL)
 _SOURCES: Mapping[str, tuple[str, str, str]] = {
     "numpy": _NUMPY,
-    "cuda": (ops_kernels.CUDA_SOFTMAX, ops_numpy.RMSNORM, ops_numpy.MATMUL),
+    "cuda": (examples.CUDA_SOFTMAX, examples.NUMPY_RMSNORM, examples.NUMPY_MATMUL),
     "pytorch": (
-        ops_frameworks.TORCH_SOFTMAX, ops_frameworks.TORCH_RMSNORM, ops_frameworks.TORCH_MATMUL,
+        examples.TORCH_SOFTMAX, examples.TORCH_RMSNORM, examples.TORCH_MATMUL,
     ),
     "jax": (
-        ops_frameworks.JAX_SOFTMAX, ops_frameworks.JAX_RMSNORM, ops_frameworks.JAX_MATMUL,
+        examples.JAX_SOFTMAX, examples.JAX_RMSNORM, examples.JAX_MATMUL,
     ),
     "tensorflow": (
-        ops_frameworks.TENSORFLOW_SOFTMAX,
-        ops_frameworks.TENSORFLOW_RMSNORM,
-        ops_frameworks.TENSORFLOW_MATMUL,
+        examples.TENSORFLOW_SOFTMAX,
+        examples.TENSORFLOW_RMSNORM,
+        examples.TENSORFLOW_MATMUL,
     ),
     "triton": (
-        ops_kernels.TRITON_SOFTMAX, ops_kernels.TRITON_RMSNORM, ops_kernels.TRITON_MATMUL,
+        examples.TRITON_SOFTMAX, examples.TRITON_RMSNORM, examples.TRITON_MATMUL,
     ),
 }  # fmt: skip
 

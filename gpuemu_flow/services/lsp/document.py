@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lsprotocol.types import CompletionItem, CompletionItemKind
 from msgspec import Struct, field
 
 from gpuemu_flow.config.fields import (
@@ -320,18 +321,7 @@ _KEY = re.compile(r"\s*([\w.-]*)")
 _VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
 
 
-class Completion(Struct, frozen=True):
-    """One completion, as an editor shows it."""
-
-    # Text that replaces the word before the cursor.
-    text: str
-    # ``table``, ``key`` or ``word``.
-    kind: str
-    detail: str = ""
-    doc: str = ""
-
-
-def completions_at(outlined: Outline, line: int, column: int) -> list[Completion]:
+def completions_at(outlined: Outline, line: int, column: int) -> list[CompletionItem]:
     """List all completions at a position, whatever text is already there."""
     if not 0 <= line < len(outlined.lines):
         return []
@@ -348,34 +338,38 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
     )
 
 
-def _tables() -> list[Completion]:
+def _tables() -> list[CompletionItem]:
+    """Return completions for the names in table headers, including ``ops.schema``."""
     found = []
     for key in keys_of(File).values():
-        array = rows_of(key.type) is not None
-        found.append(
-            Completion(key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc)
-        )
-    found.append(Completion("ops.schema", "table", "[ops.schema]", "Dims, inputs and outputs."))
+        shown = f"[{key.name}]" if rows_of(key.type) is None else f"[[{key.name}]]"
+        found.append(_item(key.name, CompletionItemKind.Module, shown, key.doc))
+    schema = "ops.schema", CompletionItemKind.Module, "[ops.schema]", "Dims, inputs and outputs."
+    found.append(_item(*schema))
     return found
 
 
-def _keys(table: type[Table]) -> list[Completion]:
+def _keys(table: type[Table]) -> list[CompletionItem]:
     return [
-        Completion(key.name, "key", describe(key.type)[:120], plain(key.doc))
+        _item(key.name, CompletionItemKind.Property, describe(key.type)[:120], plain(key.doc))
         for key in keys_of(table).values()
         if rows_of(key.type) is None
     ]
 
 
-def _words(path: tuple[str, ...], *, quoted: bool) -> list[Completion]:
+def _words(path: tuple[str, ...], *, quoted: bool) -> list[CompletionItem]:
     key = key_at(File, path)
     found = words_of(key.type) if key is not None else ()
     bare = ("true", "false")
     return [
-        Completion(word if quoted or word in bare else f'"{word}"', "word")
+        _item(word if quoted or word in bare else f'"{word}"', CompletionItemKind.EnumMember)
         for word in found
         if not (quoted and word in bare)
     ]
+
+
+def _item(text: str, kind: CompletionItemKind, detail: str = "", doc: str = "") -> CompletionItem:
+    return CompletionItem(text, kind=kind, detail=detail or None, documentation=doc or None)
 
 
 # Make hover texts for a position in gpuemu.toml: an op's last results, or a key's meaning.

@@ -311,12 +311,6 @@ def to_column(position: types.Position, lines: list[str], codec: PositionCodec) 
 MAX_OPS = 2_000
 """Maximum number of tables with lenses: more than an editor can show, but quick to send."""
 
-_COMPLETION_KINDS = {
-    "table": types.CompletionItemKind.Module,
-    "key": types.CompletionItemKind.Property,
-    "word": types.CompletionItemKind.EnumMember,
-}
-
 
 def make_server() -> ConfigServer:
     server = ConfigServer()
@@ -450,13 +444,7 @@ def _answer_places(server: ConfigServer) -> None:
             return []
         outlined = await server.outlined(document)
         column = server.column(params.position, outlined)
-        return [
-            types.CompletionItem(
-                each.text, kind=_COMPLETION_KINDS[each.kind], detail=each.detail or None,
-                documentation=each.doc or None,
-            )
-            for each in completions_at(outlined, params.position.line, column)
-        ]  # fmt: skip
+        return completions_at(outlined, params.position.line, column)
 
 
 def _reads_markdown(server: ConfigServer) -> bool:

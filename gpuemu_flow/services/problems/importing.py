@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -126,7 +126,8 @@ def import_each(
 
 def _originals(taken: Iterable[ImportedProblem], into: Path) -> list[str]:
     """Return the paths of the problems' and candidates' files, relative to the workspace."""
-    found = {path for one in taken for path in (one.source.path, *_paths(one.source.candidates))}
+    sources = (one.source for one in taken)
+    found = {path for s in sources for path in (s.path, *(c.path for c in s.candidates))}
     return sorted(
         Path(os.path.relpath(path.resolve(), into.resolve())).as_posix()
         for path in found
@@ -145,10 +146,6 @@ def candidate_files(candidates: Iterable[CandidateProgram]) -> dict[str, bytes]:
     Each of these candidates consists of a single file.
     """
     return {f"candidates/{one.name}.py": one.source for one in candidates}
-
-
-def _paths(candidates: Iterable[CandidateProgram]) -> Iterator[Path]:
-    return (one.path for one in candidates)
 
 
 # Write the configuration of an imported workspace.
