@@ -239,6 +239,7 @@ class Pool:
         """Keep the worker of a trusted program for the next session of the same program.
 
         Ops are no such programs: what one dtype leaves in the process must not reach another one.
+        Nor is a reference that failed: it may have left something half done.
         """
         client = supervisor.release() if trusted and self._keeps else None
         if client is None:
