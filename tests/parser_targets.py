@@ -29,6 +29,7 @@ from gpuemu_flow.workers import blobs, script
 from gpuemu_flow.workers.api import OpError
 from gpuemu_flow.workers.attempt import MALFORMED, read_outcome
 from gpuemu_flow.workers.channel import ChannelClosedError, ChannelJunkError, FrameReader
+from gpuemu_flow.workers.checked import read_calls
 
 CORPUS = Path(__file__).parent / "corpus" / "parsers"
 REFUSALS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -94,7 +95,8 @@ def _frames(data: bytes) -> object:
 
 
 def _answer(data: bytes) -> object:
-    return read_outcome(json.loads(data), 0, 1, "call")
+    answer = json.loads(data)
+    return read_outcome(answer, 0, 1, "calls"), read_calls(answer)
 
 
 def _record(data: bytes) -> object:
@@ -156,9 +158,12 @@ command = ["cp", "a", "b"]
 _TENSOR = {"shape": [2], "dtype": "float32", "data": "AAAAAAAAgD8="}
 _FRAME = b'{"type":"case"}'
 _ANSWERED = {
-    "type": "called", "serial": 1, "slots": {"y": [0, [2, 3], [12, 4], "float32"]},
-    "violations": [failure_to_json(Failure(FailureKind.NON_DETERMINISTIC, "m"))],
-    "seconds": 0.5, "printed": "p",
+    "type": "called-all", "serial": 1, "error": None,
+    "items": [{
+        "slots": {"y": [0, [2, 3], [12, 4], "float32"]},
+        "violations": [failure_to_json(Failure(FailureKind.NON_DETERMINISTIC, "m"))],
+        "seconds": 0.5, "printed": "p",
+    }],
 }  # fmt: skip
 _SASS = json.dumps(
     [{"ELF": {"SM": {"major": 8, "minor": 0}}},

@@ -19,14 +19,12 @@ from msgspec.structs import replace
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.let_through import is_general, is_named
-from gpuemu_flow.model.types import Json, failure_from_json
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.workers import channel
 from gpuemu_flow.workers.api import (
     MAX_OUTPUTS,
-    MOST_PRINTED,
     Checks,
     Outcome,
-    OutputInfo,
     Program,
     Request,
     RunError,
@@ -340,7 +338,7 @@ MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 
 # A program that writes to the socket could answer one type of request as if it were another, and so
 # leave out the fields that were requested.
-_ANSWER = {"call": "called", "calls": "called-all", "serve": "served"}
+_ANSWER = {"calls": "called-all", "serve": "served"}
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: str) -> Outcome:
@@ -349,18 +347,6 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int, request: s
         raise ValueError("not the answer to this request")
     if answer["type"] not in (_ANSWER[request], "outcome"):
         raise ValueError("the answer to a request of another kind")
-    if answer["type"] == "called":
-        return Outcome(
-            index,
-            ok=True,
-            outputs=tuple(
-                OutputInfo(name, slot.shape, slot.dtype)
-                for name, slot in read_slots(answer).items()
-            ),
-            violations=tuple(failure_from_json(f) for f in answer["violations"]),
-            duration_s=float(answer["seconds"]),
-            printed=str(answer.get("printed", ""))[:MOST_PRINTED],
-        )
     if answer["type"] in ("served", "called-all"):
         return Outcome(index, ok=True)
     if answer["type"] != "outcome":

@@ -8,7 +8,7 @@ wrote. For these checks, it trusts no statement of the op's process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -33,10 +33,11 @@ from gpuemu_flow.workers.api import (
     Request,
     RunError,
     Slot,
+    end_of,
 )
-from gpuemu_flow.workers.arena import InputBuffers, as_number, same_bytes
+from gpuemu_flow.workers.arena import Arena, InputBuffers, as_number, same_bytes
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, hinted, read_slots
-from gpuemu_flow.workers.execute import converted, make_inputs
+from gpuemu_flow.workers.execute import make_inputs
 from gpuemu_flow.workers.tensors import demand_bools, element_type
 
 # Make decoy calls, which expose an op that remembers results or counts its calls.
@@ -94,27 +95,39 @@ def watches(checks: Checks) -> bool:
     return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
 
 
+class SharedInputs(Struct, frozen=True):
+    """Inputs that are already in a worker's shared memory; `again` makes them for another one."""
+
+    arena: Arena
+    slots: Mapping[str, Slot]
+    again: Callable[[], Arrays]
+
+
 class CheckedInputs(Struct, frozen=True):
-    """The inputs of one case."""
+    """The inputs of one case: those of `case`, unless there are `values` or `shared` ones."""
 
     index: int
     seed: int
     case: Case | None = None
     values: Arrays | None = None
-    dtype: str = ""
     input_dtype: str | None = None
     decoy_values: Arrays | None = None
+    shared: SharedInputs | None = None
 
     @property
     def float_dtype(self) -> str:
         """Return the dtype that the float inputs have in a call."""
-        return self.input_dtype or (self.dtype if self.case is None else self.case.dtype)
+        return self.input_dtype or ("" if self.case is None else self.case.dtype)
+
+    def given(self) -> Arrays | None:
+        """Return the values that are not those of the case."""
+        return self.values if self.shared is None else self.shared.again()
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the call that is judged."""
         if self.case is not None:
-            return make_inputs(self.case, self.input_dtype, guards=guards, values=self.values)
-        return converted(dict(self.values or {}), self.dtype, self.input_dtype)
+            return make_inputs(self.case, self.input_dtype, guards=guards, values=self.given())
+        return dict(self.given() or {})
 
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the decoy call, which precedes the judged call."""
@@ -207,9 +220,17 @@ class CheckedCases:
     Of several cases, `done` has the outcomes and outputs of the first ones, up to one that has to
     be run alone: it raised, or the process ended. `hung` is the number of the case that took too
     long, and its outcome. A worker that was started for several cases is asked nothing.
+
+    Outputs are copied, since a thread that the program left running could change them. Without
+    `copies` and checks, they are views of `arena`, at `slots`, and valid until the next exchange.
     """
 
-    def __init__(self, inputs: Sequence[CheckedInputs], checks: Checks) -> None:
+    def __init__(
+        self, inputs: Sequence[CheckedInputs], checks: Checks, *, copies: bool = True
+    ) -> None:
+        self.arena: Arena | None = None
+        self.slots: dict[str, Slot] = {}
+        self._copies = copies or watches(checks)
         self.done: list[tuple[Outcome, Arrays]] = []
         self.hung: tuple[int, Outcome] | None = None
         self._inputs = inputs
@@ -223,7 +244,7 @@ class CheckedCases:
         if worker_client.cases == 0 and len(self._inputs) > 1:
             return Attempt(Outcome(first.index, ok=True))
         self._client = worker_client
-        self._laid, self._counts = [], []
+        self.done, self._laid, self._counts = [], [], []
         items: list[dict[str, Json]] = []
         position = made = 0
         for inputs in self._inputs:
@@ -231,10 +252,14 @@ class CheckedCases:
                 laid = self._lay(inputs, position)
                 calls, position = laid.calls(repeat=self._checks.repeat), laid.end
                 self._laid.append(laid)
-            else:
-                assert inputs.case is not None  # noqa: S101 - made in the worker
+            elif inputs.values is None and inputs.shared is None:
+                assert inputs.case is not None  # noqa: S101 - the worker makes its inputs
                 case = inputs.case.to_json()
                 calls = [{"slots": {}, "case": case, "input_dtype": inputs.input_dtype}]
+            else:
+                slots = self._placed(inputs, position)
+                position = end_of(slots)
+                calls = [{"slots": msgspec.to_builtins(slots), "seed": inputs.seed}]
             made = max(made, 0 if inputs.case is None else inputs.case.nbytes)
             self._counts.append(len(calls))
             items += calls
@@ -247,6 +272,13 @@ class CheckedCases:
         return worker_client.post(
             message, first.index, checks=self._checks, slots={}, calls=len(items), made=made
         )
+
+    def _placed(self, inputs: CheckedInputs, position: int) -> Mapping[str, Slot]:
+        """Write inputs to the shared memory, unless they are there."""
+        arena, shared = self._client.shared(), inputs.shared
+        if shared is not None and shared.arena is arena:
+            return shared.slots
+        return arena.write(inputs.given() or {}, start=position, keep_layout=True)
 
     def _lay(self, inputs: CheckedInputs, position: int) -> _LaidCase:
         """Write what a case's calls get to the shared memory."""
@@ -306,10 +338,11 @@ class CheckedCases:
         judged = calls[decoyed]
         if judged is None:
             raise ValueError("no answer to the judged call")
-        # Outputs that will be judged have to be copied, since a thread that the program left
-        # running could change them. Those that are only compared need no copy: by such a late
-        # change, the program gains no more than by returning the changed values at once.
-        outputs = self._outputs(judged, keep=True)
+        # Those that are only compared need no copy: by a late change, the program gains no more
+        # than by returning the changed values at once.
+        outputs = self._outputs(judged, keep=self._copies)
+        if laid is None:
+            self.arena, self.slots = self._client.arena, dict(judged.slots)
         found: list[Failure] = []
         if laid is not None and (checks.inputs_unchanged or checks.guards):
             # The inputs' memory has been written to since: look at what the judged call left.

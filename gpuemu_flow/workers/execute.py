@@ -142,12 +142,13 @@ class CaseExecutor:
         _check_outputs(outputs)
         return outputs
 
-    def execute(self, request: Request, values: Arrays | None = None) -> Executed:
+    def execute(self, request: Request) -> Executed:
         """Run one case; return its outputs, the runner's findings, the duration and printed text.
-        The inputs have the values that the case's seed gives, or those in `values`. The method
-        `call` lists the exceptions."""
+
+        The method `call` lists the exceptions.
+        """
         self._watch.preparing()
-        arrays = make_inputs(request.case, request.input_dtype, values=values)
+        arrays = make_inputs(request.case, request.input_dtype)
         return self.call(arrays, request.case.seed)
 
     def call(self, arrays: Arrays, seed: int, fill: int = limits.NO_FILL) -> Executed:

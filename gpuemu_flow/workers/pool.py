@@ -238,6 +238,7 @@ class Pool:
         """Keep the worker of a trusted program for the next session of the same program.
 
         Ops are no such programs: what one dtype leaves in the process must not reach another one.
+        Nor is a reference that failed: it may have left something half done.
         """
         client = supervisor.release() if trusted and self._keeps else None
         if client is None:
@@ -283,7 +284,6 @@ class Pool:
             return [(hung.pop(requests[0].case.index), {})]
         client = supervisor.next_worker()  # starts a worker, and meanwhile imports what cases need
         from gpuemu_flow.workers.checked import CheckedCases, inputs_of  # noqa: PLC0415
-        from gpuemu_flow.workers.work import CallInMemory  # noqa: PLC0415
 
         begin = time.perf_counter()
         count = 1
@@ -304,16 +304,13 @@ class Pool:
                 if place == 0:
                     return [(outcome, {})]
                 hung[outcome.index] = outcome
-        work = CallInMemory(requests[0].case, checks, input_dtype=requests[0].input_dtype)
-        outcome = supervisor.run(work).outcome_of(requests[0])
-        if outcome.ok:
-            size.took(1, time.perf_counter() - begin)
-        else:
+        alone = CheckedCases([inputs_of(requests[0])], checks)
+        outcome = supervisor.run(alone).outcome_of(requests[0])
+        if not outcome.ok:
             size.restart()
-        outputs = work.outputs
-        if outcome.ok and work.arena is not None:  # the program may still write to what it shares
-            outputs = {name: array.copy() for name, array in outputs.items()}
-        return [(outcome, outputs)]
+            return [(outcome, {})]
+        size.took(1, time.perf_counter() - begin)
+        return [(outcome, alone.done[0][1])]
 
     def _kept(
         self, outcome: Outcome, outputs: Mapping[str, np.ndarray], publish: Publish

@@ -130,6 +130,7 @@ class Supervisor:
         self._refused: set[tuple[str, str]] = set()
         self._raised: Counter[tuple[str, str, int]] = Counter()
         self._killed_again = False
+        self._has_failed = False
 
     def close(self) -> None:
         """End the idle worker."""
@@ -138,7 +139,9 @@ class Supervisor:
             self._current = None
 
     def release(self) -> WorkerClient | None:
-        """Give away the idle worker, if there is one."""
+        """Give away the idle worker, if there is one and no case has failed."""
+        if self._has_failed:
+            return None
         client, self._current = self._current, None
         return client
 
@@ -172,6 +175,7 @@ class Supervisor:
         if self._unloadable is not None:
             return self._unloadable
         attempt = self._decide(work)
+        self._has_failed |= not attempt.outcome.ok
         if attempt.load_failed:
             self._unloadable = attempt
         return attempt

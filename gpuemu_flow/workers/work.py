@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import Problem, RunnerError
@@ -16,14 +15,14 @@ from gpuemu_flow.model.types import Case, Json, Observation
 from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import Checks, Outcome, Slot, end_of
 from gpuemu_flow.workers.arena import Arena
-from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, read_slots
+from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient
 from gpuemu_flow.workers.checked import (
     CallResult,
     CheckedCases,
     CheckedInputs,
+    SharedInputs,
     infos_of,
     read_calls,
-    watches,
 )
 from gpuemu_flow.workers.sightings import Sightings
 from gpuemu_flow.workers.supervise import Supervisor, Work
@@ -45,118 +44,6 @@ def stage(path: Path, outputs: Arrays, outcome: Outcome) -> Outcome:
         reason = f"outputs cannot be written: {error.strerror or error}"
         raise RunnerError(Problem("staging-failed", reason, file=str(path.parent))) from None
     return replace(outcome, blob=digest, size=size, outputs=infos_of(outputs))
-
-
-class SharedInputs(Struct, frozen=True):
-    """Inputs that are already in a worker's shared memory."""
-
-    arena: Arena
-    slots: Mapping[str, Slot]
-    again: Callable[[], Arrays]
-
-
-class CallInMemory:
-    """One call of the program, whose outputs come back in shared memory.
-
-    Its inputs are those of a case, or given arrays.
-    """
-
-    def __init__(
-        self,
-        inputs: Case | Arrays | SharedInputs,
-        checks: Checks,
-        *,
-        input_dtype: str | None = None,
-        dtype: str = "",
-        index: int = 0,
-        seed: int = 0,
-        case: Case | None = None,
-        decoy: Arrays | None = None,
-    ) -> None:
-        self.outputs: dict[str, np.ndarray] = {}
-        self.arena: Arena | None = None
-        self.slots: dict[str, Slot] = {}
-        self._checks = checks
-        self._case = inputs if isinstance(inputs, Case) else case
-        self._decoy = decoy
-        self._seed = inputs.seed if isinstance(inputs, Case) else seed
-        self._dtype = dtype
-        self._checked: CheckedCases | None = None
-        self._arrays: Arrays = {}
-        self._shared: SharedInputs | None = None
-        self._message: dict[str, Json] = {
-            "type": "call",
-            "case": None if case is None else case.to_json(),
-            "seed": seed,
-            "input_dtype": input_dtype if dtype or isinstance(inputs, Case) else None,
-            "dtype": dtype,
-            "float": dtype if self._case is None else self._case.dtype,
-        }
-        if isinstance(inputs, Case):
-            index = inputs.index
-            self._message["case"] = inputs.to_json()
-        elif isinstance(inputs, SharedInputs):
-            self._shared = inputs
-        else:
-            self._arrays = {name: np.asarray(array) for name, array in inputs.items()}
-        self._message["index"] = self._index = index
-
-    def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Send the case to the worker; see `Work.begin`."""
-        if watches(self._checks):
-            return self._begin_checked(worker_client)
-        shared = self._shared
-        arrays: Arrays | None = self._arrays if shared is None else None
-        slots = None
-        if shared is not None and worker_client.arena is shared.arena:
-            slots = shared.slots
-        elif shared is not None:
-            arrays = shared.again()
-        made = 0 if self._case is None else self._case.nbytes
-        return worker_client.post(
-            self._message,
-            self._index,
-            checks=self._checks,
-            arrays=arrays,
-            slots=slots,
-            made=made,
-        )
-
-    def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for the outcome; see `Work.finish`."""
-        if watches(self._checks):
-            return self._finish_checked(worker_client)
-        attempt, answer = worker_client.collect(self._index)
-        if attempt.outcome.ok and worker_client.arena is not None:
-            try:
-                self.arena, self.slots = worker_client.arena, read_slots(answer)
-                self.outputs = self.arena.read(self.slots)
-            except ValueError:  # they lie outside the shared memory
-                return worker_client.broken(self._index)
-        return attempt
-
-    def _begin_checked(self, worker_client: WorkerClient) -> Attempt | None:
-        shared = self._shared
-        values: Arrays | None = self._arrays if shared is None else shared.again()
-        follow = self._case is not None and not self._arrays and shared is None
-        inputs = CheckedInputs(
-            self._index,
-            self._seed,
-            self._case,
-            None if follow else values,
-            self._dtype,
-            self._message["input_dtype"],
-            self._decoy,
-        )
-        self._checked = CheckedCases([inputs], self._checks)
-        return self._checked.begin(worker_client)
-
-    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
-        if self._checked is None:
-            raise RuntimeError("no case was begun")
-        attempt = self._checked.finish(worker_client)
-        self.outputs = dict(self._checked.done[0][1]) if attempt.outcome.ok else {}
-        return attempt
 
 
 class CallMany:
@@ -220,24 +107,20 @@ class ProgramSession:
     def __init__(self, supervisor: Supervisor, sightings: Sightings) -> None:
         self._supervisor = supervisor
         self._sightings = sightings
-        self._begun: CallInMemory | None = None
+        self._begun: CheckedCases | None = None
         self._index = 0
-        self.done: CallInMemory | None = None
+        self.done: CheckedCases | None = None
 
     def call(
         self,
         inputs: Case | Mapping[str, np.ndarray],
         *,
         checks: Checks | None = None,
-        input_dtype: str | None = None,
-        dtype: str = "",
         index: int = 0,
         seed: int = 0,
     ) -> tuple[dict[str, np.ndarray], Outcome]:
         """Run the program once."""
-        self.begin(
-            inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
-        )
+        self.begin(inputs, checks=checks, index=index, seed=seed)
         return self.finish()
 
     def observed(self) -> Observation:
@@ -281,8 +164,6 @@ class ProgramSession:
         inputs: Case | Mapping[str, np.ndarray] | SharedInputs,
         *,
         checks: Checks | None = None,
-        input_dtype: str | None = None,
-        dtype: str = "",
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
@@ -298,17 +179,17 @@ class ProgramSession:
         """
         if self._begun is not None:
             raise RuntimeError("finish the call that was begun first")
-        self._begun = CallInMemory(
-            inputs,
-            checks if checks is not None else Checks(),
-            input_dtype=input_dtype,
-            dtype=dtype,
-            index=index,
-            seed=seed,
-            case=case,
-            decoy=decoy,
-        )
-        self._index = inputs.index if isinstance(inputs, Case) else index
+        values: Arrays | None = None
+        shared: SharedInputs | None = None
+        if isinstance(inputs, Case):
+            case, index, seed = inputs, inputs.index, inputs.seed
+        elif isinstance(inputs, SharedInputs):
+            shared = inputs
+        elif inputs or case is None:
+            values = {name: np.asarray(array) for name, array in inputs.items()}
+        one = CheckedInputs(index, seed, case, values, None, decoy, shared)
+        self._begun = CheckedCases([one], checks if checks is not None else Checks(), copies=False)
+        self._index = index
         self._supervisor.begin(self._begun)
 
     def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
@@ -318,8 +199,7 @@ class ProgramSession:
             raise RuntimeError("no call was begun")
         self._begun = None
         self.done = work
-        attempt = self._supervisor.finish(work)
-        outcome = attempt.outcome
+        outcome = self._supervisor.finish(work).outcome
         if outcome.index != self._index:
             outcome = replace(outcome, index=self._index)
-        return work.outputs if outcome.ok else {}, outcome
+        return dict(work.done[0][1]) if outcome.ok else {}, outcome

@@ -41,7 +41,7 @@ from gpuemu_flow.workers.arguments import begin_call
 from gpuemu_flow.workers.callable import CallableRunner
 from gpuemu_flow.workers.channel import ChannelClosedError, FrameReader, Watch, send
 from gpuemu_flow.workers.diagnose import CUT_OFF, explain, print_traceback
-from gpuemu_flow.workers.execute import CaseExecutor, Executed, Runner, converted
+from gpuemu_flow.workers.execute import CaseExecutor, Executed, Runner
 from gpuemu_flow.workers.imports import enter_workspace, set_source_transform
 from gpuemu_flow.workers.notices import Observer
 from gpuemu_flow.workers.script import CommandRunner, StandardStreams, keep_high
@@ -169,7 +169,7 @@ class Worker:
             "serve": self._serve,
             "job": self._job,
         }
-        return answers.get(message["type"], self._call)(message)
+        return answers[message["type"]](message)
 
     @property
     def _ready(self) -> CaseExecutor:
@@ -278,28 +278,9 @@ class Worker:
         self._streams.forget()
         return int(message["serial"])
 
-    def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Call the program on shared tensors or a generated case, with outputs in shared memory."""
-        serial = self._begin(message)
-        self._take_arenas(message)
-        index = int(message["index"])
-        try:
-            if message["case"] is not None:
-                called = self._leave(self._execute(message), 0)
-            else:
-                called = self._call_on(message, message, int(message["reserved"]))
-        except BaseException as error:  # programs may raise anything
-            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
-        return {"type": "called", "serial": serial, **called.to_json()}
-
     def _execute(self, item: Mapping[str, Json]) -> Executed:
         request = Request(Case.from_json(item["case"]), item["input_dtype"])
-        return self._ready.execute(request, self._values(item))
-
-    def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
-        """Return the input values that came with a case; None if none came."""
-        slots = convert(message["slots"], dict[str, Slot])
-        return {n: a.copy() for n, a in self._shared.views(slots).items()} if slots else None
+        return self._ready.execute(request)
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Make several calls, but stop at the first that fails; return the results before it.
@@ -310,7 +291,6 @@ class Worker:
         self._take_arenas(message)
         done: list[dict[str, Json] | None] = []
         position = int(message["reserved"])
-        like = {"dtype": "", "input_dtype": None, "float": message["float"]}
         error = None
         try:
             self._expect(message)
@@ -325,7 +305,7 @@ class Worker:
                 if item.get("case"):
                     called = self._leave(self._execute(item), position)
                 else:
-                    called = self._call_on(item, like, position)
+                    called = self._call_on(item, message["float"], position)
                 if item.get("after"):
                     self._shared.move(*item["after"])
             except BaseException as raised:  # programs may raise anything
@@ -348,16 +328,12 @@ class Worker:
         slots = [convert(item["slots"], dict[str, Slot]) for item in message["items"]]
         expect([self._shared.views(some) for some in slots])
 
-    def _call_on(
-        self, item: Mapping[str, Json], like: Mapping[str, Json], start: int
-    ) -> _CallRecord:
+    def _call_on(self, item: Mapping[str, Json], dtype: str, start: int) -> _CallRecord:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
-        slots = convert(item["slots"], dict[str, Slot])
-        arrays = self._shared.views(slots)
-        wide = converted(arrays, like["dtype"], like["input_dtype"])
-        begin_call(like["input_dtype"] or like["float"])
+        arrays = self._shared.views(convert(item["slots"], dict[str, Slot]))
+        begin_call(dtype)
         fill = int(item.get("fill", limits.NO_FILL))
-        return self._leave(self._ready.call(wide, int(item["seed"]), fill), start)
+        return self._leave(self._ready.call(arrays, int(item["seed"]), fill), start)
 
     def _leave(self, executed: Executed, start: int) -> _CallRecord:
         written = self._shared.write(executed.outputs, start=start)

@@ -49,6 +49,42 @@ def test_after_a_crash_each_case_has_its_own_process(ws: Workspace) -> None:
     assert third == fourth != first
 
 
+def test_a_case_that_hangs_among_others_is_waited_for_once(ws: Workspace) -> None:
+    source = """
+    import time
+    def op(x):
+        if x[0, 0] == 42:
+            with open("hung", "a") as log:
+                log.write("x")
+            time.sleep(60)
+        return x
+    """
+    cases = [make_case(0), make_case(1), make_case(2), marked_case(3), make_case(4)]
+    outcomes = ws.run(ws.program("callable", source, timeout=2.0), cases)
+    assert slugs(outcomes) == ["ok", "ok", "ok", "op-timeout", "ok"]
+    assert (ws.folder / "hung").read_text() == "x"
+
+
+def test_a_trusted_program_keeps_its_process(tmp_path: Path) -> None:
+    """Unless a case fails: what that leaves behind must not reach the cases of another dtype."""
+    source = """
+    import os
+    import numpy as np
+    def op(x):
+        if x[0, 0] == 42:
+            raise ValueError("planted")
+        return np.array(os.getpid())
+    """
+    with workspace(tmp_path) as ws, Pool(1, staging=tmp_path, keeps=1) as ws.pool:
+        program = ws.program("callable", source)
+        runs = [[make_case(0)], [make_case(1), marked_case(2)], [make_case(3)]]
+        found = [ws.run(program, cases, trusted=True)[0] for cases in runs]
+        first, second, third = (int(ws.outputs(each)["result"]) for each in found)
+        untrusted = int(ws.outputs(ws.run(program, 1)[0])["result"])
+    assert first == second
+    assert len({second, third, untrusted}) == 3
+
+
 def test_making_the_inputs_is_no_time_of_the_programs(ws: Workspace) -> None:
     """The generator is made slow, from inside the worker, far beyond the program's timeout."""
     source = """

@@ -38,13 +38,13 @@ from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
 from gpuemu_flow.judge.case_evaluator import (
     SESSIONS_PER_EVALUATOR,
-    BatchSize,
     EvaluatedCase,
     open_evaluator,
 )
 from gpuemu_flow.model import verdicts
 from gpuemu_flow.model.types import Case, Verdict
 from gpuemu_flow.workers.pool import Pool
+from gpuemu_flow.workers.supervise import BatchSize
 
 PLAIN = Path(__file__).parent / "plain_ops"
 
