@@ -225,7 +225,7 @@ class SequenceConfig(Struct, frozen=True):
         Names of layouts and dtypes may be written in upper or lower case, and dtypes also by an
         alias. A seed may have any size. ``shape_options`` may be missing when ``op_schema`` is
         given; ``edge_cases`` may always be missing. Raises UsageError: ``fuzz-config-missing-key``,
-        ``fuzz-config-wrong-type``, ``fuzz-config- out-of-range``, ``unknown-dtype``,
+        ``fuzz-config-wrong-type``, ``fuzz-config-out-of-range``, ``unknown-dtype``,
         ``unknown-layout`` or ``fuzz-config-empty-list``, for the first problem that is found."""
         config = _object(data, "fuzz_config")
         schema_json = config.get("op_schema")

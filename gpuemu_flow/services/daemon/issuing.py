@@ -46,7 +46,7 @@ class CaseMaker:
         self.recipe = recipe
         self.config = SequenceConfig.from_json(recipe.fuzz_config)
         self._planned: PlannedCases = service.planned
-        has_schema = op.schema != default_schema(op.input_names)
+        has_schema = replace(op.schema, constants=()) != default_schema(op.input_names)
         self._plans = recipe.own_cases and has_schema and self.config.op_schema is None
         judged_by_table = service.configured().subjects.judged_by_table(op.name)
         self._strategies = PLAIN if judged_by_table else ()
