@@ -174,7 +174,7 @@ def test_programs_cannot_command_the_log_of_a_job(mini: Mini, name: str) -> None
         if line.lstrip().startswith("::") or re.search(r"##\w*\[", line)
     ]
     assert [line.partition(",title")[0] for line in sorted(obeyed)] == [
-        "::error file=scripts/relu.py,line=1", "::error file=scripts/scale.py,line=3",
+        "::error file=scripts/relu.py,line=1", "::error file=scripts/scale.py,line=4",
     ], "only our own annotations"  # fmt: skip
     assert len(done.stdout) + len(done.stderr) < 200_000
     assert not {"\x1b", "\x9b"} & set(done.stdout + done.stderr)
