@@ -62,8 +62,11 @@ def test_failures_are_folded_to_what_they_have_in_common(mini: Mini) -> None:
     size = int(rows) * int(columns)
     assert size == min(f["shape"][0] * f["shape"][1] for f in failures)
     assert re.search(r"worst at \[\d+\]: actual \S+, expected \S+, \S+ times the tolerance", block)
-    assert f"reproduce: gpuemu-flow reproduce {seed} --op total --case {dtype}/" in block
-    assert f"reproduce: {smallest['reproduce']}" in block
+    drawn = smallest["reproduce"]
+    assert drawn.startswith(f"gpuemu-flow reproduce {seed} --op total --case {dtype}/")
+    assert f"unshrunk: {drawn}" in block
+    (command,) = re.findall(r"reproduce: gpuemu-flow (.*)", block)
+    assert "x = [[" in mini.command(*command.split(), code=1).stdout, "the case that is shown"
 
 
 def test_the_command_that_is_shown_reproduces(mini: Mini) -> None:
