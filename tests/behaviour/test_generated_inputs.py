@@ -98,12 +98,12 @@ def test_a_wrong_op_is_found_shrunk_and_made_again_elsewhere(mini: Mini, tmp_pat
     for name in FILES:
         fresh.write(name, (mini.root / name).read_text())
     assert "still fails" in fresh.command(*shlex.split(lines[0]), code=1).stdout
-    seed = mini.command("failures").stdout.split()[0]
-    shrunk = mini.command("minimize", seed, "--op", "route", code=None).stdout
+    first = mini.command("failures").stdout.splitlines()[1].split()[0]  # under the header
+    shrunk = mini.command("minimize", first, "--op", "route", code=None).stdout
     assert "minimized from" in shrunk, shrunk
     # Values that a function returned before an edit stay those of the recorded case.
     mini.edit("scripts/low.py", "return 0", "return 2")
-    assert "still fails" in mini.command("reproduce", seed, "--op", "route", code=1).stdout
+    assert "still fails" in mini.command("reproduce", first, "--op", "route", code=1).stdout
     mini.command("fuzz", "route", "--iterations", "20", "--seed", "5", code=1)
 
 
@@ -190,7 +190,7 @@ def test_a_case_without_inputs_is_recorded_and_passes_once_they_are_made(
 ) -> None:
     failing(mini, body, slug)
     seed = mini.command("failures").stdout.split()[0]
-    assert slug in mini.command("reproduce", seed, "--op", "route", code=1).stdout
+    assert slug in mini.command("reproduce", first, "--op", "route", code=1).stdout
     assert "not-minimizable" in mini.command("minimize", seed, "--op", "route", code=3).stderr
     mini.write("scripts/gen.py", GENERATOR)
     mini.command("reproduce", seed, "--op", "route")
