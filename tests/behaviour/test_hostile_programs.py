@@ -68,7 +68,7 @@ CALLABLES = {
     "terminate_self": ("os.kill(os.getpid(), 15)", "op-crashed", "SIGTERM"),
     "alarm": ("signal.setitimer(signal.ITIMER_REAL, 0.01); pause()", "op-crashed", "SIGALRM"),
     "memory_error": ("np.empty(1 << 60, dtype=np.uint8)", "op-out-of-memory", "memory"),
-    "close_everything": ("os.closerange(0, 1000)", "op-broke-runner", "socket"),
+    "close_everything": ("os.closerange(0, 1000)", "op-crashed", "its own process"),
     "kill_parent": ("os.kill(os.getppid(), 9); pause()", "op-exception", "not permitted"),
     "garbage_everywhere": ("garbage()", "op-broke-runner", "socket"),
     "huge_frame": ("frame(b'gfr1' + b'\\xff' * 4)", "op-broke-runner", "socket"),

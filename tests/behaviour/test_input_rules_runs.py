@@ -100,7 +100,7 @@ def test_a_bug_at_the_edge_is_found_shrunk_and_made_again(mini: Mini, tmp_path: 
     (found,) = mini.run(code=1)["results"]
     assert found["verdict"] == "failed"
     shown = mini.command("failures").stdout
-    seed = shown.split()[0]
+    seed = shown.splitlines()[1].split()[0]
     shrunk = mini.command("minimize", seed, "--op", "gather", code=None).stdout
     last = shrunk.partition("minimized:")[2]
     assert re.search(r"index\[1\]", last), shrunk
@@ -140,7 +140,7 @@ def test_functions_that_compare_get_scalars_as_the_op_does(mini: Mini) -> None:
 
 def test_a_case_with_scalars_is_exported(mini: Mini) -> None:
     mini.run(code=1)
-    failure = mini.command("failures").stdout.split()[0]
+    failure = mini.command("failures").stdout.splitlines()[1].split()[0]
     mini.command("failures", "export", failure, "--pytest", "-o", "test_out.py")
     exported = mini.root / "test_out.py"
     ran = subprocess.run(

@@ -27,7 +27,7 @@ def softplus(tmp_path: Path) -> Mini:
 def test_run_and_fuzz_blame_the_reference(softplus: Mini) -> None:
     assert OVERFLOWS in softplus.command("run", code=1).stdout
     assert OVERFLOWS in softplus.command("fuzz", "-n", "30", code=1).stdout
-    failure = softplus.command("failures").stdout.split()[0]
+    failure = softplus.command("failures").stdout.splitlines()[1].split()[0]
     assert OVERFLOWS in softplus.command("reproduce", failure, code=1).stdout
 
 
