@@ -71,7 +71,7 @@ def test_a_person_types_and_presses_tab(used: Mini, shell: str) -> None:
         pytest.skip(f"{shell} is not installed")
     told = used.root.parent / "bin" / "told"
     told.unlink(missing_ok=True)
-    failure = used.command("failures", "--limit", "1").stdout.split()[0]
+    failure = used.command("failures", "--limit", "1").stdout.splitlines()[1].split()[0]
     typed = {**TYPED, f"gpuemu-flow reproduce {failure[:9]}\t": f"reproduce {failure}"}
     with terminal(used, program=SHELLS[shell], PS1="ready> ", HISTFILE="") as screen:
         screen.wait_for(lambda text: "ready> " in text)
