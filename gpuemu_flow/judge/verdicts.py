@@ -67,7 +67,10 @@ def without_outputs(
     """
     empty = any(0 in spec.shape for spec in case.inputs)
     if empty and reference is not None and reference.slug == EXCEPTION:
-        said = f"the reference refuses empty inputs ({reference.message}): no case of this op"
+        said = (
+            f"the reference refuses empty inputs ({reference.message}): no case of this op; "
+            "`min = 1` of a dim leaves them out"
+        )
         return CheckResult(decide(False, 0), (), notes=(said,), uncounted=True)
     both = ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION))
     found = [(error, kind) for error, kind in both if error is not None]

@@ -303,7 +303,7 @@ def minimal_lines(minimal: Minimal, drawn: str = "") -> list[str]:
 def shown_lines(minimal: Minimal) -> list[str]:
     """Return inputs and values of a failure, and the place."""
     inputs = [f"{name} = {value.text}" for name, value in minimal.inputs.items()]
-    first = "  ".join([*inputs, minimal.says])
+    first = "  ".join([*inputs, minimal.says]).rstrip()
     lines = [first] if len(first) <= LONGEST_FIRST else [*inputs, minimal.says]
     where = (
         [f"{minimal.output or 'output'}{list(minimal.index)}"] if minimal.index is not None else []

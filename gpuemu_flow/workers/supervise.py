@@ -45,7 +45,7 @@ def _said(attempt: Attempt) -> Attempt:
     error = attempt.outcome.error
     if error is None:
         return attempt
-    note = f"raised as by {ENOUGH_ALIKE} earlier cases, and not tried in a process of its own"
+    note = f"{ENOUGH_ALIKE} earlier cases raised the same, so this one was not run again by itself"
     hint = f"{error.hint}; {note}" if error.hint else note
     return replace(attempt, outcome=replace(attempt.outcome, error=replace(error, hint=hint)))
 

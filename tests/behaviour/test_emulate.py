@@ -230,3 +230,16 @@ def test_several_files_are_linked(tmp_path: Path) -> None:
         assert "3 to 3" in done.stdout
     done = emulate(tmp_path, "a.ptx", "--arg", "x=u32[1]:ones")
     assert done.returncode != 0 and "give the PTX that defines it, too" in done.stderr
+
+
+def test_exec_says_why_a_word_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    for word, mend in {
+        "nothing": "write ./NAME",
+        "./nothing": "there is no such file",
+        "./train.py": "`exec python ./train.py`",
+    }.items():
+        done = warm_command(("exec", word), tmp_path, os.environ)
+        assert done.returncode == 3 and done.stdout == ""
+        assert done.stderr.startswith(f"exec-no-program: {word} is no program; "), done.stderr
+        assert mend in done.stderr

@@ -156,7 +156,12 @@ def prepare(program: str, flags: Sequence[str], arch: int) -> str:
         return str(build_program([path], flags, arch))
     found = shutil.which(program)
     if found is None:
-        raise problem("exec-no-program", f"{program} is no program", "write ./NAME for a file here")
+        hint = "write ./NAME for a file here"
+        if "/" in program and path.exists():
+            hint = f"it is not executable; give what runs it, too, as in `exec python {program}`"
+        elif "/" in program:
+            hint = "there is no such file"
+        raise problem("exec-no-program", f"{program} is no program", hint)
     needed = needed_libraries(Path(found))
     if needed is None:
         return found
