@@ -105,6 +105,8 @@ def test_committed_cubins_equal_cuobjdump(toolchain: Toolchain) -> None:
 
 def test_committed_cubins_equal_nvdisasm(toolchain: Toolchain) -> None:
     nvdisasm = need(toolchain, "nvdisasm")
+    if b"-annotate" not in run_tool([nvdisasm, "--help"]).stdout:
+        pytest.skip("this nvdisasm has no -annotate (13.5 has)")
     assert sum(assert_equal_to_nvdisasm(nvdisasm, path) for path in COMMITTED) > 500
 
 
