@@ -191,7 +191,9 @@ def _bare_type(hint: Any, limits: Mapping[str, Any]) -> ms.Type:
         if get_origin(hint) is tuple:
             return ms.VarTupleType(type_of(given[0]), **limits)
         inner = tuple(map(type_of, given))
-        return ms.DictType(*inner) if get_origin(hint) is Mapping else ms.UnionType(inner)
+        return (
+            ms.DictType(inner[0], inner[1]) if get_origin(hint) is Mapping else ms.UnionType(inner)
+        )
     return ms.StructType(hint, ()) if issubclass(hint, Table) else ms.CustomType(hint)
 
 
