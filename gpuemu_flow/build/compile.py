@@ -8,13 +8,13 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.build.compile_kernels import outputs_apart, rule_tasks
 from gpuemu_flow.build.files import glob_files, interpreter_files, links_of
 from gpuemu_flow.build.graph import STAGES, Graph, Skip
 from gpuemu_flow.build.snapshot import KernelBasis
@@ -56,6 +56,14 @@ from gpuemu_flow.workers.sandbox.spec import OFF
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.compile_kernels import KernelTasks, RuleTasks
+
+
+def _rules_and_kernels() -> ModuleType:
+    """Return the module that compiles rules and kernels, which brings lint; few workspaces have
+    any."""
+    from gpuemu_flow.build import compile_kernels  # noqa: PLC0415
+
+    return compile_kernels
 
 
 # Convert the programs of ops to the descriptions from which runners run them.
@@ -272,14 +280,16 @@ class Compiler:
     def _outputs_apart(config: Config) -> tuple[str, ...]:
         if not (config.rules and config.sandbox.apart):
             return ()
-        return outputs_apart(config)
+        return tuple(_rules_and_kernels().outputs_apart(config))
 
     def _add_rules(self) -> RuleTasks | None:
         """Add the tasks of the rules, and return them; None if there are no rules. Call this before
         adding ops or kernels, since their tasks refer to these tasks."""
         if not self._config.rules:
             return None
-        found = rule_tasks(self._config, self._cache, self.sources, self._version, self.fence)
+        found: RuleTasks = _rules_and_kernels().rule_tasks(
+            self._config, self._cache, self.sources, self._version, self.fence
+        )
         for rule, spec in found.tasks.items():
             self._tasks[spec.name] = spec
             self._groups[stages.BUILD].append(spec.name)
@@ -296,11 +306,11 @@ class Compiler:
     def _kernels(self) -> KernelTasks | None:
         if not self._config.kernels:
             return None
-        from gpuemu_flow.build.compile_kernels import KernelCompiler  # noqa: PLC0415 - brings lint
-
-        return KernelCompiler(
+        compiler = _rules_and_kernels().KernelCompiler(
             self._config, self._cache, self.sources, self._version, self.fence, self._rules
-        ).compile()
+        )
+        found: KernelTasks = compiler.compile()
+        return found
 
     def _add_kernels(self, kernels: KernelTasks) -> None:
         self.kernel_basis = kernels.basis

@@ -14,10 +14,10 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from gpuemu_flow.cases.cause import Condition
 from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.model.expressions import is_made_of
 from gpuemu_flow.model.types import ABSENT, DTYPES, STRATEGIES, Case, effective_layout
+from gpuemu_flow.model.verdicts import Condition
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 
 ORDINARY = ("normal", "uniform")

@@ -7,13 +7,19 @@ from collections.abc import Callable, Sequence
 import click
 from msgspec.structs import asdict
 
+from gpuemu_flow.build import session
 from gpuemu_flow.build.selection import durations_text, select
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import SEED, config_options, format_option
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
-from gpuemu_flow.report.inspect import explain_tasks, list_workspace, op_durations
+from gpuemu_flow.report.inspect import (
+    explain_tasks,
+    list_workspace,
+    op_durations,
+    summarise_tasks,
+)
 
 # ``gpuemu-flow graph``: print the task graph as text, Mermaid or Graphviz.
 
@@ -95,6 +101,38 @@ def list_tasks(
         say(json_writer.dumps({"schema_version": 1, **asdict(found)}))
     else:
         say(workspace_text.render_list(found, text.Style(wants_color())))
+
+
+# What ``run --dry-run``, ``run --explain`` and ``run --summary`` show.
+
+
+def show_plan(
+    workspace: Workspace,
+    options: session.RunOptions,
+    output_format: str,
+    *,
+    explain: bool,
+    alone: bool,
+) -> None:
+    """Show which tasks would run; `alone` is true if nothing else is printed."""
+    plan = session.run(workspace, options)
+    for problem in plan.problems if alone else ():
+        say(str(problem), err=True)
+    statuses = plan.ordered_status()
+    if output_format == "json" and alone:
+        say(json_writer.dumps(json_writer.run_plan(statuses, plan.reasons)))
+        return
+    style = text.Style(wants_color())
+    shown = workspace_text.render_plan(statuses, plan.reasons, style, explain=explain)
+    say(shown, err=output_format == "json")
+
+
+def show_summary(workspace: Workspace, options: session.RunOptions, output_format: str) -> None:
+    tasks = summarise_tasks(workspace, session.selected_tasks(workspace, options))
+    if output_format == "json":
+        say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
+    else:
+        say(workspace_text.render_summary(tasks))
 
 
 # ``gpuemu-flow explain``: tell why a task would run, or that it is current.

@@ -21,7 +21,7 @@ from gpuemu_flow.cli.options import (
 )
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
-from gpuemu_flow.report import json_writer, text, workspace_text
+from gpuemu_flow.report import text
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.selection import Shard
@@ -127,11 +127,13 @@ def run(
     )
     workspace = Workspace(overrides=overrides)
     options = options.under(workspace.target)
-    if summary:
-        _show_summary(workspace, options, output_format)
-        return
-    if dry_run or explain:
-        _show_plan(workspace, options, output_format, explain=explain, alone=dry_run)
+    if summary or dry_run or explain:
+        from gpuemu_flow.cli.list import show_plan, show_summary  # noqa: PLC0415
+
+        if summary:
+            show_summary(workspace, options, output_format)
+            return
+        show_plan(workspace, options, output_format, explain=explain, alone=dry_run)
         if dry_run:
             return
         options = replace(options, dry_run=False)
@@ -139,35 +141,6 @@ def run(
     raise SystemExit(
         _validate(workspace, options, executor, output_format=output_format, confirm=confirm)
     )
-
-
-def _show_plan(
-    workspace: Workspace, options: RunOptions, output_format: str, *, explain: bool, alone: bool
-) -> None:
-    """Show which tasks would run; `alone` is true if nothing else is printed."""
-    from gpuemu_flow.build import session  # noqa: PLC0415
-
-    plan = session.run(workspace, options)
-    for problem in plan.problems if alone else ():
-        say(str(problem), err=True)
-    statuses = plan.ordered_status()
-    if output_format == "json" and alone:
-        say(json_writer.dumps(json_writer.run_plan(statuses, plan.reasons)))
-        return
-    style = text.Style(wants_color())
-    shown = workspace_text.render_plan(statuses, plan.reasons, style, explain=explain)
-    say(shown, err=output_format == "json")
-
-
-def _show_summary(workspace: Workspace, options: RunOptions, output_format: str) -> None:
-    from gpuemu_flow.build.session import selected_tasks  # noqa: PLC0415
-    from gpuemu_flow.report.inspect import summarise_tasks  # noqa: PLC0415
-
-    tasks = summarise_tasks(workspace, selected_tasks(workspace, options))
-    if output_format == "json":
-        say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
-    else:
-        say(workspace_text.render_summary(tasks))
 
 
 def _validate(
@@ -214,19 +187,20 @@ def _validate(
 
 
 def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
-    from gpuemu_flow.fuzz.record_run import record_run  # noqa: PLC0415
-    from gpuemu_flow.report import history  # noqa: PLC0415
-    from gpuemu_flow.report.clean_run import save_if_clean  # noqa: PLC0415
+    from gpuemu_flow.report import clean_run, history  # noqa: PLC0415
+    from gpuemu_flow.report.report import record_run  # noqa: PLC0415
 
     for problem in record_run(workspace, report):
         say(str(problem), err=True)
     if outcome.executed:
         history.append(workspace.cache, report)
-    save_if_clean(workspace, outcome, report)
+    clean_run.save_if_clean(workspace, outcome, report)
 
 
 def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:
     if output_format == "json":
+        from gpuemu_flow.report import json_writer  # noqa: PLC0415
+
         say(json_writer.dumps(json_writer.run_report(report)))
         return
     warn = workspace.settings.warn_threshold

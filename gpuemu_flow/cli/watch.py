@@ -20,11 +20,10 @@ from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.load import find_config
 from gpuemu_flow.config.model import Overrides
-from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.model.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import text
-from gpuemu_flow.report.report import run_and_report
+from gpuemu_flow.report.report import record_run, run_and_report
 from gpuemu_flow.report.text import printable
 from gpuemu_flow.services.watched_files import FileWatch, may_be_source, open_alarm, wait_for_save
 from gpuemu_flow.workers.pool import Pool

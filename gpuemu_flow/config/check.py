@@ -110,7 +110,7 @@ def values_of(table: type[Table], checked: Mapping[str, Json]) -> dict[str, Json
 
 def decoded(table: type[AnyTable], checked: Mapping[str, Json], **instead: Any) -> AnyTable:
     """Make the struct of a checked table, with defaults; `instead` replaces values."""
-    return convert({**checked, **instead}, table)
+    return convert({**checked, **instead}, table) if checked else table(**instead)
 
 
 def check(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast, get_args, get_origin
 
 import msgspec
 import msgspec.inspect as ms
@@ -114,7 +114,7 @@ def then(convert: Callable[[Any], Json]) -> Meta:
 
 def also(form: Any, convert: Callable[[Any], Json]) -> Meta:
     """Allow another form of a value, and give the function that converts it; it cannot fail."""
-    return Meta(extra={"also": (ms.type_info(form), convert)})
+    return Meta(extra={"also": (type_of(form), convert)})
 
 
 BYTES = Meta(extra={"bytes": True})
@@ -156,26 +156,60 @@ def parts(kind: ms.Type) -> tuple[ms.Type, dict[str, Any]]:
     return kind, {}
 
 
-_SEEN: dict[type, ms.Type] = {}
-"""What msgspec says of each table, kept since asking it again takes long."""
+_PLAIN: dict[Any, type[ms.Type]] = {
+    str: ms.StrType,
+    int: ms.IntType,
+    float: ms.FloatType,
+    bool: ms.BoolType,
+    Any: ms.AnyType,
+    type(None): ms.NoneType,
+}
+_LIMITS = ("ge", "gt", "le", "pattern", "min_length", "max_length")
+
+
+def type_of(hint: Any) -> ms.Type:
+    """Return what `msgspec.inspect.type_info` does, but without the fields of tables.
+
+    A file has few of the tables, and to ask for the keys of all takes longer than to load it.
+    """
+    metas: tuple[Meta, ...] = getattr(hint, "__metadata__", ())
+    extra = {name: value for meta in metas for name, value in (meta.extra or {}).items()}
+    limits = {
+        name: limit
+        for meta in metas
+        for name in _LIMITS
+        if (limit := getattr(meta, name)) is not None
+    }
+    node = _bare_type(hint.__origin__ if metas else hint, limits)
+    return ms.Metadata(node, None, extra) if extra else node
+
+
+def _bare_type(hint: Any, limits: Mapping[str, Any]) -> ms.Type:
+    if hint in _PLAIN:
+        return _PLAIN[hint](**limits)
+    if not isinstance(hint, type) and (given := get_args(hint)):
+        if get_origin(hint) is tuple:
+            return ms.VarTupleType(type_of(given[0]), **limits)
+        inner = tuple(map(type_of, given))
+        return (
+            ms.DictType(inner[0], inner[1]) if get_origin(hint) is Mapping else ms.UnionType(inner)
+        )
+    return ms.StructType(hint, ()) if issubclass(hint, Table) else ms.CustomType(hint)
 
 
 @cache
 def keys_of(table: type[Table]) -> dict[str, Key]:
     """Return the keys of a table by their main names; ``name`` stands first."""
-    info = _SEEN.get(table) or ms.type_info(table)
-    fields: tuple[ms.Field, ...] = getattr(info, "fields", ())
-    found = [_key(each) for each in fields if "key" in parts(each.type)[1]]
+    fields = ((each, type_of(each.type)) for each in msgspec.structs.fields(table))
+    found = [_key(each, kind) for each, kind in fields if "key" in parts(kind)[1]]
     return {each.name: each for each in sorted(found, key=lambda each: each.name != "name")}
 
 
-def _key(each: ms.Field) -> Key:
-    kind, extra = parts(each.type)
-    if isinstance(kind, ms.UnionType):
-        given = tuple(form for form in kind.types if not isinstance(form, ms.NoneType))
+def _key(each: msgspec.structs.FieldInfo, kind: ms.Type) -> Key:
+    node, extra = parts(kind)
+    if isinstance(node, ms.UnionType):
+        given = tuple(form for form in node.types if not isinstance(form, ms.NoneType))
         kind = given[0] if len(given) == 1 else ms.Metadata(ms.UnionType(given), None, extra)
-    else:
-        kind = each.type
     default = each.default
     if each.default_factory is not msgspec.NODEFAULT:
         default = each.default_factory()
@@ -211,10 +245,7 @@ def forms(kind: ms.Type) -> list[ms.Type]:
 
 def table_of(kind: ms.Type) -> type[Table] | None:
     node, _ = parts(kind)
-    if not isinstance(node, ms.StructType):
-        return None
-    _SEEN.setdefault(node.cls, node)
-    return cast("type[Table]", node.cls)
+    return cast("type[Table]", node.cls) if isinstance(node, ms.StructType) else None
 
 
 def rows_of(kind: ms.Type) -> type[Table] | None:

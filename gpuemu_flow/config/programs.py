@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,13 +19,6 @@ from msgspec.structs import replace
 from gpuemu_flow.config.model import ProgramRef
 from gpuemu_flow.config.paths import WorkspacePaths, exists, is_file
 from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shown
-from gpuemu_flow.emulator.described import (
-    DEFAULT_CHECKS,
-    LAUNCH_KEYS,
-    canonical_text,
-    read_described,
-    read_host_call,
-)
 from gpuemu_flow.model.errors import AddKey, Hint
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.syntax import parse_python
@@ -344,13 +338,18 @@ def _triton_kind(
 
 
 def compiled_triton(
-    ref: ProgramRef, arch: str = "sm_80", checks: Iterable[str] = DEFAULT_CHECKS
+    ref: ProgramRef, arch: str = "sm_80", checks: Iterable[str] | None = None
 ) -> ProgramRef:
     """Return a Triton program whose launches are compiled, and not interpreted.
 
     The mode is passed, and enters keys, as an argument. The first is reserved for commands.
     """
-    argv = ("", "compiled", arch, ",".join(checks))
+    argv = (
+        "",
+        "compiled",
+        arch,
+        ",".join(_launches().DEFAULT_CHECKS if checks is None else checks),
+    )
     return replace(ref, kind="triton", argv=argv, portable_argv=argv, arch=arch)
 
 
@@ -424,12 +423,20 @@ def _is_plain(value: Json) -> bool:
     return isinstance(value, (str, int, float, bool))
 
 
+def _launches() -> ModuleType:
+    """Return the module that reads launches; few workspaces have any."""
+    from gpuemu_flow.emulator import described  # noqa: PLC0415
+
+    return described
+
+
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
-    given = table.get("checks", list(DEFAULT_CHECKS))
-    if isinstance(given, list) and all(name in DEFAULT_CHECKS for name in given):
+    known = _launches().DEFAULT_CHECKS
+    given = table.get("checks", list(known))
+    if isinstance(given, list) and all(name in known for name in given):
         return list(given)
     place = (*where, "checks")
-    hint = f"of {', '.join(DEFAULT_CHECKS)}"
+    hint = f"of {', '.join(known)}"
     programs.out.add("config-launch", place, f"{dotted(place)} is no list of checks", hint)
     return []
 
@@ -475,7 +482,7 @@ def _host_function(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
     source = "path" if "path" in table else "file"
-    for name in ("kernel", *LAUNCH_KEYS, "launches", "checks", "backend"):
+    for name in ("kernel", *_launches().LAUNCH_KEYS, "launches", "checks", "backend"):
         if name in table and name != "args":
             text = f"{dotted(where)} has both function and {name}"
             hint = "a host function launches its kernels itself"
@@ -489,7 +496,7 @@ def _host_function(
         programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
 
     path = programs.workspace.existing_file(table[source], (*where, source), programs.out)
-    described = read_host_call(table, fault)
+    described = _launches().read_host_call(table, fault)
     if described is None or path is None:
         return None
     kept = ("args", "outputs", "scratch", "flags")
@@ -502,18 +509,17 @@ def _host_function(
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
-    # The emulator's modules are imported only for a workspace with such an op.
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
         place = (*where, *below)
         programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
 
-    described = read_described(table, fault)
+    described = _launches().read_described(table, fault)
     if described is None or (path is None and "kernel" not in table):
         return None
     entry = table.get("entry", "")
     # The launches are passed, and enter keys, as an argument. The first argument is reserved for
     # commands.
-    argv = ("", canonical_text(table))
+    argv = ("", _launches().canonical_text(table))
     text = f"{source}:{entry}" if entry else source
     return replace(
         programs.ref("ptx", where, text, path, function=entry), argv=argv, portable_argv=argv

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.signals import unwrapped_interrupts
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.cause import Cause, Counts, case_id
 from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
 from gpuemu_flow.cases.generated_values import unmade
 from gpuemu_flow.cases.op_schema import allows_size
@@ -38,6 +37,7 @@ from gpuemu_flow.model.types import (
     FailureKind,
     Verdict,
 )
+from gpuemu_flow.model.verdicts import Cause, Counts, case_id
 from gpuemu_flow.numerics.rng import derive_seed
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.api import TIMEOUT

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.generated_values import is_made
 from gpuemu_flow.cases.op_schema import OpSchema
@@ -41,6 +40,7 @@ from gpuemu_flow.model.types import (
     Verdict,
     canonical_dtype,
 )
+from gpuemu_flow.model.verdicts import case_id
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.store.failures import (
     GENERATED,

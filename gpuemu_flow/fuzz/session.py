@@ -12,7 +12,6 @@ from threading import Event
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row
 from gpuemu_flow.fuzz.case_queue import Cluster
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
@@ -25,6 +24,7 @@ from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzRepor
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
+from gpuemu_flow.model.verdicts import Cause, case_id
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import read_result

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.model.types import BAD, CheckResult, Json, Verdict
+from gpuemu_flow.model.verdicts import Cause
 from gpuemu_flow.store.failures import FailureRecord
 
 if TYPE_CHECKING:

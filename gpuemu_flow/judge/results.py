@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
-from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import (
     Case,
@@ -20,6 +19,7 @@ from gpuemu_flow.model.types import (
     number_from_json,
     number_to_json,
 )
+from gpuemu_flow.model.verdicts import Cause
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.kernel import KernelRecord

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from gpuemu_flow.model.types import (
+    Case,
     CheckResult,
     Failure,
     Lean,
@@ -315,3 +316,45 @@ def shown_values(failure: Failure) -> str:
     if failure.expected is None:
         return f"{place}: actual {failure.actual!r}"
     return f"{place}: actual {failure.actual!r}, expected {failure.expected!r}"
+
+
+# What the failing cases of an op have in common, as data: one condition that new cases confirmed.
+
+CaseId = tuple[str, str]
+"""Dtype and seed of a case; the seed is text, as JSON readers may round large numbers."""
+
+
+def case_id(case: Case) -> CaseId:
+    """Return the id, a case's dtype and seed, by which a cause lists the case."""
+    return case.dtype, str(case.seed)
+
+
+class Condition(Struct, frozen=True):
+    """A statement about a case, such as ``N is above 16``; `subject` is a dim or an input."""
+
+    kind: str
+    subject: str
+    value: int | float | str
+    sentence: str
+
+
+class Counts(Struct, frozen=True):
+    """Numbers of new cases that meet the condition (inside) and that do not (outside)."""
+
+    inside_failed: int
+    inside: int
+    outside_failed: int
+    outside: int
+
+
+class Cause(Struct, frozen=True):
+    """What all failing cases at hand have in common, no passing one has, and new cases
+    confirmed. `members` are the failing cases that the cause explains. The struct is also the
+    JSON of reports."""
+
+    sentence: str
+    text: str
+    conditions: tuple[Condition, ...]
+    counts: Counts
+    members: tuple[CaseId, ...] = ()
+    stated: bool = True

@@ -15,7 +15,6 @@ from gpuemu_flow.build.compile_kernels import kernel_policy
 from gpuemu_flow.build.graph import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig, ProgramRef
-from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.judge.results import Absence, OpResult, RunReport
 from gpuemu_flow.lint.diff import ChangeJudgement, diff_kernels
 from gpuemu_flow.lint.kernel import KernelMetrics
@@ -44,7 +43,7 @@ from gpuemu_flow.store.baselines import (
 )
 from gpuemu_flow.store.failures import now
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult, results_folder
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_result
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary

@@ -15,7 +15,6 @@ from gpuemu_flow.build import session
 from gpuemu_flow.build.graph import Listener
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
-from gpuemu_flow.fuzz.record_run import record_run
 from gpuemu_flow.judge.results import (
     Absence,
     KernelResult,
@@ -29,7 +28,7 @@ from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report import baselines, history
 from gpuemu_flow.report.document import BaselineDiff, Report
 from gpuemu_flow.report.gather import gather
-from gpuemu_flow.report.report import run_and_report
+from gpuemu_flow.report.report import record_run, run_and_report
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import LintParams, params_of

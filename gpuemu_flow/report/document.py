@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.judge.results import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
 from gpuemu_flow.judge.verdicts import reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
+from gpuemu_flow.model.verdicts import Cause, case_id
 from gpuemu_flow.store.failures import FailureRecord
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from gpuemu_flow.judge.results import (
     ResultChange,
 )
 from gpuemu_flow.judge.verdicts import WORST
-from gpuemu_flow.lint.kernel import KernelRecord
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import (
@@ -123,7 +122,8 @@ class ReportBuilder(Struct):
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems; None if the lint did not finish."""
-        # The code for kernels is loaded only if there is a kernel.
+        from gpuemu_flow.lint.kernel import KernelRecord  # noqa: PLC0415 - few have kernels
+
         try:
             stored = read_result(self.cache, lint.name, stages.LINT)
         except StoreError as error:

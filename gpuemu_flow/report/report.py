@@ -21,7 +21,7 @@ from gpuemu_flow.judge.results import (
     TaskCounts,
 )
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.model.types import CheckResult, Json, Verdict
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import LintParams, params_of
@@ -51,6 +51,16 @@ def run_and_report(
 
     outcome = session.run(workspace, options, listener, pool, conclude)
     return outcome, reports[-1]
+
+
+def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
+    """Record the failing cases of a run."""
+    fresh = [r for r in report.results if r.failures and not r.cached]
+    if not fresh:
+        return []
+    from gpuemu_flow.fuzz.failures import record_results  # noqa: PLC0415 - brings numpy
+
+    return record_results(workspace, fresh)
 
 
 def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
@@ -85,9 +95,6 @@ def build_report(
     broken: Collection[str] = (),
 ) -> RunReport:
     """Build the report of a run from the results of the selected tasks."""
-    # Imported here, as it is not needed before the edited op has been called.
-    from gpuemu_flow.report.submissions import submitted_results  # noqa: PLC0415
-
     graph = outcome.graph
     selected = {n: spec for n, spec in graph.tasks.items() if n in outcome.selected}
     reader = _Reader(workspace, outcome)
@@ -104,11 +111,15 @@ def build_report(
     builder = reader.builder
     kernels, kernel_problems = _kernels(builder, outcome, broken)
     skips = _selected_skips(workspace, outcome)
-    submitted = submitted_results(workspace, [skip for skip in skips if skip.dtype])
+    unrun = [skip for skip in skips if skip.dtype]
+    submitted: dict[tuple[str, str], OpResult] = {}
+    if unrun:
+        from gpuemu_flow.report.submissions import submitted_results  # noqa: PLC0415
+
+        submitted = submitted_results(workspace, unrun)
     results += [
         submitted.get((s.op, s.dtype)) or OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason)
-        for s in skips
-        if s.dtype
+        for s in unrun
     ]
     declared = {(s.op, s.dtype) for s in skips}
     results += [result for which, result in submitted.items() if which not in declared]
@@ -155,19 +166,27 @@ class _Reader:
 
     def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
         from gpuemu_flow.report.from_results import ReportBuilder  # noqa: PLC0415
-        from gpuemu_flow.report.relocate import Relocator  # noqa: PLC0415
 
         self._states = workspace.states()
         self._selected = outcome.selected
         self._values: dict[str, Mapping[str, Json]] = {}
-        tasks, relocate = outcome.graph.tasks, Relocator(workspace)
-        self.builder = ReportBuilder(workspace.cache, tasks, outcome.status, self._values, relocate)
+        self.builder = ReportBuilder(
+            workspace.cache, outcome.graph.tasks, outcome.status, self._values, self._relocate
+        )
+        self._workspace = workspace
 
     def result(self, compare: TaskSpec) -> OpResult | None:
         """Return the result of a comparison, or None if the comparison did not finish."""
         for name in (compare.name, *(source.task for source in compare.inputs)):
             self.values(name)
         return self.builder.op_result(compare)
+
+    def _relocate(self, compare: TaskSpec, result: CheckResult) -> CheckResult:
+        if not any(failure.finding is not None for failure in result.failures):
+            return result
+        from gpuemu_flow.report.relocate import Relocator  # noqa: PLC0415 - brings lint
+
+        return Relocator(self._workspace)(compare, result)
 
     def values(self, name: str) -> Mapping[str, Json]:
         """Return the values in a task's record; {} if the task is not selected or has no record."""

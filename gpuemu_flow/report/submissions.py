@@ -12,7 +12,6 @@ from msgspec import Struct
 from gpuemu_flow.build.files import stamp_of
 from gpuemu_flow.build.graph import Skip
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.judge.results import Absence, CaseVerdict, OpResult
 from gpuemu_flow.judge.verdicts import WORST, tallied
 from gpuemu_flow.model.errors import UsageError
@@ -28,7 +27,14 @@ from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.report.from_results import result_of_summary
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult
+from gpuemu_flow.store.results import (
+    FOLDER,
+    STAMP,
+    CountedResult,
+    ResultStore,
+    StoredResult,
+    results_folder,
+)
 
 SHOWN = 3
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
-from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzzing import TestCase as FuzzCase
 from gpuemu_flow.services.daemon.submissions import AT_ONCE
-from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore
+from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore, results_folder
 
 Tensor = NDArray[Any]
 DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}

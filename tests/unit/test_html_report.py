@@ -14,10 +14,10 @@ from msgspec import structs
 from msgspec.structs import replace
 from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, sample
 
-from gpuemu_flow.cases.cause import Cause, Counts
 from gpuemu_flow.judge.results import OpResult, Regression
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import FailureKind, Verdict
+from gpuemu_flow.model.verdicts import Cause, Counts
 from gpuemu_flow.report import charts, html_writer
 from gpuemu_flow.report.document import HistoryPoint, Picture, TaskState
 from gpuemu_flow.report.html_writer import FailureCard, report_to_html

@@ -13,7 +13,6 @@ from msgspec.structs import asdict, replace
 from report_samples import KERNEL, failed, report_of, sample
 
 import gpuemu_flow.schemas
-from gpuemu_flow.cases.cause import Cause, Condition, Counts
 from gpuemu_flow.judge.results import (
     KernelChange,
     KernelResult,
@@ -40,6 +39,7 @@ from gpuemu_flow.model.types import (
     ValueRule,
     WeakOutput,
 )
+from gpuemu_flow.model.verdicts import Cause, Condition, Counts
 from gpuemu_flow.report.document import Report, ShardPart, TaskState
 from gpuemu_flow.report.shard_document import document_of, rebuilt, violation
 

@@ -23,7 +23,6 @@ from gpuemu_flow.build.files import glob_folders, stamp_of
 from gpuemu_flow.build.stamps import look_of
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
-from gpuemu_flow.fuzz.results_folder import results_folder
 from gpuemu_flow.fuzz.wire_ops import PlannedCases, Subjects, WireSubject
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.model.errors import FlowError, UsageError
@@ -34,7 +33,7 @@ from gpuemu_flow.store.baselines import ArtifactStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import ResultStore
+from gpuemu_flow.store.results import ResultStore, results_folder
 from gpuemu_flow.wire import PROTOCOL_VERSION
 from gpuemu_flow.wire.tensors import Exchange
 from gpuemu_flow.workers.pool import Pool
