@@ -64,6 +64,16 @@ class Ran:
         for words in wanted.says:
             assert any(words in line for line in said), (words, said)
 
+    def check_all(self, ops: dict[str, Op]) -> None:
+        """Compare all of them, and tell at once which ones differ."""
+        wrong = []
+        for name, op in ops.items():
+            try:
+                self.check(name, op)
+            except (AssertionError, KeyError) as error:
+                wrong.append(f"{name}: {error}")
+        assert not wrong, "\n".join(wrong)
+
 
 def function(name: str, takes: str, body: str) -> str:
     lines = dedent(body).strip("\n").replace("\n", "\n    ")

@@ -209,34 +209,39 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_once(tmp_path_factory, "tolerance", OPS, VALIDATION)
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_a_tolerance_decides(ran: Ran, name: str) -> None:
-    ran.check(name, OPS[name])
+def test_each_tolerance_decides(ran: Ran) -> None:
+    ran.check_all(OPS)
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_figures_are_the_recorded_ones(ran: Ran, name: str) -> None:
+def test_figures_are_the_recorded_ones(ran: Ran) -> None:
     """How much of its tolerance a right op uses is what people tune kernels by."""
-    recorded = json.loads(RECORD.read_text())[name]["results"]
-    for result, (dtype, counts, used, unjudged) in zip(ran.results[name], recorded, strict=True):
-        assert (result["dtype"], [result[key] for key in COUNTS]) == (dtype, counts)
-        assert float(result["tolerance_used"]) == pytest.approx(float(used), rel=0.05, abs=1e-9)
-        assert result["unjudged"] == pytest.approx(unjudged, abs=1e-6)
+    record = json.loads(RECORD.read_text())
+    for name in OPS:
+        recorded = record[name]["results"]
+        for result, (dtype, counts, used, unjudged) in zip(
+            ran.results[name], recorded, strict=True
+        ):
+            assert (result["dtype"], [result[key] for key in COUNTS]) == (dtype, counts), name
+            found = float(result["tolerance_used"]), result["unjudged"]
+            assert found[0] == pytest.approx(float(used), rel=0.05, abs=1e-9), name
+            assert found[1] == pytest.approx(unjudged, abs=1e-6), name
 
 
-@pytest.mark.parametrize("name", [name for name in OPS if OPS[name].verdict != "passed"])
-def test_failures_read_as_recorded(ran: Ran, name: str) -> None:
+def test_failures_read_as_recorded(ran: Ran) -> None:
     """Which case, which element, how far off: word by word, but for the last digits."""
-    if name == "reference_drifts":
-        return  # by another number in each run
-    recorded = json.loads(RECORD.read_text())[name]["failures"]
-    told = [brief(failure) for failure in ran.failures.get(name, [])]
-    assert len(told) == len(recorded)
-    for (where, message), (place, words) in zip(told, recorded, strict=True):
-        assert where == place
-        assert NUMBER.sub("#", message) == NUMBER.sub("#", words)
-        numbers = [float(number) for number in NUMBER.findall(message)]
-        assert numbers == pytest.approx([float(n) for n in NUMBER.findall(words)], rel=0.02)
+    record = json.loads(RECORD.read_text())
+    for name in OPS:
+        if name == "reference_drifts":
+            continue  # by another number in each run
+        recorded = record[name]["failures"]
+        told = [brief(failure) for failure in ran.failures.get(name, [])]
+        assert len(told) == len(recorded), name
+        for (where, message), (place, words) in zip(told, recorded, strict=True):
+            assert where == place, name
+            assert NUMBER.sub("#", message) == NUMBER.sub("#", words), name
+            numbers = [float(number) for number in NUMBER.findall(message)]
+            wanted = [float(n) for n in NUMBER.findall(words)]
+            assert numbers == pytest.approx(wanted, rel=0.02), name
 
 
 def brief(failure: dict[str, Any]) -> tuple[list[Any], str]:

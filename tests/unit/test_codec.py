@@ -168,7 +168,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["shape", "dtype", "data", "strides", "output"]), JSON_VALUES),
     st.booleans(),

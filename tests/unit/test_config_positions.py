@@ -168,7 +168,7 @@ NEWLINES = st.sampled_from(["\n", "\r\n", ' # \' """ [\n'])
 DOCUMENTS = st.lists(st.tuples(STATEMENTS, NEWLINES), max_size=12)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(DOCUMENTS)
 def test_every_key_that_tomli_finds_has_the_line_on_which_it_stands(
     document: list[tuple[str, str]],
@@ -192,7 +192,7 @@ def test_every_key_that_tomli_finds_has_the_line_on_which_it_stands(
             assert key in line or "\\" in line, f"{path} is not in line {lines[path]} of:\n{text}"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.one_of(st.text(max_size=200), st.text("[]{}=.,#\"'\\ \n\rab1", max_size=200)))
 def test_no_text_makes_the_scan_fail(text: str) -> None:
     found = scan(text)

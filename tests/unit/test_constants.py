@@ -175,10 +175,9 @@ def rotated(seed: int) -> Array:
     return x.astype(F)
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scale", [powers, exponentials, lambda n: powers(n).astype(np.float64)])
-def test_angles_of_far_positions_are_off_by_their_own_rounding(scale: Any, seed: int) -> None:
-    inputs = {"x": rotated(seed)}
+def test_angles_of_far_positions_are_off_by_their_own_rounding(scale: Any) -> None:
+    inputs = {"x": rotated(0)}
     result, _ = check(Reference("rotary"), lambda x: rotary(x, scale), inputs, "float32")
     assert result.verdict is Verdict.PASSED
 

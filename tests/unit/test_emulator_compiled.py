@@ -62,22 +62,22 @@ def test_a_kernel_gives_the_same_bits_compiled(case: Case) -> None:
     assert second.backend == ("numpy" if case.entry in NUMPY_ONLY else "c"), second.note
 
 
+STUMBLES = [
+    ("st.global.u32 [%d1+4096], %r0;", "out-of-bounds"),
+    ("ld.global.u32 %r1, [%d1+-4]; st.global.u32 [%d1], %r1;", "out-of-bounds"),
+    ("st.global.u32 [%d1+2], %r0;", "misaligned"),
+    ("mov.u64 %d2, 4096; st.global.u32 [%d2], %r0;", "out-of-bounds"),
+    ("ld.shared.u32 %r1, [64]; st.global.u32 [%d1], %r1;", "out-of-bounds"),
+    (".local .b32 a[4]; ld.local.u32 %r1, [a]; st.global.u32 [%d1], %r1;", "never-written"),
+    (".local .b32 a[4]; st.local.u32 [a+16], %r0;", "out-of-bounds"),
+    (".shared .b32 a[4]; ld.shared.u32 %r1, [a]; st.global.u32 [%d1], %r1;", "never-written"),
+    ("setp.eq.u32 %p0, %r0, 3; @%p0 trap;", "trap"),
+    ("setp.eq.u32 %p0, %r0, 3; @%p0 bra B; trap;\nB:", "trap"),
+]
+
+
 @needs_compiler
-@pytest.mark.parametrize(
-    ("body", "rule"),
-    [
-        ("st.global.u32 [%d1+4096], %r0;", "out-of-bounds"),
-        ("ld.global.u32 %r1, [%d1+-4]; st.global.u32 [%d1], %r1;", "out-of-bounds"),
-        ("st.global.u32 [%d1+2], %r0;", "misaligned"),
-        ("mov.u64 %d2, 4096; st.global.u32 [%d2], %r0;", "out-of-bounds"),
-        ("ld.shared.u32 %r1, [64]; st.global.u32 [%d1], %r1;", "out-of-bounds"),
-        (".local .b32 a[4]; ld.local.u32 %r1, [a]; st.global.u32 [%d1], %r1;", "never-written"),
-        (".local .b32 a[4]; st.local.u32 [a+16], %r0;", "out-of-bounds"),
-        (".shared .b32 a[4]; ld.shared.u32 %r1, [a]; st.global.u32 [%d1], %r1;", "never-written"),
-        ("setp.eq.u32 %p0, %r0, 3; @%p0 trap;", "trap"),
-        ("setp.eq.u32 %p0, %r0, 3; @%p0 bra B; trap;\nB:", "trap"),
-    ],
-)
+@pytest.mark.parametrize(("body", "rule"), sample(STUMBLES, 4, lambda row: row[1]))
 def test_what_c_stumbles_over_numpy_describes(body: str, rule: str) -> None:
     x = np.arange(32, dtype="u4")
     found = [
@@ -153,7 +153,7 @@ or may be."""
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", AGREED)
+@pytest.mark.parametrize("name", sample([*AGREED], 3, lambda name: AGREED[name][1]))
 def test_races_are_seen_by_both(name: str) -> None:
     body, by = AGREED[name]
     made = kernel(body)
@@ -177,7 +177,7 @@ def test_a_planted_bug_is_found_by_both(name: str) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("name", sample([*HARMLESS], 5))
 def test_what_is_harmless_runs_to_its_end_as_c(name: str) -> None:
     result = planted(HARMLESS[name], backend="c")
     assert result.findings == ()

@@ -64,7 +64,7 @@ def test_uniform_data_are_gpuemus_in_every_layout(
             assert hashlib.sha256(tensors[name].tobytes()).hexdigest() == digest
 
 
-def some_cases(dtype: str = "float32", count: int = 150) -> list[Case]:
+def some_cases(dtype: str = "float32", count: int = 90) -> list[Case]:
     return plan_cases(
         BUILTIN_SCHEMAS["norm"], seed=5, dtype=dtype, count=count, strategies=[], layouts=LAYOUTS
     )
@@ -152,7 +152,7 @@ def test_empty_and_scalar_inputs():
     assert tensors["s"].shape == ()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "bool"])
 def test_equally_shaped_inputs_are_drawn_together_to_the_same_bits(dtype: str) -> None:
     sizes = Dim("N", (1, 16, 33)), Dim("M", (4, 40))
     tensors = (
@@ -163,7 +163,7 @@ def test_equally_shaped_inputs_are_drawn_together_to_the_same_bits(dtype: str) -
     )
     schema = OpSchema(sizes, tensors, (TensorDef("y", ("N", "M")),), ())
     cases = plan_cases(
-        schema, seed=5, dtype=dtype, count=400, strategies=STRATEGIES, layouts=LAYOUTS
+        schema, seed=5, dtype=dtype, count=120, strategies=STRATEGIES, layouts=LAYOUTS
     )
     for case, together in zip(cases, materialise_each(cases), strict=True):
         alone = materialise(case)

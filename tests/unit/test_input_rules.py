@@ -152,7 +152,7 @@ def parsed_cases(table: Table, dtype: str) -> list[Case]:
     schema = parse_schema(table, (), lambda *problem: None)
     assert schema is not None
     assert convert(to_builtins(schema), OpSchema) == schema
-    return plan_cases(schema, seed=3, dtype=dtype, count=80, strategies=(), layouts=LAYOUTS)
+    return plan_cases(schema, seed=3, dtype=dtype, count=40, strategies=(), layouts=LAYOUTS)
 
 
 def test_every_kind_is_looked_at() -> None:

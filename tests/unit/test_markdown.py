@@ -51,9 +51,9 @@ def test_worst_first() -> None:
     assert text.index("| `nan`") < text.index("| `bad`") < text.index("| `mild`")
 
 
-@pytest.mark.parametrize("limit", [2_000, 10_000, 65_000, MAX_SUMMARY_BYTES])
+@pytest.mark.parametrize("limit", [2_000, MAX_SUMMARY_BYTES])
 def test_never_longer_than_the_limit_and_says_what_is_left_out(limit: int) -> None:
-    text = report_to_markdown(huge(1500, 1000), limit)
+    text = report_to_markdown(huge(1500, 10), limit)
     assert len(text.encode()) <= limit
     assert re.search(r"… \d+ more in “", text)
     lines = text.splitlines()

@@ -112,7 +112,7 @@ def test_a_half_is_judged_where_exact_numbers_made_it() -> None:
     assert unjudged(rows, x, 1)[0] == [False] * 3
 
 
-@pytest.mark.parametrize("largest", range(1, 17))
+@pytest.mark.parametrize("largest", [1, 2, 7, 16])
 def test_what_a_rounded_scale_decides_has_no_verdict(largest: int) -> None:
     """From -n to n the zero point and the quotient are both halves, of one rounded scale.
 

@@ -107,7 +107,7 @@ BUGS: dict[str, Bug] = {
 def test_dropouts_that_are_wrong_in_a_part_fail(share: float) -> None:
     for name in sorted(BUGS):
         rng = np.random.default_rng(11)
-        for _ in range(5):
+        for _ in range(2):
             x = rng.normal(size=SHAPE).astype(np.float32)
             kept, scale = BUGS[name](x, rng.random(SHAPE), share)
             assert judged(x, kept, scale, share).failures
@@ -130,8 +130,9 @@ def test_a_mask_that_is_symmetric_fails() -> None:
     assert "whose last two indices are exchanged" in failure
 
 
-@pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("share", "dtype"), [(0.05, "float16"), (0.25, "float32"), (0.9, "float32")]
+)
 def test_right_dropouts_of_few_elements_pass(share: float, dtype: str) -> None:
     """Of 32 × 30 draws at a rate of 0.001, 1 may fail."""
     for shape in [(16,), (4, 8), (25, 40), (2, 3, 7, 31)]:
@@ -157,10 +158,10 @@ NOISE: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 @pytest.mark.parametrize("name", NOISE)
 def test_the_std_of_skewed_noise_keeps_the_rate(name: str) -> None:
-    """Of 400 at a rate of 0.02, 8 may fail by all tests together."""
+    """Of 150 at a rate of 0.02, 3 may fail by all tests together."""
     rng = np.random.default_rng(8)
     told = Statistics(2.0, std=1.0, false_alarms=0.02)
-    drawn = (NOISE[name](rng, 1000) + 2 for _ in range(400))
+    drawn = (NOISE[name](rng, 1000) + 2 for _ in range(150))
     wrong = [judge_random("y", one, np.full(1000, 2.0), told).failures for one in drawn]
     assert sum(map(bool, wrong)) <= 1
 
@@ -200,7 +201,7 @@ def judged_channels(
 def test_channels_may_be_dropped_if_the_reference_drops_channels() -> None:
     rng = np.random.default_rng(12)
     for dtype in ("float32", "float16"):
-        for _ in range(40):
+        for _ in range(8):
             x = rng.normal(size=(40, 30, 2, 3)).astype(dtype)
             result = judged_channels(x, channels(rng, x), channels(rng, x))
             assert (result.count, result.failures) == (1200, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -46,6 +47,7 @@ LOOP = "mov.b32 %r9, 0; L: {} add.s32 %r9, %r9, 1; setp.lt.s32 %p9, %r9, 10; @%p
 SOFTMAX = ("softmax", "softmax_kernel")  # 15 registers, 178 instructions
 
 
+@cache
 def pairs() -> dict[str, Pair]:
     """By rule."""
     softmax, tiled = compiled(*SOFTMAX), compiled("matmul_tiled", "matmul_tiled_kernel")

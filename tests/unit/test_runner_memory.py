@@ -139,7 +139,7 @@ def test_the_whole_memory_of_views() -> None:
         assert np.shares_memory(memory, base)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
 def test_each_single_changed_byte_is_found(dtype: str) -> None:
     """Every byte of the buffer in turn: of an element, of a gap or of a guard zone."""
     for layout in [name for name in LAYOUTS if name != "expanded"]:

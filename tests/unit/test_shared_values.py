@@ -15,7 +15,7 @@ from gpuemu_flow.cases.special_values import SHARING_TURNS
 from gpuemu_flow.fuzz.named_case import case_from_text
 from gpuemu_flow.model.types import SCALAR, Case, InputSpec, ValueRule
 
-SEEDS = range(1, 9)
+SEEDS = range(1, 4)
 DIMS = (Dim("K", min=1, max=64), Dim("M", min=1, max=40), Dim("N", min=1, max=500))
 SORTED = ValueRule(kind="sorted")
 
