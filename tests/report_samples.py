@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gpuemu_flow.judge.results import (
     CaseVerdict,
     KernelResult,
+    KnownFailure,
     Minimal,
     MinimalInput,
     OpResult,
@@ -33,7 +34,6 @@ from gpuemu_flow.report.document import (
     BaselineDiff,
     FileLine,
     HistoryPoint,
-    KnownFailure,
     Picture,
     Report,
     TaskState,
@@ -213,14 +213,14 @@ def sample() -> Report:
         judgements=(ChangeJudgement("regression", "registers", "32 -> 40"),),
     )  # fmt: skip
     baseline = Baseline("v1", "2026-01-01T00:00:00.000000Z", "1.2.3", {}, {}, {})
+    known = {
+        ("softmax", 12, "float32"): KnownFailure("abc123", "2026-01-02", minimized.id, 1e-5, 0.0),
+        ("softmax", 13, "float32"): KnownFailure("def456", "2026-01-02"),
+    }
     return replace(
         report,
-        run=run,
+        run=replace(run, known=known),
         kernel_places={"softmax_kernel": FileLine("scripts/softmax.cu")},
-        known={
-            ("softmax", 12, "float32"): KnownFailure("abc123", "2026-01-02", minimized),
-            ("softmax", 13, "float32"): KnownFailure("def456", "2026-01-02"),
-        },
         pictures={("softmax", 12, "float32"): picture},
         history=history,
         baseline=BaselineDiff(baseline, [("softmax_kernel", diff)]),

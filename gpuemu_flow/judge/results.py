@@ -239,6 +239,17 @@ class TaskCounts(Struct, frozen=True):
     skipped: int = 0
 
 
+class KnownFailure(Struct, frozen=True):
+    """What the record of a failing case holds beside the verdict."""
+
+    id: str
+    time: str = ""
+    minimized: str | None = None  # id of the smallest case found that fails alike
+    # The explicit tolerance that judged the case; None under ``auto``
+    atol: float | None = None
+    rtol: float | None = None
+
+
 class RunReport(Struct, frozen=True):
     """The results of a run, as data. `drawn_seed` is the random master seed if the run drew one,
     else None. `build_only` is true if only builds were requested, so that there is nothing to
@@ -256,7 +267,9 @@ class RunReport(Struct, frozen=True):
     drawn_seed: int | None = None
     build_only: bool = False
     nothing_due: bool = False
-    minima: Mapping[tuple[str, int, str], Minimal] = {}  # by op, seed and dtype
+    # By op, seed and dtype
+    minima: Mapping[tuple[str, int, str], Minimal] = {}
+    known: Mapping[tuple[str, int, str], KnownFailure] = {}
 
     @property
     def failures(self) -> list[CaseVerdict]:

@@ -175,7 +175,8 @@ def _factor(evidence: Evidence, points: Points) -> Finding | None:
         return None
     factor, residual = fitted
     name = factor_name(factor, evidence.dims, residual)
-    shown = f"{factor:.3f}" if 0.01 < abs(factor) < 1000 else f"{factor:.4g}"
+    places = max(3, 2 - math.floor(math.log10(abs(factor - 1.0))))  # which tell it from 1
+    shown = f"{factor:.{places}f}" if 0.01 < abs(factor) < 1000 else f"{factor:.4g}"
     meaning = f" ({name})" if name and not name.isdigit() else ""
     rest = f", to within {residual:.1e}" if residual else ""
     sentence = f"actual = {shown}{meaning} × expected{rest}"

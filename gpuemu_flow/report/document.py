@@ -32,14 +32,6 @@ class FileLine(Struct, frozen=True, array_like=True):
     line: int = 1
 
 
-class KnownFailure(Struct, frozen=True):
-    """The record of a failing case in the store of failures."""
-
-    id: str
-    time: str = ""
-    minimized: FailureRecord | None = None
-
-
 class Picture(Struct, frozen=True):
     """Figures from which a failing output is drawn."""
 
@@ -131,8 +123,6 @@ class Report(Struct, frozen=True, dict=True):
     kernel_places: Mapping[str, FileLine] = field(default_factory=dict)
     prefix: str = ""  # path of the workspace in the repository
     commit: str = ""  # that is checked out, with its branch
-    # Recorded failures by op, seed and dtype; `pictures` has the same keys
-    known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
     baseline: BaselineDiff | None = None
     # Failures that are not in this run's results: found by fuzzing or clients, or fixed since
     recorded: tuple[FailureRecord, ...] = ()
@@ -215,8 +205,8 @@ class Report(Struct, frozen=True, dict=True):
         return places.get(worse.kernel or worse.op)
 
     def key(self, failure: CaseVerdict) -> tuple[str, int, str]:
-        """Return the key of a failing case in `known` and `pictures`."""
-        return failure.op, failure.case.seed, failure.case.dtype
+        """Return the key of a failing case in `RunReport.known` and `pictures`."""
+        return key_of(failure)
 
     def worst_first(self) -> list[CaseVerdict]:
         """Return the cases that did not pass, with the worst first. The first are wrong results,
@@ -233,23 +223,32 @@ class Report(Struct, frozen=True, dict=True):
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        by_op: dict[str, list[OpResult]] = {}
-        for result in self.run.results:
-            if result.failures:
-                by_op.setdefault(result.op, []).append(result)
-        return {
-            self.key(failure): found.text
-            for same in by_op.values()
-            for found in causes(same)
-            if found.cause is not None
-            for failure in found.members
-        }
+        return causes_by_case(self.run)
 
     def representatives(self) -> list[CaseVerdict]:
         found: dict[tuple[str, str, str], CaseVerdict] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
         return list(found.values())
+
+
+def key_of(failure: CaseVerdict) -> tuple[str, int, str]:
+    return failure.op, failure.case.seed, failure.case.dtype
+
+
+def causes_by_case(run: RunReport) -> dict[tuple[str, int, str], str]:
+    """Map the failing cases whose cause is known to its sentence."""
+    by_op: dict[str, list[OpResult]] = {}
+    for result in run.results:
+        if result.failures:
+            by_op.setdefault(result.op, []).append(result)
+    return {
+        key_of(failure): found.text
+        for same in by_op.values()
+        for found in causes(same)
+        if found.cause is not None
+        for failure in found.members
+    }
 
 
 def raising_line(failure: CaseVerdict) -> FileLine | None:

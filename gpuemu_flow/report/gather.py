@@ -25,13 +25,11 @@ from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
 from gpuemu_flow.report import history
 from gpuemu_flow.report.document import (
     FileLine,
-    KnownFailure,
     Report,
     ShardPart,
     TaskState,
 )
 from gpuemu_flow.report.relocate import Relocator
-from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_result
 
@@ -60,7 +58,6 @@ def gather(
         kernel_places=kernel_places(workspace, base),
         prefix="" if prefix == "." else prefix,
         commit=_commit(base),
-        known=known_failures(workspace, run),
         tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
         edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
         history=tuple(history.read(workspace.cache)),
@@ -91,21 +88,6 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
             found.append(CaseVerdict(result.op, Case.from_json(c["case"]), checked))
         if not cases:
             found += result.failures
-    return found
-
-
-def known_failures(
-    workspace: Workspace, run: RunReport
-) -> dict[tuple[str, int, str], KnownFailure]:
-    wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
-    if not wanted:
-        return {}
-    records = {record.id: record for record in FailureStore(workspace.cache)}
-    found = {}
-    for record in records.values():
-        key = (record.op, record.seed, record.dtype)
-        if key in wanted and not record.minimized_from:
-            found[key] = KnownFailure(record.id, record.time, records.get(record.minimized or ""))
     return found
 
 

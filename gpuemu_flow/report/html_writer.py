@@ -302,7 +302,7 @@ def _card(
 ) -> FailureCard:
     """Make the card of one failing case that represents its op, dtype and kind."""
     key = report.key(failure)
-    known = report.known.get(key)
+    known = report.run.known.get(key)
     place = report.place_of(failure)
     picture = report.pictures.get(key)
     if picture is not None and picture.rows and not has_picture:

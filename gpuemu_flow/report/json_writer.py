@@ -20,7 +20,14 @@ from gpuemu_flow.judge.results import (
 )
 from gpuemu_flow.model.plain_text import inert_json
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.report.document import REPORT_VERSION, BaselineDiff, Report, ShardPart
+from gpuemu_flow.report.document import (
+    REPORT_VERSION,
+    BaselineDiff,
+    Report,
+    ShardPart,
+    causes_by_case,
+    key_of,
+)
 from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.store.keys import BuildReason
 
@@ -43,9 +50,9 @@ def write(report: Report, _look: ReaderOptions) -> str:
 
 
 def whole_report(report: Report) -> dict[str, Json]:
-    totals = report.totals
+    totals, run = report.totals, run_report(report.run)
     return {
-        **run_report(report.run),
+        **run,
         "schema_version": REPORT_VERSION,
         "tool": {"name": "gpuemu-flow", "version": report.version},
         "project": report.project,
@@ -60,7 +67,10 @@ def whole_report(report: Report) -> dict[str, Json]:
         "timed_out": report.timed_out,
         "require_all": report.require_all,
         "not_validated": report.missing,
-        "failures": [_failure(report, failure) for failure in report.run.failures],
+        "failures": [
+            _placed(report, failure, case)
+            for failure, case in zip(run["failures"], report.run.failures, strict=True)
+        ],
         "recorded": [record.to_public_json() for record in report.recorded],
         "cases": [_case(case) for case in report.cases],
         "baseline": None if report.baseline is None else baseline_diff(report.baseline),
@@ -73,12 +83,15 @@ def whole_report(report: Report) -> dict[str, Json]:
 
 def run_report(report: RunReport) -> dict[str, Json]:
     """Return the content of a run's report; its schema is ``schemas/run.schema.json``."""
+    told = causes_by_case(report)
     return {
         "schema_version": SCHEMA_VERSION,
         "tasks": report.tasks,
         "executed": report.executed,
         "results": [_result(result) for result in report.results],
-        "failures": [_with_minimal(report, failure) for failure in report.failures],
+        "failures": [
+            _failure(report, failure, told.get(key_of(failure), "")) for failure in report.failures
+        ],
         "changes": report.changes,
         "problems": report.problems,
         "duration_s": round(report.duration_s, 6),
@@ -133,9 +146,19 @@ def minimal(shown: Minimal) -> dict[str, Json]:
     return found
 
 
-def _with_minimal(report: RunReport, failure: CaseVerdict) -> dict[str, Json]:
-    shown = report.minima.get((failure.op, failure.case.seed, failure.case.dtype))
-    return {**failed_case(failure), **({} if shown is None else {"minimal": minimal(shown)})}
+def _failure(report: RunReport, failure: CaseVerdict, cause: str) -> dict[str, Json]:
+    key = key_of(failure)
+    shown, known = report.minima.get(key), report.known.get(key)
+    return {
+        **failed_case(failure),
+        **({} if shown is None else {"minimal": minimal(shown)}),
+        "id": None if known is None else known.id,
+        "cause": cause,
+        "time": None if known is None else known.time,
+        "minimized": None if known is None else known.minimized,
+        "atol": None if known is None else known.atol,
+        "rtol": None if known is None else known.rtol,
+    }
 
 
 def failed_case(failure: CaseVerdict) -> dict[str, Json]:
@@ -171,16 +194,11 @@ def failed_case(failure: CaseVerdict) -> dict[str, Json]:
     }
 
 
-def _failure(report: Report, failure: CaseVerdict) -> dict[str, Json]:
-    known = report.known.get(report.key(failure))
-    place = report.place_of(failure)
+def _placed(report: Report, failure: dict[str, Json], case: CaseVerdict) -> dict[str, Json]:
+    place = report.place_of(case)
     return {
-        **_with_minimal(report.run, failure),
-        "name": failure.name,
-        "id": None if known is None else known.id,
-        "cause": report.causes.get(report.key(failure), ""),
-        "time": None if known is None else known.time,
-        "minimized": None if known is None or known.minimized is None else known.minimized.id,
+        **failure,
+        "name": case.name,
         "file": "" if place is None else place.file,
         "line": 0 if place is None else place.line,
     }

@@ -191,6 +191,7 @@ def _joined(reports: Sequence[Report]) -> Report:
         build_only=all(run.build_only or run.nothing_due for run in runs),
         nothing_due=all(run.nothing_due for run in runs),
         minima={key: shown for run in runs for key, shown in run.minima.items()},
+        known={key: known for run in runs for key, known in run.known.items()},
     )
     first = reports[0]
     return Report(
@@ -206,7 +207,6 @@ def _joined(reports: Sequence[Report]) -> Report:
         places={op: place for report in reports for op, place in report.places.items()},
         kernel_places={k: p for report in reports for k, p in report.kernel_places.items()},
         prefix=first.prefix,
-        known={key: known for report in reports for key, known in report.known.items()},
         regressions=tuple(worse for report in reports for worse in report.regressions),
         fail_on_regression=any(report.fail_on_regression for report in reports),
         timed_out=any(report.timed_out for report in reports),

@@ -19,7 +19,14 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.fuzz.failures import CODE, fails_alike, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.judge.fuzz_results import FuzzReport
-from gpuemu_flow.judge.results import CaseVerdict, Minimal, MinimalInput, OpResult, RunReport
+from gpuemu_flow.judge.results import (
+    CaseVerdict,
+    KnownFailure,
+    Minimal,
+    MinimalInput,
+    OpResult,
+    RunReport,
+)
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Failure, InputSpec
 from gpuemu_flow.numerics.dtypes import to_float64
@@ -178,11 +185,13 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
     """Return a run's report with what is shown of its failures first.
 
     With `search`, the first failure of each op is shrunk, within a second for an op. The failures
-    have to be recorded already.
+    have to be recorded already, and what their records hold is in the report afterwards.
     """
-    if not report.failures or report.interrupted:
+    if not report.failures:
         return report
     store = FailureStore(workspace.cache)
+    if report.interrupted:
+        return replace(report, known=_known(report, store))
     records = {
         (record.op, record.seed, record.dtype, record.message): record
         for record in store
@@ -210,7 +219,17 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
                     if record is not None and _smaller(store, record) is not None
                     else _of_case(failure, places.get(op, ""), record)
                 )
-    return replace(report, minima=minima)
+    return replace(report, minima=minima, known=_known(report, store))
+
+
+def _known(report: RunReport, store: FailureStore) -> dict[tuple[str, int, str], KnownFailure]:
+    """Return what the records of a report's failures hold beside the verdicts."""
+    wanted = {(f.op, f.case.seed, f.case.dtype) for f in report.failures}
+    return {
+        key: KnownFailure(record.id, record.time, record.minimized, **record.tolerance)
+        for record in store
+        if (key := (record.op, record.seed, record.dtype)) in wanted and not record.minimized_from
+    }
 
 
 def _fails_always(results: Sequence[OpResult]) -> bool:

@@ -20,6 +20,7 @@ from gpuemu_flow.judge.results import (
     CaseVerdict,
     KernelChange,
     KernelResult,
+    KnownFailure,
     Minimal,
     OpResult,
     Regression,
@@ -32,7 +33,7 @@ from gpuemu_flow.lint.kernel import KernelRecord
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Json, Verdict
-from gpuemu_flow.report.document import FileLine, KnownFailure, Report, ShardPart, TaskState
+from gpuemu_flow.report.document import FileLine, Report, ShardPart, TaskState
 from gpuemu_flow.tasks import stages
 
 FORMAT = 1
@@ -61,7 +62,7 @@ def document_of(report: Report) -> dict[str, Json]:
                 {**asdict(kernel), "entries": to_builtins(kernel.entries)} for kernel in run.kernels
             ],
             "cases": [[c.op, c.case.to_json(), c.result.to_json()] for c in report.cases],
-            "known": [[*key, known.id, known.time] for key, known in report.known.items()],
+            "known": [[*key, known] for key, known in run.known.items()],
             "minima": [[*key, shown] for key, shown in run.minima.items()],
             "states": report.tasks,
         }
@@ -97,16 +98,16 @@ def rebuilt(part: ShardPart, data: Mapping[str, Json]) -> Report:
             (op, seed, dtype): convert(shown, Minimal, strict=False)
             for op, seed, dtype, shown in data["minima"]
         },
+        known={
+            (op, seed, dtype): convert(known, KnownFailure)
+            for op, seed, dtype, known in data["known"]
+        },
     )
     report = Report(
         run=run,
         cases=cases,
         places=convert(data["places"], dict[str, FileLine]),
         kernel_places=convert(data["kernel_places"], dict[str, FileLine]),
-        known={
-            (op, seed, dtype): KnownFailure(name, time)
-            for op, seed, dtype, name, time in data["known"]
-        },
         regressions=convert(data["regressions"], tuple[Regression, ...]),
         tasks=convert(data["states"], tuple[TaskState, ...]),
         edges=convert(data["edges"], tuple[tuple[str, str], ...]),

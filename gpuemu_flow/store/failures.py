@@ -132,6 +132,16 @@ class FailureRecord(Struct, frozen=True):
         words = [str(self.seed), "--op", self.op, "--case", Case.from_json(self.case).to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
+    @property
+    def tolerance(self) -> dict[str, float | None]:
+        """Return the explicit `atol` and `rtol` that judged the case; None under ``auto``."""
+        compare = (self.provenance or {}).get("compare") or {}
+        failures = self.result["failures"]
+        output = failures[0].get("output", "") if failures else ""
+        own = (o.get("tolerance") for o in compare.get("outputs", ()) if o.get("name") == output)
+        given = next(own, None) or compare.get("tolerances", {}).get(self.dtype) or {}
+        return {name: given.get(name) for name in ("atol", "rtol")}
+
     def identity(self) -> str:
         """Return a sha256 of op, case and kind, by which the same failure is recognized later.
         Inputs that the case does not determine are part of the digest, too: a shrunk case has the
@@ -172,7 +182,7 @@ class FailureRecord(Struct, frozen=True):
             "mended", "intermittent",
         )  # fmt: skip
         out = {name: value for name, value in self.to_json().items() if name not in inner}
-        return {**out, "seed_str": str(self.seed), "reproduce": self.reproduce}
+        return {**out, **self.tolerance, "seed_str": str(self.seed), "reproduce": self.reproduce}
 
 
 def now() -> str:

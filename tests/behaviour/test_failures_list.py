@@ -27,6 +27,24 @@ def test_ids_come_first_and_serve_as_arguments(mini: Mini) -> None:
     assert published[0].startswith(f"{first['seed']} total [{first['kind']}] ")
 
 
+def test_failures_in_json_say_which_when_and_under_what_tolerance(mini: Mini) -> None:
+    mini.without_causes()
+    mini.edit("scripts/scale.py", "* 3", "* 4")
+    mini.edit("gpuemu.toml", 'op = "scripts/scale.py:scale"', 'op = "scripts/scale.py:scale"\n'
+              "tolerances = { float32 = { atol = 1e-3, rtol = 0.25 } }")  # fmt: skip
+    in_run = mini.run("scale", code=1)["failures"]
+    in_report = json.loads(mini.command("report", "--format", "json").stdout)["failures"]
+    listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
+    fuzzed = mini.command("fuzz", "scale", "-n", "4", "--format", "json", code=1).stdout
+    known = {one["id"]: one for one in listed}
+    for one in (*in_run, *in_report, *json.loads(fuzzed)["failures"]):
+        assert (one["atol"], one["rtol"]) == (1e-3, 0.25)
+        assert {"id", "cause", "time", "minimized"} <= one.keys()
+    for one in (*in_run, *in_report):
+        assert one["time"] == known[one["id"]]["time"]
+        assert one["minimized"] == known[one["id"]]["minimized"]
+
+
 @pytest.mark.ci
 def test_mended_failures_stand_apart(mini: Mini) -> None:
     mini.without_causes()
