@@ -1,4 +1,4 @@
-"""A kernel of numba-cuda and one of cuda.core, as their users launch them; right, and one beyond."""
+"""Kernels of numba-cuda and of cuda.core, as their users launch them; with "bug" one is wrong."""
 
 import sys
 
