@@ -51,6 +51,7 @@ CASES = {
 }  # fmt: skip
 ALL = [(file, case) for file, cases in CASES.items() for case in cases]
 OUTSIDE = {
+    "numba": ("numba_scale.py", "# line: numba"),
     "unwritten": ("common.h", "cudaMemcpy(x.data()"),
     "srad": ("common.h", "cudaMemcpy(x.data()"),
 }
@@ -129,6 +130,21 @@ def test_the_drivers_api_runs_modules_of_ptx(
     code, report = run(*command, "bug", tmp_path=tmp_path)
     assert code == 86 and len(report["findings"]) == 2
     assert "byte 128 of the memory of cuMemAlloc" in report["findings"][0]["text"]
+
+
+@pytest.mark.ci
+def test_python_launches_by_numba_and_cuda_core(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("numba_cuda")
+    pytest.importorskip("cuda.core")
+    command = (sys.executable, "-W", "ignore", str(PROGRAMS / "numba_scale.py"))
+    code, report = run(*command, tmp_path=tmp_path)
+    assert (code, report["findings"], report["problems"]) == (0, [], [])
+    assert "PASSED" in capfd.readouterr().out
+    code, report = run(*command, "bug", tmp_path=tmp_path)
+    line = marked("numba_scale", "numba")
+    assert code == 86 and all(line in finding["text"] for finding in report["findings"]), report
 
 
 def test_memory_that_is_never_freed_is_found_when_asked_for(tmp_path: Path) -> None:

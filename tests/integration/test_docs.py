@@ -125,7 +125,10 @@ def is_run(block: Block) -> bool:
 def can_run(block: Block) -> bool:
     """False where a block needs a module that is not installed."""
     module = block.mark.partition("run if ")[2]
-    return not module or importlib.util.find_spec(module) is not None
+    try:
+        return not module or importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def plain_text(page: Path) -> str:

@@ -92,6 +92,7 @@ R cuCtxPopCurrent(CUcontext* c) { if (stack_.empty()) return CUDA_ERROR_INVALID_
 R cuCtxSetCurrent(CUcontext c) { stack_.clear(); if (c) stack_.push_back(c); return kOk; }
 R cuCtxGetCurrent(CUcontext* c) { *c = stack_.empty() ? nullptr : stack_.back(); return kOk; }
 R cuCtxGetDevice(CUdevice* d) { *d = 0; return kOk; }
+R cuCtxGetDevice_v2(CUdevice* d, CUcontext) { *d = 0; return kOk; }
 R cuCtxGetFlags(unsigned* f) { *f = 0; return kOk; }
 R cuCtxGetApiVersion(CUcontext, unsigned* v) { *v = CUDA_VERSION; return kOk; }
 R cuCtxSynchronize(void) { gpuemu_synchronise(); return status(); }
@@ -174,9 +175,26 @@ R cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** arguments, void
   return launch((GpuKernel*)f, grid, block, cluster, c->sharedMemBytes, cooperative, arguments, extra);
 }
 R cuLaunchHostFunc(CUstream, CUhostFn f, void* a) { f(a); return kOk; }
+// ------------------------------------------------------------------ linking: of one PTX text, which stays what it is
+R cuLinkCreate(unsigned, CUjit_option*, void**, CUlinkState* s) { *s = (CUlinkState) new std::string; return kOk; }
+R cuLinkAddData(CUlinkState s, CUjitInputType kind, void* data, size_t n, const char*, unsigned, CUjit_option*, void**) {
+  auto* text = (std::string*)s;
+  if (kind != CU_JIT_INPUT_PTX || !text->empty()) { gpuemu_unsupported("cuLinkAddData of more than one PTX text"); return CUDA_ERROR_NOT_SUPPORTED; }
+  text->assign((const char*)data, strnlen((const char*)data, n));
+  return kOk;
+}
+R cuLinkComplete(CUlinkState s, void** made, size_t* n) { *made = &(*(std::string*)s)[0]; *n = ((std::string*)s)->size() + 1; return kOk; }
+R cuLinkDestroy(CUlinkState s) { delete (std::string*)s; return kOk; }
 // ------------------------------------------------------------------ memory
 R cuMemAlloc(CUdeviceptr* p, size_t n) { if (!n) return kBad; return made(*(void**)p = gpuemu_allocate(n, kUnwritten, 0, "cuMemAlloc")); }
 R cuMemAllocAsync(CUdeviceptr* p, size_t n, CUstream) { return made(*(void**)p = gpuemu_allocate(n, kUnwritten, 0, "cuMemAllocAsync")); }
+R cuMemAllocFromPoolAsync(CUdeviceptr* p, size_t n, CUmemoryPool, CUstream s) { return cuMemAllocAsync(p, n, s); }
+R cuDeviceGetMemPool(CUmemoryPool* p, CUdevice) { *p = (CUmemoryPool)&context_; return kOk; }
+R cuDeviceGetDefaultMemPool(CUmemoryPool* p, CUdevice d) { return cuDeviceGetMemPool(p, d); }
+R cuDeviceSetMemPool(CUdevice, CUmemoryPool) { return kOk; }
+R cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void*) { return kOk; }
+R cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute a, void* v) { if (a < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) *(int*)v = 1; else *(cuuint64_t*)v = 0; return kOk; }
+R cuMemPoolTrimTo(CUmemoryPool, size_t) { return kOk; }
 R cuMemAllocManaged(CUdeviceptr* p, size_t n, unsigned) { return made(*(void**)p = gpuemu_allocate(n, kWritten, kHostVisible, "cuMemAllocManaged")); }
 R cuMemAllocHost(void** p, size_t n) { return made(*p = gpuemu_allocate(n, kWritten, kHostVisible, "cuMemAllocHost")); }
 R cuMemHostAlloc(void** p, size_t n, unsigned) { return made(*p = gpuemu_allocate(n, kWritten, kHostVisible, "cuMemHostAlloc")); }
@@ -268,5 +286,14 @@ R cuGetProcAddress_v2(const char* name, void** found, int, cuuint64_t, CUdriverP
     if (!*found) *found = dlsym(self, (std::string(name) + version).c_str());
   if (why) *why = *found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   return *found ? kOk : CUDA_ERROR_NOT_FOUND;
+}
+#undef cuGetProcAddress
+R cuGetProcAddress(const char* name, void** found, int version, cuuint64_t flags) { return cuGetProcAddress_v2(name, found, version, flags, nullptr); }
+R cuGetExportTable(const void** table, const CUuuid*) {  // NVRTC asks, and does without; NVIDIA's runtime, linked statically, does not
+  Dl_info who{};
+  const char* file = dladdr(__builtin_return_address(0), &who) && who.dli_fname ? who.dli_fname : "a library";
+  if (!strstr(file, "libnv")) gpuemu_unsupported((std::string("the static CUDA runtime inside of ") + file + ", which nvcc -cudart shared leaves out,").c_str());
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
 }
 }

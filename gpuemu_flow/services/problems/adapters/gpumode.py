@@ -134,9 +134,13 @@ def assembled(described: Described, all_inputs: Mapping[str, Any], device: str =
 
 
 def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
-    ((kind, held),) = part.items()
+    kind, held = next(iter(part.items()))
     if kind == "input":
-        return given[held]
+        value, order = given[held], part.get("order")
+        if order:  # in memory as `generate_input` laid it out: kernels take its address
+            back = sorted(range(len(order)), key=order.__getitem__)
+            value = value.permute(order).contiguous().permute(back)
+        return value.view(getattr(torch, part["view"])) if "view" in part else value
     if kind == "arg":
         return _argument(held, described, given)
     if kind == "dict":

@@ -12,7 +12,7 @@ import torch
 from adapters.gpumode import made_inputs, verdict
 from adapters.probe_envelope import NotTakenError, ProbeRequest, answers
 from adapters.stand_in import on_cpu
-from adapters.tensors import MOST_LEAVES, copied, outputs_of, seed_all
+from adapters.tensors import AS_BYTES, MOST_LEAVES, copied, outputs_of, seed_all
 
 LARGEST = 1 << 24
 _KNOWN: dict[str, Any] = {}
@@ -86,16 +86,22 @@ def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str
             raise NotTakenError("it has too many inputs")
         dtype = str(value.dtype).removeprefix("torch.")
         name = f"in{len(inputs)}"
+        part: dict[str, Any] = {"input": name}
+        if dtype in AS_BYTES:
+            part["view"], dtype = dtype, "uint8"
+        order = sorted(range(value.dim()), key=value.stride, reverse=True)
+        if order != list(range(value.dim())) and value.permute(order).is_contiguous():
+            part["order"] = order
         inputs.append(
             {
                 "name": name,
                 "shape": list(value.shape),
                 "dtype": dtype,
-                "float": value.is_floating_point(),
+                "float": value.is_floating_point() and "view" not in part,
                 "size": value.numel(),
             }
         )
-        return {"input": name}
+        return part
     if isinstance(value, Mapping):
         if not all(type(key) in (str, int) for key in value):
             raise NotTakenError("a mapping has keys that are no texts")

@@ -20,6 +20,8 @@ _UNWRITTEN = (
 )  # fmt: skip
 _SILENT = ("init", "synchronize", "set_device", "empty_cache", "manual_seed", "manual_seed_all",
            "seed", "seed_all", "reset_peak_memory_stats")  # fmt: skip
+_FOUR = getattr(torch, "float4_e2m1fn_x2", None)
+_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _REAL_GENERATOR = torch.Generator
 _TENSOR: Any = torch.Tensor
 _ANSWERS = {
@@ -57,12 +59,37 @@ class _Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, unused-ign
             return args[0]
         kwargs = {key: _moved(value) for key, value in (kwargs or {}).items()}
         kwargs.pop("pin_memory", None)
+        if name == "_scaled_mm" and args[0].dtype == _FOUR:
+            return _scaled_mm(*args, **kwargs)
         if type(kwargs.get("device")) is int:
             kwargs["device"] = "cpu"
         result = func(*map(_moved, args), **kwargs)
         if name in _UNWRITTEN and isinstance(result, torch.Tensor):
             result.zero_()  # what nobody wrote would differ between two calls
         return result
+
+
+def _scaled_mm(
+    a: Any, b: Any, scale_a: Any, scale_b: Any, bias: Any = None, out_dtype: Any = None, **_: Any
+) -> Any:
+    """Multiply matrices of 4-bit floats, two to a byte along K, each block of K with a scale."""
+    product = _decoded(a, scale_a) @ _decoded(b.mT, scale_b).mT
+    return (product if bias is None else product + bias).to(out_dtype or torch.bfloat16)
+
+
+def _decoded(packed: Any, scales: Any) -> Any:
+    """Return rows of 4-bit floats as float64; scales lie in tiles of 128 rows and 4 columns."""
+    bits = packed.view(torch.uint8).long()
+    values = torch.tensor((*_VALUES, *(-one for one in _VALUES)), dtype=torch.float64)
+    rows, count = bits.shape[0], 2 * bits.shape[1]
+    down = -(-rows // 128)
+    tiles = scales.double().reshape(down, -1, 32, 4, 4).transpose(2, 3)
+    flat = tiles.permute(0, 2, 3, 1, 4).reshape(down * 128, -1)[:rows]
+    block = 16 if scales.dtype == torch.float8_e4m3fn else 32
+    return (
+        values[torch.stack([bits & 15, bits >> 4], -1).flatten(1)]
+        * (flat.repeat_interleave(block, 1)[:, :count])
+    )
 
 
 def _moved(value: Any) -> Any:

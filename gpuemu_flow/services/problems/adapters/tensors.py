@@ -20,6 +20,8 @@ _BY_BITS = {
     "float8_e5m2": (np.uint8, torch.float8_e5m2),
 }
 """Dtypes that numpy gets from another package, and that have the same bits in torch."""
+AS_BYTES = ("float4_e2m1fn_x2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""Dtypes of one byte that no array has: their tensors travel as ``uint8``."""
 
 
 def as_tensor(value: Any) -> Any:
@@ -40,6 +42,8 @@ def as_array(tensor: Any) -> Any:
     """Return a tensor's values as an array of the same dtype."""
     tensor = tensor.detach().cpu().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
+    if name in AS_BYTES:
+        return tensor.view(torch.uint8).numpy()
     if name not in _BY_BITS:
         return tensor.numpy()
     import ml_dtypes  # noqa: PLC0415 - only these dtypes need it
