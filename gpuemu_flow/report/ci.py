@@ -25,7 +25,7 @@ from gpuemu_flow.judge.results import (
     TaskCounts,
 )
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import baselines, history
 from gpuemu_flow.report.document import BaselineDiff, Report
 from gpuemu_flow.report.gather import gather
@@ -116,12 +116,6 @@ def check(
     limited = bool(request.since) or request.shard is not None
     partial = bool(options.words) or request.quick or limited
     worse, shown = against(workspace, baseline, run, partial=partial)
-    part = None
-    if request.shard is not None:
-        from gpuemu_flow.report.gather import shard_part  # noqa: PLC0415 - seldom needed
-
-        own = _deciding(workspace, request)
-        part = shard_part(workspace, request.shard, options, own, environ)
     report = Report(
         run,
         mode=request.mode,
@@ -130,7 +124,6 @@ def check(
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
         require_all=request.require_all,
-        shard=part,
     )
     report = gather(workspace, report, status, environ)
     if request.pictures and not run.interrupted:
@@ -182,19 +175,6 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
     if wanted.endswith(".json") and Path(wanted).is_file():
         return read_file(Path(wanted))
     return BaselineStore(workspace.cache).comparable(wanted)
-
-
-def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return, by name, the settings of a request that affect its checks or its exit code.
-
-    Options that are in `RunOptions` are not included.
-    """
-    return {
-        "--require-all": request.require_all,
-        "--fail-on-regression": _gate(workspace, request),
-        "--baseline": "" if request.baseline is None else Path(request.baseline).name,
-        "ci.quick_dtypes": list(workspace.config.ci.quick_dtypes) if request.quick else [],
-    }
 
 
 def _gate(workspace: Workspace, request: ReportRequest) -> bool:

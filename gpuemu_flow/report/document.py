@@ -102,21 +102,6 @@ class MissingVerdict(Struct, frozen=True):
     absence: Absence
 
 
-class ShardPart(Struct, frozen=True):
-    """The part of a workspace that a report covers."""
-
-    index: int  # counted from 1
-    count: int
-    split: str  # digest of the assignment of all ops, kernels and rules to shards
-    # By op, also of other shards: a digest of its cases and of the settings that judge them
-    settings: Mapping[str, str]
-    code: Mapping[str, str]  # by op, kernel and rule, also of other shards: a digest of its sources
-    options: Mapping[str, str]  # those that decide which items are selected, or the exit code
-    # What these options select in all shards together. Empty with ``--since``, which depends on the
-    # programs that have run on the machine, so that shards can differ.
-    selected: tuple[str, ...]
-
-
 class Report(Struct, frozen=True, dict=True):
     """Everything that a report shows."""
 
@@ -144,7 +129,6 @@ class Report(Struct, frozen=True, dict=True):
     edges: tuple[tuple[str, str], ...] = ()  # the second task reads the result of the first
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
     history: tuple[HistoryPoint, ...] = ()  # oldest first
-    shard: ShardPart | None = None
 
     def place_of(self, failure: CaseVerdict) -> FileLine | None:
         """Return the location of a failure: the line that raised or that a kernel check found.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,9 +12,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build import selection
-from gpuemu_flow.build.selection import parting_commit
-from gpuemu_flow.build.session import RunOptions, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
@@ -27,7 +23,6 @@ from gpuemu_flow.report.document import (
     FileLine,
     KnownFailure,
     Report,
-    ShardPart,
     TaskState,
 )
 from gpuemu_flow.report.relocate import Relocator
@@ -194,53 +189,3 @@ def relative(path: Path, base: Path) -> str:
         return resolved.relative_to(base).as_posix()
     except ValueError:
         return resolved.as_posix()
-
-
-def shard_part(
-    workspace: Workspace,
-    shard: selection.Shard,
-    options: RunOptions,
-    deciding: Mapping[str, Json],
-    environ: Mapping[str, str],
-) -> ShardPart:
-    """Describe the part that a shard covers, with all facts that a merge compares."""
-    graph, root = workspace.graph, workspace.root
-    drawn = workspace.settings.drawn_seed is not None
-    return ShardPart(
-        shard.index,
-        shard.count,
-        selection.split_digest(graph, root, shard.count),
-        selection.settings_digests(graph, drawn=drawn),
-        selection.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
-        _as_texts({**deciding, **_deciding(workspace, options)}),
-        () if options.since else _selected(workspace, options),
-    )
-
-
-def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
-    since = ""
-    if options.since:
-        since = parting_commit(workspace.root, options.since)
-    return {
-        "--since": since,
-        "dtypes": list(options.dtypes),
-        "until": list(options.until),
-        "forcerun": list(options.forced),
-        "keep_going": not options.fail_fast,
-        **{f"changed {name}": value for name, value in workspace.snapshot.basis.overrides.items()},
-    }
-
-
-def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        for name, value in options.items()
-    }
-
-
-def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
-    """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
-    tasks = workspace.graph.tasks
-    names = selected_tasks(workspace, replace(options, shard=None))
-    judged = (stages.COMPARE, stages.LINT)
-    return tuple(sorted({tasks[n].subject for n in names if tasks[n].stage in judged}))
