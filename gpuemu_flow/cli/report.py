@@ -212,8 +212,8 @@ def report(
 ) -> None:
     """Report the results of the last runs, without running anything.
 
-    HTML shows the drawings that `ci -o report.html` made. Exit code 4 if nothing has been validated
-    yet, else 0, even if something failed: use `ci` to get a verdict.
+    Exit code 4 if nothing has been validated yet, else 0, even if something failed: use `ci` to get
+    a verdict.
     """
     if context.invoked_subcommand is not None:
         return
@@ -222,8 +222,7 @@ def report(
     workspace = Workspace()
     if show and not any(format_of(path, output_format) == "html" for path in outputs):
         outputs = (*outputs, workspace.cache.folder / "report.html")
-    pictures = wants_pictures(outputs, output_format)
-    found = current(workspace, ReportQuery(since_hours, include_lint, tag, pictures))
+    found = current(workspace, ReportQuery(since_hours, include_lint, tag))
     warn = workspace.settings.warn_threshold
     if signer is not None:
         signer.write(found, outputs, output_format)

@@ -95,10 +95,10 @@ def check(
         options = replace(options, jobs=ci.parallel_jobs)
     outcome: RunOutcome | None = None
     if request.quick:
-        run, status, timed_out = _quick(workspace, options, listener)
+        run, timed_out = _quick(workspace, options, listener)
     else:
         outcome, run = run_and_report(workspace, options, listener)
-        status, timed_out = outcome.ordered_status(), outcome.timed_out
+        timed_out = outcome.timed_out
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     budget = cause_budget(workspace, confirm=request.confirm)
@@ -125,7 +125,7 @@ def check(
         timed_out=timed_out,
         require_all=request.require_all,
     )
-    report = gather(workspace, report, status, environ)
+    report = gather(workspace, report, environ)
     if request.pictures and not run.interrupted:
         from gpuemu_flow.report.pictures import with_pictures  # noqa: PLC0415 - brings numpy
 
@@ -137,7 +137,7 @@ def check(
 
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
-) -> tuple[RunReport, dict[str, str], bool]:
+) -> tuple[RunReport, bool]:
     """Run the selected comparisons in the quick dtypes, and the selected lints."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = session.chosen_tasks(workspace, options)
@@ -148,13 +148,13 @@ def _quick(
         and (spec.stage == stages.LINT or (spec.stage == stages.COMPARE and spec.dtype in dtypes))
     )
     nothing = RunReport(TaskCounts(), (), (), nothing_due=options.may_be_nothing)
-    run, status, timed_out = nothing, dict[str, str](), False
+    run, timed_out = nothing, False
     if names:
         # Kernels have no dtype, so they are never left out.
         words = replace(options, dtypes=(*dtypes, ""))
         quick = replace(options, words=names)
         outcome, run = run_and_report(workspace, quick, listener, asked=words)
-        status, timed_out = outcome.ordered_status(), outcome.timed_out
+        timed_out = outcome.timed_out
     subjects = {graph.tasks[name].subject for name in chosen}
     limited = bool(options.words or options.since or options.shard)
     subjects |= set() if options.since or options.shard else set(options.words)
@@ -166,7 +166,7 @@ def _quick(
         if op.name not in known and (not limited or op.name in subjects)
         for dtype in op.dtypes
     )
-    return replace(run, results=(*run.results, *left_out)), status, timed_out
+    return replace(run, results=(*run.results, *left_out)), timed_out
 
 
 def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:

@@ -18,17 +18,15 @@ from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
-from gpuemu_flow.report import history
 from gpuemu_flow.report.document import (
     FileLine,
     KnownFailure,
     Report,
-    TaskState,
 )
 from gpuemu_flow.report.relocate import Relocator
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_result
+from gpuemu_flow.tasks.base import read_result
 
 MAX_SOURCE_BYTES = 4 << 20
 
@@ -36,14 +34,12 @@ MAX_SOURCE_BYTES = 4 << 20
 def gather(
     workspace: Workspace,
     report: Report,
-    status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Complete a report: add all cases, the locations of failures, the tasks and the history."""
-    graph, run = workspace.graph, report.run
+    """Complete a report: add all cases, and the locations of failures."""
+    run = report.run
     base = repository(workspace.root, environ)
     prefix = workspace.root.relative_to(base).as_posix()
-    shown = {name: spec for name, spec in graph.tasks.items() if not status or name in status}
     return replace(
         report,
         project=workspace.config.project.name,
@@ -56,15 +52,7 @@ def gather(
         prefix="" if prefix == "." else prefix,
         commit=_commit(base),
         known=known_failures(workspace, run),
-        tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
-        edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
-        history=tuple(history.read(workspace.cache)),
     )
-
-
-def _state(spec: TaskSpec, status: str) -> TaskState:
-    part = spec.name.removeprefix(f"{spec.stage}:{spec.subject}").removeprefix(":")
-    return TaskState(spec.name, spec.stage, spec.subject, part, status)
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
