@@ -214,7 +214,7 @@ def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None
     assert found == f"{text}: wrong in the last column"
     crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
                      stderr="Traceback")  # fmt: skip
-    assert lead(html_writer.failure_cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
+    assert lead(html_writer.failure_cards(report_of([crashed]), 9)[0]) == ("line 1 line 2", True)
 
 
 def test_nothing_in_a_name_turns_the_text_around_it() -> None:
