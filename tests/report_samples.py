@@ -33,10 +33,8 @@ from gpuemu_flow.model.types import (
 from gpuemu_flow.report.document import (
     BaselineDiff,
     FileLine,
-    HistoryPoint,
     Picture,
     Report,
-    TaskState,
 )
 from gpuemu_flow.store.baselines import Baseline
 from gpuemu_flow.store.failures import FailureRecord
@@ -197,13 +195,8 @@ def sample() -> Report:
     minimized = recorded("min1", message="1 of 1")
     picture = Picture(
         output="output", shape=(2, 3), rows=("016", "230"), fold="2 downward, 3 to the right",
-        scatter=((0, -14, 4, 0), (1, -2, 2, 2), (-80, -80, 1, 0), (80, 80, 1, 1)),
-        histogram=(2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 2), elements=6, failing=2,
+        elements=6, failing=2,
     )  # fmt: skip
-    history = tuple(
-        HistoryPoint(1000.0 + n, "softmax", "float32", "passed" if n else "failed", 10.0**-n, 0.1)
-        for n in range(4)
-    )
     diff = KernelDiff(
         "softmax_kernel", "sm_80", "changed", is_regression=True,
         changes=(
@@ -222,7 +215,6 @@ def sample() -> Report:
         run=replace(run, known=known),
         kernel_places={"softmax_kernel": FileLine("scripts/softmax.cu")},
         pictures={("softmax", 12, "float32"): picture},
-        history=history,
         baseline=BaselineDiff(baseline, [("softmax_kernel", diff)]),
         regressions=(
             Regression(
@@ -230,18 +222,6 @@ def sample() -> Report:
             ),
         ),
         fail_on_regression=True,
-        tasks=(
-            TaskState("generate:softmax:float32", "generate", "softmax", "float32", "current"),
-            TaskState("op:softmax:float32", "op", "softmax", "float32", "ran"),
-            TaskState("reference:softmax:float32", "reference", "softmax", "float32", "current"),
-            TaskState("compare:softmax:float32", "compare", "softmax", "float32", "ran"),
-            TaskState("diff:softmax", "diff", "softmax", "", "failed"),
-        ),
-        edges=(
-            ("generate:softmax:float32", "op:softmax:float32"),
-            ("op:softmax:float32", "compare:softmax:float32"),
-            ("compare:softmax:float32", "diff:softmax"),
-        ),
     )  # fmt: skip
 
 
@@ -279,7 +259,6 @@ def hostile() -> Report:
         places={HOSTILE: FileLine(HOSTILE, 3)},
         fail_on_regression=True,
         pictures={(HOSTILE, 1, "float32"): Picture(note=HOSTILE)},
-        tasks=(TaskState(HOSTILE, "op", HOSTILE, HOSTILE, "ran"),),
         recorded=(
             recorded(
                 "x", op=HOSTILE, dtype=HOSTILE, kind=HOSTILE, source=HOSTILE, time=HOSTILE,

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gpuemu_flow.build.elsewhere import far_results, place_for, shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
-from gpuemu_flow.build.selection import is_set, owned, remember_split, select, touched_since
+from gpuemu_flow.build.selection import is_set, owned, select, touched_since
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.unordered import announced, refuse_unordered
 from gpuemu_flow.build.workspace import Workspace
@@ -318,8 +318,6 @@ def _run(
         todo = workspace.stale(selected, options.triggers) | forced
     outcome.problems += _ignored_changes(workspace, options, selected - todo)
     outcome.status = dict.fromkeys(selected - todo, "current")
-    if options.shard is not None and not options.dry_run:
-        outcome.problems += _other_splits(workspace, options.shard)
     shown.on_plan(len(selected), len(todo))
     if options.dry_run:
         _explain_all(workspace, options, todo, outcome, forced)
@@ -352,7 +350,7 @@ def chosen_tasks(workspace: Workspace, options: RunOptions) -> set[str]:
         require_trust(workspace)  # git may run what a repository configures
         chosen &= touched_since(workspace, options.since)
     if options.shard is not None:
-        mine = owned(graph, workspace.root, options.shard)
+        mine = owned(graph, options.shard)
         chosen = {name for name in chosen if graph.tasks[name].subject in mine}
     return chosen
 
@@ -382,10 +380,6 @@ def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) 
     ignored = ", ".join(t for t in TRIGGERS if t not in options.triggers)
     message = f"{len(differ)} tasks were not run although they changed in {ignored}"
     return [Problem("ignored-changes", message, "leave out --rerun-triggers", warning=True)]
-
-
-def _other_splits(workspace: Workspace, shard: Shard) -> list[Problem]:
-    return remember_split(workspace.cache.state, workspace.graph, workspace.root, shard)
 
 
 def _explain_all(

@@ -32,7 +32,6 @@ from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.report import formats, github, html_writer, markdown, report_text, signature, text
 from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
 from gpuemu_flow.report.clean_run import save_if_clean
-from gpuemu_flow.report.merging import merged_report
 from gpuemu_flow.report.reporting import ReportQuery, current
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import write_atomic
@@ -165,35 +164,21 @@ def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
 
 
 DEFAULT_KEY = Path("gpuemu-report-key")
-_MERGE = "--merge"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class _ReportGroup(click.Group):
-    """The group `report`, whose option ``--merge`` takes all words up to the next option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line, with ``--merge`` put before each word that belongs to it."""
-        repeated: list[str] = []
-        merging = False
-        for word in args:
-            if word.startswith("-"):
-                merging = word == _MERGE or word.startswith(f"{_MERGE}=")
-            elif merging and repeated[-1] != _MERGE:
-                repeated.append(_MERGE)
-            repeated.append(word)
-        return super().parse_args(ctx, repeated)
+    """The group `report`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a subcommand, or fail with a message that suggests ``-o`` and ``--merge``. An
-        unknown word is probably a path that was given without one of these options."""
+        """Find a subcommand; an unknown word is probably a file that was given without ``-o``."""
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             ctx.fail(
                 f"`report` has no command {word!r}; to write a report into that file, give "
-                f"`-o {word}`, to join reports of shards, `{_MERGE} {word}`"
+                f"`-o {word}`"
             )
         return super().resolve_command(ctx, args)
 
@@ -213,10 +198,6 @@ class _ReportGroup(click.Group):
     metavar="[TAG]", help="Compare kernels with a baseline; without TAG, the newest.",
 )  # fmt: skip
 @click.option("--sign", "key_file", type=_FILE, metavar="KEY", help="Sign with this private key.")
-@click.option(
-    _MERGE, "shards", multiple=True, type=click.Path(path_type=Path, exists=True),
-    metavar="DIR|FILE...", help="Join the JSON of all shards of `ci --shard`; may be repeated.",
-)  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Show the HTML report in a browser.")
 @click.pass_context
 def report(
@@ -227,28 +208,21 @@ def report(
     include_lint: bool,
     tag: str | None,
     key_file: Path | None,
-    shards: tuple[Path, ...],
     show: bool,
 ) -> None:
     """Report the results of the last runs, without running anything.
 
-    HTML shows the drawings that `ci -o report.html` made. Exit code 4 if nothing has been validated
-    yet, else 0, even if something failed: use `ci` to get a verdict. With --merge, no workspace is
-    needed, and the exit code is the one that `ci` without shards would have had.
+    Exit code 4 if nothing has been validated yet, else 0, even if something failed: use `ci` to get
+    a verdict.
     """
     if context.invoked_subcommand is not None:
         return
     check_outputs(outputs)
-    if shards:
-        if since_hours is not None or include_lint or tag is not None or key_file or show:
-            raise click.UsageError("--merge goes with --format and -o only")
-        raise SystemExit(_merge(shards, outputs, output_format))
     signer = _Signer(key_file, outputs, output_format) if key_file is not None else None
     workspace = Workspace()
     if show and not any(format_of(path, output_format) == "html" for path in outputs):
         outputs = (*outputs, workspace.cache.folder / "report.html")
-    pictures = wants_pictures(outputs, output_format)
-    found = current(workspace, ReportQuery(since_hours, include_lint, tag, pictures))
+    found = current(workspace, ReportQuery(since_hours, include_lint, tag))
     warn = workspace.settings.warn_threshold
     if signer is not None:
         signer.write(found, outputs, output_format)
@@ -257,12 +231,6 @@ def report(
     if show:
         _open(next(p for p in outputs if format_of(p, output_format) == "html"))
     raise SystemExit(4 if found.exit_code == 4 else 0)
-
-
-def _merge(shards: tuple[Path, ...], outputs: tuple[Path, ...], output_format: str) -> int:
-    whole = merged_report(shards)
-    publish(whole, outputs, output_format, warn_threshold=1.0)
-    return whole.exit_code
 
 
 class _Signer:

@@ -24,7 +24,7 @@ from gpuemu_flow.judge.results import (
     TaskCounts,
 )
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import baselines, history
 from gpuemu_flow.report.document import BaselineDiff, Report
 from gpuemu_flow.report.gather import gather
@@ -94,10 +94,10 @@ def check(
         options = replace(options, jobs=ci.parallel_jobs)
     outcome: RunOutcome | None = None
     if request.quick:
-        run, status, timed_out = _quick(workspace, options, listener)
+        run, timed_out = _quick(workspace, options, listener)
     else:
         outcome, run = run_and_report(workspace, options, listener)
-        status, timed_out = outcome.ordered_status(), outcome.timed_out
+        timed_out = outcome.timed_out
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     budget = cause_budget(workspace, confirm=request.confirm)
@@ -115,12 +115,6 @@ def check(
     limited = bool(request.since) or request.shard is not None
     partial = bool(options.words) or request.quick or limited
     worse, shown = against(workspace, baseline, run, partial=partial)
-    part = None
-    if request.shard is not None:
-        from gpuemu_flow.report.gather import shard_part  # noqa: PLC0415 - seldom needed
-
-        own = _deciding(workspace, request)
-        part = shard_part(workspace, request.shard, options, own, environ)
     report = Report(
         run,
         mode=request.mode,
@@ -129,9 +123,8 @@ def check(
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
         require_all=request.require_all,
-        shard=part,
     )
-    report = gather(workspace, report, status, environ)
+    report = gather(workspace, report, environ)
     if request.pictures and not run.interrupted:
         from gpuemu_flow.report.pictures import with_pictures  # noqa: PLC0415 - brings numpy
 
@@ -143,7 +136,7 @@ def check(
 
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
-) -> tuple[RunReport, dict[str, str], bool]:
+) -> tuple[RunReport, bool]:
     """Run the selected comparisons in the quick dtypes, and the selected lints."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = session.chosen_tasks(workspace, options)
@@ -154,13 +147,13 @@ def _quick(
         and (spec.stage == stages.LINT or (spec.stage == stages.COMPARE and spec.dtype in dtypes))
     )
     nothing = RunReport(TaskCounts(), (), (), nothing_due=options.may_be_nothing)
-    run, status, timed_out = nothing, dict[str, str](), False
+    run, timed_out = nothing, False
     if names:
         # Kernels have no dtype, so they are never left out.
         words = replace(options, dtypes=(*dtypes, ""))
         quick = replace(options, words=names)
         outcome, run = run_and_report(workspace, quick, listener, asked=words)
-        status, timed_out = outcome.ordered_status(), outcome.timed_out
+        timed_out = outcome.timed_out
     subjects = {graph.tasks[name].subject for name in chosen}
     limited = bool(options.words or options.since or options.shard)
     subjects |= set() if options.since or options.shard else set(options.words)
@@ -172,7 +165,7 @@ def _quick(
         if op.name not in known and (not limited or op.name in subjects)
         for dtype in op.dtypes
     )
-    return replace(run, results=(*run.results, *left_out)), status, timed_out
+    return replace(run, results=(*run.results, *left_out)), timed_out
 
 
 def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
@@ -181,19 +174,6 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
     if wanted.endswith(".json") and Path(wanted).is_file():
         return read_file(Path(wanted))
     return BaselineStore(workspace.cache).comparable(wanted)
-
-
-def _deciding(workspace: Workspace, request: ReportRequest) -> dict[str, Json]:
-    """Return, by name, the settings of a request that affect its checks or its exit code.
-
-    Options that are in `RunOptions` are not included.
-    """
-    return {
-        "--require-all": request.require_all,
-        "--fail-on-regression": _gate(workspace, request),
-        "--baseline": "" if request.baseline is None else Path(request.baseline).name,
-        "ci.quick_dtypes": list(workspace.config.ci.quick_dtypes) if request.quick else [],
-    }
 
 
 def _gate(workspace: Workspace, request: ReportRequest) -> bool:

@@ -41,17 +41,10 @@ class Picture(Struct, frozen=True):
     # largest share of the tolerance that an element of the cell uses; see `LEVELS`.
     rows: tuple[str, ...] = ()
     fold: str = ""
-    # Numbers of elements by magnitude and error: ``floor(2 log10 m)`` for an expected magnitude m,
-    # ``floor(2 log10 e)`` for an error e, the elements with both, the failing ones among them
-    scatter: tuple[tuple[int, int, int, int], ...] = ()
-    histogram: tuple[int, ...] = ()  # elements by the share of the tolerance they use; see `SHARES`
     elements: int = 0
     failing: int = 0
     note: str = ""  # the reason why there is no picture
 
-
-SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
-"""Upper ends of the histogram's bars; a last bar counts everything above, including NaN and Inf."""
 
 LEVELS = {
     "0": "exact",
@@ -65,48 +58,12 @@ LEVELS = {
 """Meaning of each character in a row of a heat map; 4 and above stand for failures."""
 
 
-class HistoryPoint(Struct, frozen=True):
-    """A run's result for one op and dtype: Unix time in s, verdict, worst absolute error."""
-
-    time: float
-    op: str
-    dtype: str
-    verdict: str
-    max_abs: float
-    tolerance_used: float
-
-
-class TaskState(Struct, frozen=True):
-    """A task of the graph, and its status after the run."""
-
-    name: str
-    stage: str
-    subject: str
-    part: str = ""
-    status: str = ""
-
-
 class MissingVerdict(Struct, frozen=True):
     """A requested item that has no verdict."""
 
     what: str
     reason: str
     absence: Absence
-
-
-class ShardPart(Struct, frozen=True):
-    """The part of a workspace that a report covers."""
-
-    index: int  # counted from 1
-    count: int
-    split: str  # digest of the assignment of all ops, kernels and rules to shards
-    # By op, also of other shards: a digest of its cases and of the settings that judge them
-    settings: Mapping[str, str]
-    code: Mapping[str, str]  # by op, kernel and rule, also of other shards: a digest of its sources
-    options: Mapping[str, str]  # those that decide which items are selected, or the exit code
-    # What these options select in all shards together. Empty with ``--since``, which depends on the
-    # programs that have run on the machine, so that shards can differ.
-    selected: tuple[str, ...]
 
 
 class Report(Struct, frozen=True, dict=True):
@@ -130,11 +87,7 @@ class Report(Struct, frozen=True, dict=True):
     fail_on_regression: bool = False
     timed_out: bool = False
     require_all: bool = False  # no success while any requested item lacks a verdict
-    tasks: tuple[TaskState, ...] = ()
-    edges: tuple[tuple[str, str], ...] = ()  # the second task reads the result of the first
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
-    history: tuple[HistoryPoint, ...] = ()  # oldest first
-    shard: ShardPart | None = None
 
     def place_of(self, failure: CaseVerdict) -> FileLine | None:
         """Return the location of a failure: the line that raised or that a kernel check found.

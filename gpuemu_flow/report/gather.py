@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,25 +12,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build import selection
-from gpuemu_flow.build.selection import parting_commit
-from gpuemu_flow.build.session import RunOptions, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
-from gpuemu_flow.report import history
 from gpuemu_flow.report.document import (
     FileLine,
     Report,
-    ShardPart,
-    TaskState,
 )
 from gpuemu_flow.report.relocate import Relocator
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_result
+from gpuemu_flow.tasks.base import read_result
 
 MAX_SOURCE_BYTES = 4 << 20
 
@@ -39,14 +32,12 @@ MAX_SOURCE_BYTES = 4 << 20
 def gather(
     workspace: Workspace,
     report: Report,
-    status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Complete a report: add all cases, the locations of failures, the tasks and the history."""
-    graph, run = workspace.graph, report.run
+    """Complete a report: add all cases, and the locations of failures."""
+    run = report.run
     base = repository(workspace.root, environ)
     prefix = workspace.root.relative_to(base).as_posix()
-    shown = {name: spec for name, spec in graph.tasks.items() if not status or name in status}
     return replace(
         report,
         project=workspace.config.project.name,
@@ -58,15 +49,7 @@ def gather(
         kernel_places=kernel_places(workspace, base),
         prefix="" if prefix == "." else prefix,
         commit=_commit(base),
-        tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
-        edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
-        history=tuple(history.read(workspace.cache)),
     )
-
-
-def _state(spec: TaskSpec, status: str) -> TaskState:
-    part = spec.name.removeprefix(f"{spec.stage}:{spec.subject}").removeprefix(":")
-    return TaskState(spec.name, spec.stage, spec.subject, part, status)
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
@@ -176,53 +159,3 @@ def relative(path: Path, base: Path) -> str:
         return resolved.relative_to(base).as_posix()
     except ValueError:
         return resolved.as_posix()
-
-
-def shard_part(
-    workspace: Workspace,
-    shard: selection.Shard,
-    options: RunOptions,
-    deciding: Mapping[str, Json],
-    environ: Mapping[str, str],
-) -> ShardPart:
-    """Describe the part that a shard covers, with all facts that a merge compares."""
-    graph, root = workspace.graph, workspace.root
-    drawn = workspace.settings.drawn_seed is not None
-    return ShardPart(
-        shard.index,
-        shard.count,
-        selection.split_digest(graph, root, shard.count),
-        selection.settings_digests(graph, drawn=drawn),
-        selection.code_digests(graph, workspace.snapshot.files, repository(root, environ)),
-        _as_texts({**deciding, **_deciding(workspace, options)}),
-        () if options.since else _selected(workspace, options),
-    )
-
-
-def _deciding(workspace: Workspace, options: RunOptions) -> dict[str, Json]:
-    since = ""
-    if options.since:
-        since = parting_commit(workspace.root, options.since)
-    return {
-        "--since": since,
-        "dtypes": list(options.dtypes),
-        "until": list(options.until),
-        "forcerun": list(options.forced),
-        "keep_going": not options.fail_fast,
-        **{f"changed {name}": value for name, value in workspace.snapshot.basis.overrides.items()},
-    }
-
-
-def _as_texts(options: Mapping[str, Json]) -> dict[str, str]:
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        for name, value in options.items()
-    }
-
-
-def _selected(workspace: Workspace, options: RunOptions) -> tuple[str, ...]:
-    """Return the sorted names of ops and kernels that the options select, ignoring the shard."""
-    tasks = workspace.graph.tasks
-    names = selected_tasks(workspace, replace(options, shard=None))
-    judged = (stages.COMPARE, stages.LINT)
-    return tuple(sorted({tasks[n].subject for n in names if tasks[n].stage in judged}))

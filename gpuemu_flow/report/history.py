@@ -1,12 +1,12 @@
-"""Keep a history of runs, one row per run, to show the trend of each op's worst error."""
+"""Keep a history of runs, one row per run, to know what was checked when."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from gpuemu_flow.judge.results import OpResult, RunReport
-from gpuemu_flow.model.types import Json, Verdict, number_from_json, number_to_json
-from gpuemu_flow.report.document import HistoryPoint
+from gpuemu_flow.model.types import Json, Verdict, number_to_json
 from gpuemu_flow.store.cache import WorkspaceCache
 
 ROW = "run:"
@@ -39,10 +39,6 @@ def rows(cache: WorkspaceCache) -> list[Json]:
     return [cache.state.get(key) for key in sorted(cache.state.keys_from(ROW))]
 
 
-def read(cache: WorkspaceCache) -> list[HistoryPoint]:
-    return [point for row in rows(cache) for point in _points(row)]
-
-
 def _shorts(report: RunReport) -> list[list[Json]]:
     return [_short(r) for r in report.results if r.verdict is not Verdict.SKIPPED]
 
@@ -57,21 +53,11 @@ def _short(result: OpResult) -> list[Json]:
     ]
 
 
-def _points(row: Json) -> list[HistoryPoint]:
-    try:
-        if row["version"] != VERSION:
-            return []
-        moment = float(row["time"])
-        return [
-            HistoryPoint(
-                moment,
-                str(op),
-                str(dtype),
-                Verdict(verdict).value,
-                float(number_from_json(max_abs)),
-                float(number_from_json(used)),
-            )
-            for op, dtype, verdict, max_abs, used in row["results"]
-        ]
-    except (ValueError, KeyError, TypeError):
-        return []
+def checked_since(cache: WorkspaceCache, begin: float) -> set[tuple[str, str]]:
+    """Return the ops and dtypes that runs since `begin` checked, or found to be up to date."""
+    found: set[tuple[str, str]] = set()
+    for row in rows(cache):
+        with suppress(ValueError, KeyError, TypeError):
+            if row["version"] == VERSION and float(row["time"]) >= begin:
+                found.update((str(op), str(dtype)) for op, dtype, *_ in row["results"])
+    return found

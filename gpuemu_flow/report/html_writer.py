@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ from gpuemu_flow.lint.diff import KernelDiff
 from gpuemu_flow.lint.kernel import Violation
 from gpuemu_flow.model.plain_text import inert_json, inert_markup, with_newlines
 from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.report import charts, report_text
-from gpuemu_flow.report.document import LEVELS, HistoryPoint, Picture, Report, kind_of
+from gpuemu_flow.report import report_text
+from gpuemu_flow.report.document import LEVELS, Picture, Report, kind_of
 from gpuemu_flow.report.formats import ReaderOptions
 from gpuemu_flow.report.report_text import headline
 from gpuemu_flow.report.text import (
@@ -36,9 +37,9 @@ from gpuemu_flow.report.text import (
 FOLDER = Path(__file__).parent / "html"
 MAX_BESIDES = 30
 BUDGET = 980_000
-"""Size of a page in bytes above which it gets fewer drawings."""
-_LIMITS = ((20, 40, 200), (10, 40, 100), (5, 40, 50), (3, 30, 20), (2, 20, 0), (0, 10, 0))
-"""Maximum numbers of drawings, failures and other failing cases, tried in turn until the page is
+"""Size of a page in bytes above which it gets fewer failures."""
+_LIMITS = ((40, 200), (40, 50), (30, 20), (20, 0), (10, 0))
+"""Maximum numbers of failures and other failing cases, tried in turn until the page is
 small enough."""
 # Characters that HTML cannot represent, and characters that reverse the direction of text.
 _FORBIDDEN = re.compile(
@@ -61,10 +62,10 @@ def report_to_html(report: Report, signer: str = "") -> str:
     return page
 
 
-def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
+def _page(report: Report, signer: str, limits: tuple[int, int]) -> str:
     template, style, script = _parts()
-    drawn, most, listed = limits
-    cards, others = failure_cards(report, most, drawn)
+    most, listed = limits
+    cards, others = failure_cards(report, most)
     anchors = {(c.failure.op, c.failure.case.dtype): c.anchor for c in reversed(cards)}
     besides = list(failures_besides(report))
     kernels = _kernels(report)
@@ -82,9 +83,6 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
             headline=headline(report) if report.missing or report.timed_out else "",
             besides=besides[:MAX_BESIDES],
             besides_hidden=max(0, len(besides) - MAX_BESIDES),
-            graph=charts.chart(report.tasks, report.edges, _found(report)),
-            statuses=charts.counted(report.tasks),
-            status_words=charts.STATUS_WORDS,
             matrix=matrix(report),
             kernels=kernels,
             wrong_kernels=sum(k.verdict in WRONG for k in report.run.kernels),
@@ -136,17 +134,6 @@ def outcome(report: Report) -> str:
     return f"{sentence}." if sentence else ""
 
 
-def _found(report: Report) -> dict[tuple[str, str], str]:
-    """Map each failed op and dtype, and each failed kernel and architecture, to its verdict."""
-    wrong = {(r.op, r.dtype): r.verdict.value for r in report.run.results if r.verdict in WRONG}
-    for kernel in report.run.kernels:
-        if kernel.verdict in WRONG:
-            # If the artifact determines the architecture, the kernel's task has none.
-            for arch in (kernel.arch, ""):
-                wrong.setdefault((kernel.kernel, arch), kernel.verdict.value)
-    return wrong
-
-
 def clean(text: str) -> str:
     """Return text with escapes for characters that HTML cannot hold or that reorder a line."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
@@ -157,14 +144,10 @@ def _digest(text: str) -> str:
 
 
 def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
-    history: dict[tuple[str, str], list[HistoryPoint]] = {}
-    for point in report.history:
-        history.setdefault((point.op, point.dtype), []).append(point)
     order = {Verdict.FAILED: 0, Verdict.ERROR: 1, Verdict.INCONCLUSIVE: 2, Verdict.PASSED: 3}
     rows = [
         {
             "result": r,
-            "trend": charts.trend(history.get((r.op, r.dtype), ())),
             "anchor": anchors.get((r.op, r.dtype), ""),
         }
         for r in report.run.results
@@ -248,10 +231,42 @@ def _deltas(diff: KernelDiff) -> Iterator[dict[str, Any]]:
 
 
 WRONG = (Verdict.FAILED, Verdict.ERROR)
-NOT_DRAWN = "left out, as the page would become too large"
 MAX_NOTE = 2000
 MAX_MESSAGE = 800
 MAX_MESSAGES = 3
+
+
+_HEAT = (416.0, 260.0)
+"""Maximum size of a heat map in pixels; tall tensors get flat cells."""
+_LARGEST_CELL = 24.0
+
+
+class HeatMap(Struct, frozen=True):
+    """The SVG path of each level, in units of cells, and the drawing's size in pixels."""
+
+    columns: int
+    rows: int
+    width: float
+    height: float
+    paths: tuple[tuple[str, str], ...]
+
+
+def heat_map(picture: Picture) -> HeatMap:
+    """Draw a heat map, one path per level; equal neighbouring cells of a row form one stroke. A
+    stroke is centred on the upper edge of its cells, so the drawing must be moved down by half a
+    cell."""
+    columns, count = len(picture.rows[0]), len(picture.rows)
+    pieces: dict[str, str] = dict.fromkeys(LEVELS, "")
+    for y, row in enumerate(picture.rows):
+        x = 0
+        for level, same in itertools.groupby(row):
+            cells = len(list(same))
+            pieces[level] += f"M{x} {y}h{cells}"
+            x += cells
+    width = round(columns * min(_LARGEST_CELL, _HEAT[0] / columns), 1)
+    height = round(count * min(_LARGEST_CELL, _HEAT[1] / count), 1)
+    paths = tuple((level, path) for level, path in pieces.items() if path)
+    return HeatMap(columns, count, width, height, paths)
 
 
 class FailureCard(Struct, frozen=True):
@@ -275,14 +290,10 @@ class FailureCard(Struct, frozen=True):
     failure_id: str
     notes: str
     picture: Picture | None
-    heat: charts.HeatMap | None
-    scatter: charts.Scatter | None
-    bars: tuple[charts.Bar, ...]
+    heat: HeatMap | None
 
 
-def failure_cards(
-    report: Report, most: int, drawn: int
-) -> tuple[list[FailureCard], list[CaseVerdict]]:
+def failure_cards(report: Report, most: int) -> tuple[list[FailureCard], list[CaseVerdict]]:
     """Return a card for each op, dtype and kind, and the failing cases without a card.
 
     Both lists are sorted, worst first.
@@ -292,22 +303,17 @@ def failure_cards(
     found = []
     for n, failure in enumerate(chosen, 1):
         same = counts[report_text.kind_key(failure)]
-        found.append(_card(report, failure, f"failure-{n}", n <= drawn, same))
+        found.append(_card(report, failure, f"failure-{n}", same))
     shown = {id(failure) for failure in chosen}
     return found, [f for f in report.worst_first() if id(f) not in shown]
 
 
-def _card(
-    report: Report, failure: CaseVerdict, anchor: str, has_picture: bool, counts: Counter[str]
-) -> FailureCard:
+def _card(report: Report, failure: CaseVerdict, anchor: str, counts: Counter[str]) -> FailureCard:
     """Make the card of one failing case that represents its op, dtype and kind."""
     key = report.key(failure)
     known = report.run.known.get(key)
     place = report.place_of(failure)
     picture = report.pictures.get(key)
-    if picture is not None and picture.rows and not has_picture:
-        picture = Picture(note=NOT_DRAWN)
-    drawn = picture is not None and bool(picture.rows) and picture.elements > 1
     minimal = report.run.minimal_of(failure)
     notes = "\n".join(note_lines(failure.result))
     cause = report.causes.get(key, "")
@@ -326,9 +332,7 @@ def _card(
         failure_id="" if known is None else known.id,
         notes=notes[:MAX_NOTE],
         picture=picture,
-        heat=charts.heat_map(picture) if picture is not None and drawn else None,
-        scatter=charts.scatter(picture) if picture is not None and drawn else None,
-        bars=charts.histogram(picture) if picture is not None and drawn else (),
+        heat=heat_map(picture) if picture and picture.rows and picture.elements > 1 else None,
     )
 
 

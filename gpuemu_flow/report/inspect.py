@@ -121,19 +121,6 @@ def summarise_tasks(workspace: Workspace, chosen: set[str]) -> list[TaskSummary]
     return found
 
 
-def op_durations(workspace: Workspace, words: Iterable[str]) -> dict[str, float]:
-    """Return, for each op, kernel and rule, the total of its tasks' last durations in seconds."""
-    states = workspace.states()
-    found: dict[str, float] = {}
-    for name in select(workspace, words):
-        seconds = states.duration(name)
-        if seconds is not None:
-            subject = workspace.graph.tasks[name].subject
-            found[subject] = found.get(subject, 0.0) + seconds
-    workspace.cache.close()
-    return found
-
-
 def workspace_status(workspace: Workspace) -> WorkspaceStatus:
     graph, cache = workspace.graph, workspace.cache
     report, stale, outdated = known_report(workspace)

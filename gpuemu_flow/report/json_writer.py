@@ -24,7 +24,6 @@ from gpuemu_flow.report.document import (
     REPORT_VERSION,
     BaselineDiff,
     Report,
-    ShardPart,
     causes_by_case,
     key_of,
 )
@@ -77,7 +76,6 @@ def whole_report(report: Report) -> dict[str, Json]:
         "regressions": [worse.sentence for worse in report.regressions],
         "regressed": [{**asdict(r), "sentence": r.sentence} for r in report.regressions],
         "fail_on_regression": report.fail_on_regression,
-        **({} if report.shard is None else {"shard": _shard(report, report.shard)}),
     }
 
 
@@ -221,13 +219,6 @@ def _case(checked: CaseVerdict) -> dict[str, Json]:
         "tolerance_used": stats.tolerance_used,
         "unjudged": stats.unjudged,
     }
-
-
-def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
-    """Describe the part of the whole run that a report covers, with the data that a merge needs."""
-    from gpuemu_flow.report.shard_document import document_of  # noqa: PLC0415 - with shards
-
-    return {**asdict(part), "document": document_of(report)}
 
 
 def baseline_diff(found: BaselineDiff) -> dict[str, Json]:

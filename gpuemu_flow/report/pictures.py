@@ -1,4 +1,4 @@
-"""Add drawings of the worst failures to a report, from the cache or by running cases again."""
+"""Add drawings of the worst failures to a report, by running cases again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -21,19 +20,17 @@ from gpuemu_flow.fuzz.subjects import op_subject, open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.judge.judge import Criteria
 from gpuemu_flow.judge.results import CaseVerdict
-from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
-from gpuemu_flow.model.types import Json, Verdict
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.checked_output import CheckedOutput, SpecialInputs, compare_output
 from gpuemu_flow.numerics.compare import tolerance_of
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
-from gpuemu_flow.report.document import LEVELS, SHARES, Picture, Report
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.report.document import Picture, Report
 from gpuemu_flow.workers.pool import Pool
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.cache import WorkspaceCache
+    pass
 
 
 MAX_PICTURES = 20
@@ -41,9 +38,6 @@ SECONDS = 60.0
 """Time limit in seconds for all drawings together; a missing drawing has a note."""
 
 NOT_DRAWN = "it was not drawn: its time was over, or a signal interrupted the drawing"
-
-NOT_STORED = "it needs a run: `gpuemu-flow ci -o report.html` draws it"
-
 Key = tuple[str, int, str]
 
 
@@ -58,20 +52,8 @@ def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS
     deadline = time.monotonic() + seconds
     with _cancel_at(seconds) as cancel, _interrupting(cancel) as interrupted:
         pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
-    for failure in chosen:
-        store_picture(workspace.cache, failure, pictures[report.key(failure)])
     if interrupted.is_set():
         report = replace(report, run=replace(report.run, interrupted=True))
-    return replace(report, pictures=pictures)
-
-
-def with_stored_pictures(workspace: Workspace, report: Report) -> Report:
-    """Return the report with the stored drawings that an earlier `ci` made; run nothing."""
-    chosen = report.representatives()
-    pictures = {
-        report.key(failure): stored_picture(workspace.cache, failure) or Picture(note=NOT_STORED)
-        for failure in chosen
-    }
     return replace(report, pictures=pictures)
 
 
@@ -145,57 +127,13 @@ def _picture(evaluator: CaseEvaluator, failure: CaseVerdict) -> Picture:
     return draw(name, actual, expected, inputs, criteria)
 
 
-# Store the drawings of failures that `ci` makes, so that `report` need not run cases.
-
-VERSION = 2
-_MOST_CELLS = 1 << 16
-
-
-def store_picture(cache: WorkspaceCache, failure: CaseVerdict, picture: Picture) -> None:
-    """Store the drawing of a failure, under a key that includes the case and its result."""
-    if picture.elements:
-        cache.actions.put(_key(failure), to_builtins(picture))
-
-
-def stored_picture(cache: WorkspaceCache, failure: CaseVerdict) -> Picture | None:
-    """Return the stored drawing of a failure; None if there is none for the case's present result.
-    Since anybody may have written to the cache, only content that `draw` could have made is
-    accepted."""
-    record = cache.actions.get(_key(failure))
-    if record is None:
-        return None
-    try:
-        return checked_picture(record)
-    except ValueError:
-        return None
-
-
-def _key(failure: CaseVerdict) -> str:
-    result = failure.result.to_json()
-    return digest_json(["picture", VERSION, failure.op, failure.case.identity(), result])
-
-
-def checked_picture(data: Json) -> Picture:
-    """Read a stored drawing; raise ValueError for what `draw` could not have made."""
-    picture = convert(data, Picture)
-    rows = picture.rows
-    width = len(rows[0]) if rows else 0
-    if any(len(row) != width or not set(row) <= set(LEVELS) for row in rows):
-        raise ValueError("no rows of levels")
-    small = len(rows) * width <= _MOST_CELLS and len(picture.scatter) <= _MOST_CELLS
-    if not small or len(picture.histogram) != len(SHARES) + 1 or picture.note:
-        raise ValueError("no figures of a drawing")
-    return picture
-
-
-# Summarise the errors of a failing case's output by a map, a scatter plot and a histogram.
+# Summarise the errors of a failing case's output by a map.
 
 Arrays = Mapping[str, NDArray[Any]]
 
 MAX_ROWS, MAX_COLUMNS = 32, 64
 MAX_ELEMENTS = 1 << 24
 _LEVEL_ENDS = (0.0, 0.1, 0.5, 1.0, 10.0, 1000.0)
-_LOWEST, _HIGHEST = -40, 40  # decades; values beyond are drawn at the edge
 
 
 def draw(
@@ -233,8 +171,6 @@ def draw(
         shape=output.shape,
         rows=rows,
         fold=fold,
-        scatter=scatter(to_float64(expected[name]).ravel(), judgement.error, judgement.failed),
-        histogram=histogram(share),
         elements=output.size,
         failing=int(judgement.failed.sum()),
     )
@@ -283,38 +219,3 @@ def heat_map(share: NDArray[np.float64]) -> tuple[tuple[str, ...], str]:
 def _edges(size: int, most: int) -> NDArray[np.intp]:
     count = min(size, most)
     return np.arange(count, dtype=np.intp) * size // count
-
-
-def scatter(
-    expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
-) -> tuple[tuple[int, int, int, int], ...]:
-    """Count elements by magnitude (x) and error (y), both rounded down to half decades. Return (x,
-    y, number of elements, number of failing elements) for each pair that occurs; see
-    `_half_decades` for the unit of x and y."""
-    with np.errstate(all="ignore"):
-        x = _half_decades(np.abs(expected))
-        y = _half_decades(error)
-    cells, where, counts = np.unique(
-        np.stack([x, y], axis=1), axis=0, return_inverse=True, return_counts=True
-    )
-    wrong = np.bincount(where.ravel(), weights=failed, minlength=len(cells))
-    return tuple(
-        (int(cell[0]), int(cell[1]), int(count), int(bad))
-        for cell, count, bad in zip(cells, counts, wrong, strict=True)
-    )
-
-
-def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return ``floor(2 log10 v)`` for each value v >= 0. Zeros get the lowest possible number, NaN
-    and Inf the highest one."""
-    tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
-    found = np.full(values.shape, float(huge))
-    finite = np.isfinite(values)
-    found[finite] = np.clip(np.floor(2 * np.log10(values[finite])), tiny, huge - 1)
-    return found.astype(np.int64)
-
-
-def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
-    """Count elements by the share of the tolerance that they use, in the intervals of `SHARES`."""
-    bars = np.searchsorted(np.array(SHARES), share, side="left")
-    return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())

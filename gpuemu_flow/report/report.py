@@ -252,7 +252,7 @@ def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
     shard = outcome.options.shard
     mine = None
     if shard is not None:
-        mine = owned(outcome.graph, workspace.root, shard)
+        mine = owned(outcome.graph, shard)
     return [
         skip
         for skip in outcome.graph.skips

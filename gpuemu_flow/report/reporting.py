@@ -36,15 +36,13 @@ class ReportQuery(Struct, frozen=True):
     since_hours: float | None = None
     lint: bool = False
     baseline: str | None = None
-    pictures: bool = False
 
 
 def current(workspace: Workspace, query: ReportQuery) -> Report:
     """Return the report of the last results, without running anything. Outdated results and items
     that were never checked are marked. Raises UsageError: ``unknown-baseline``."""
     baseline = _baseline(workspace, query.baseline)
-    graph = workspace.graph
-    run, stale, outdated = known_report(workspace)
+    run, _, outdated = known_report(workspace)
     shown_stages = [stages.COMPARE, stages.LINT]
     if not query.lint and query.baseline is None:
         shown_stages, run = [stages.COMPARE], replace(run, kernels=())
@@ -63,13 +61,8 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
         baseline=shown,
         regressions=tuple(worse) if baseline is not None else (),
     )
-    status = {name: "pending" if name in stale else "current" for name in graph.tasks}
-    report = gather(workspace, report, status)
+    report = gather(workspace, report)
     report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
-    if query.pictures:
-        from gpuemu_flow.report.pictures import with_stored_pictures  # noqa: PLC0415 - brings numpy
-
-        report = with_stored_pictures(workspace, report)
     workspace.cache.close()
     return report
 
@@ -147,7 +140,7 @@ def _outdated(result: R, unchecked: R) -> R:
 def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
     """Mark ops' results as skipped unless they were checked or confirmed in the last `hours`."""
     begin = time.time() - hours * 3600
-    seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
+    seen = history.checked_since(workspace.cache, begin)
     states = workspace.states()
     for spec in workspace.graph.tasks.values():
         record = states.record(spec.name) if spec.stage == stages.COMPARE else None

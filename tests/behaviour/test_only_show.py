@@ -88,17 +88,6 @@ def test_what_only_shows_runs_nothing_that_the_workspace_names(mini: Mini) -> No
         assert not mark.exists(), f"{words}: {mark.read_text()}"
 
 
-@pytest.mark.ci
-def test_a_report_shows_the_drawings_that_ci_made(mini: Mini) -> None:
-    mini.edit("scripts/scale.py", "def scale(x):\n", "def scale(x):\n    return widen(x)\n")
-    mini.command("run", code=1)
-    assert "it needs a run" in mini.command("report", "--format", "html").stdout
-    drawn = mini.command("ci", "--format", "html", code=1).stdout
-    shown = mini.command("report", "--format", "html").stdout
-    assert "it needs a run" not in shown
-    assert drawn.count("<svg") == shown.count("<svg") > 0
-
-
 @pytest.mark.parametrize("name", ["inside", "outside"])
 def test_a_tool_of_the_workspace_is_not_run_to_be_asked_for_its_version(
     mini: Mini, name: str

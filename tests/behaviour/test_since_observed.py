@@ -162,38 +162,3 @@ def test_a_file_that_nobody_names_touches_what_was_never_seen_to_run(apart: Mini
     assert ops(apart, "main") == {"scale"}, "it reads a file that git ignores"
     apart.edit("scripts/relu.py", "import json", "import json  # other")
     assert ops(apart, "main", "relu", "total") == {"relu"}
-
-
-def test_an_edit_that_git_normalises_is_seen(seen: Mini) -> None:
-    seen.write(".gitattributes", "* text=auto\n")
-    seen.write("data/factor.txt", "2\n")
-    git(seen, "add", "-A")
-    git(seen, "commit", "-q", "-m", "attributes")
-    seen.run()
-    assert ops(seen, "HEAD") == set()
-    (seen.root / "data/factor.txt").write_bytes(b"2\r\n")
-    assert ops(seen, "HEAD") == {"scale"}
-    seen.run()
-    assert ops(seen, "HEAD") == {"scale"}, "it differs from the commit, whatever ran since"
-
-
-def test_what_git_checks_out_in_another_form_is_unchanged(seen: Mini) -> None:
-    seen.write(".gitattributes", "*.txt text eol=crlf\n")
-    seen.write("data/factor.txt", "2\n")
-    git(seen, "add", "-A")
-    git(seen, "commit", "-q", "-m", "attributes")
-    (seen.root / "data/factor.txt").write_bytes(b"2\r\n")
-    seen.run()
-    assert ops(seen, "HEAD") == set()
-
-
-def test_an_executable_bit_that_git_does_not_look_at_is_seen(seen: Mini) -> None:
-    seen.write("scripts/plugin_one.py", "import os\nONE = int(os.access('data/tool', os.R_OK))\n")
-    seen.write("data/tool", "").chmod(0o755)
-    git(seen, "add", "-A")
-    git(seen, "commit", "-q", "-m", "executable")
-    git(seen, "config", "core.fileMode", "false")
-    seen.run()
-    assert ops(seen, "HEAD") == set()
-    (seen.root / "data/tool").chmod(0o644)
-    assert ops(seen, "HEAD") == {"scale"}

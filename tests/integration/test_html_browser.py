@@ -177,7 +177,7 @@ def test_the_page_shows_what_the_json_says(shown: Shown) -> None:
         for word in (failure["seed_str"], failure["message"], failure["reproduce"], failure["id"],
                      failure["cause"], f"{failure['file']}:{failure['line']}"):  # fmt: skip
             assert word in text
-        drawn = card.find_elements("css selector", ".heat svg, .scatter svg, .histogram svg rect")
+        drawn = card.find_elements("css selector", ".heat svg")
         several = not failure["message"].startswith("1 of 1 elements")
         assert bool(drawn) == (several and failure["verdict"] == "failed")
         assert card.find_elements("css selector", "pre.first"), "inputs and values come first"
@@ -302,7 +302,7 @@ def test_it_says_at_once_what_is_wrong(shown: Shown) -> None:
     assert shown.one(f"#{target}").get_attribute("open") is not None, "a link opens its card"
 
 
-def test_kernels_and_trends_are_as_the_json_says(shown: Shown) -> None:
+def test_kernels_are_as_the_json_says(shown: Shown) -> None:
     shown.open()
     report = shown.report
     rows = {
@@ -329,9 +329,6 @@ def test_kernels_and_trends_are_as_the_json_says(shown: Shown) -> None:
     bars = [row.text for row in shown.all("#kernels .deltas tr")]
     assert len(bars) == sum(len(d["changes"]) for d in diff.values()) > 0
     assert any(bar.startswith("shared_bytes") and "+100.0 %" in bar for bar in bars)
-    trends = shown.all("#summary .trend")
-    assert trends
-    assert all("2 runs" in trend.get_attribute("aria-label") for trend in trends)
     drawn = shown.script("return [...document.querySelectorAll('.deltas rect, .occupancy rect')]"
                          ".every((r) => r.getBBox().width >= 0)")  # fmt: skip
     assert drawn

@@ -15,14 +15,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import to_builtins
 from report_samples import passed, recorded, report_of, sample
 
 from gpuemu_flow.build.session import remembered
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import Case, CheckResult
-from gpuemu_flow.report import pictures
-from gpuemu_flow.report.document import Picture
 from gpuemu_flow.store.baselines import read_file
 from gpuemu_flow.store.failures import FailureRecord
 
@@ -53,19 +50,13 @@ def spoilt(value: Any, rng: random.Random) -> Any:
     return value
 
 
-def _picture(data: Any) -> Picture:
-    return pictures.checked_picture(data)
-
-
 def _documents() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     report = sample()
     failure = report.run.failures[0]
-    picture = next(iter(report.pictures.values()))
     return {
         "case": (failure.case.to_json(), Case.from_json),
         "result": (failure.result.to_json(), CheckResult.from_json),
         "record": (recorded("one").to_json(), FailureRecord.from_json),
-        "picture": (to_builtins(picture), _picture),
         "passed": (report_of([passed("op", 1)]).cases[0].result.to_json(), CheckResult.from_json),
     }
 

@@ -11,9 +11,8 @@ from gpuemu_flow.model.types import Case, Tolerance
 from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.numerics.contracts import CaseContracts
 from gpuemu_flow.report import pictures
-from gpuemu_flow.report.document import SHARES
 from gpuemu_flow.report.minimal import one_line
-from gpuemu_flow.report.pictures import draw, heat_map, histogram, scatter
+from gpuemu_flow.report.pictures import draw, heat_map
 
 CASE = Case(0, 0, "float32", "contiguous", "normal", ())
 TERMS = Criteria(
@@ -47,26 +46,6 @@ def test_levels_end_where_they_say() -> None:
     assert heat_map(share)[0] == ("0122344566",)
 
 
-def test_the_histogram_counts_all_and_keeps_what_fails_apart() -> None:
-    share = np.array([0.0, 0.5, 1.0, np.nextafter(1.0, 2.0), 1e9, np.inf])
-    bars = histogram(share)
-    assert sum(bars) == share.size
-    assert sum(bars[SHARES.index(1.0) + 1 :]) == 3
-    assert bars[0] == 1
-
-
-def test_the_scatter_counts_every_element_once() -> None:
-    expected = np.array([0.0, 1.0, 1.5, -100.0, np.nan, 1e-320])
-    error = np.array([0.0, 1e-3, 1.2e-3, np.inf, np.inf, 1e300])
-    failed = np.array([False, False, True, True, True, True])
-    cells = scatter(expected, error, failed)
-    assert sum(count for _, _, count, _ in cells) == 6
-    assert sum(bad for *_, bad in cells) == 4
-    assert (-80, -80, 1, 0) in cells
-    assert (0, -6, 2, 1) in cells
-    assert (4, 80, 1, 1) in cells
-
-
 def test_a_drawing_agrees_with_the_verdict() -> None:
     expected = np.arange(12, dtype=np.float32).reshape(3, 4)
     actual = expected.copy()
@@ -76,7 +55,6 @@ def test_a_drawing_agrees_with_the_verdict() -> None:
     found = draw("y", {"y": actual}, {"y": expected}, {}, TERMS)
     assert (found.elements, found.failing) == (12, 2)
     assert found.rows == ("0200", "0050", "0006")
-    assert sum(found.histogram[SHARES.index(1.0) + 1 :]) == 2
 
 
 def test_what_cannot_be_drawn_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from gpuemu_flow.judge.results import OpResult, Regression
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import FailureKind, Verdict
 from gpuemu_flow.model.verdicts import Cause, Counts
-from gpuemu_flow.report import charts, html_writer
-from gpuemu_flow.report.document import HistoryPoint, Picture, TaskState
+from gpuemu_flow.report import html_writer
+from gpuemu_flow.report.document import Picture
 from gpuemu_flow.report.html_writer import FailureCard, report_to_html
 
 VOID = {"meta", "input", "link", "br", "img"}
@@ -75,7 +75,7 @@ def test_the_page_holds_what_the_report_says() -> None:
         "softmax", "ToleranceExceeded", "gpuemu-flow reproduce 12 --op softmax", "[[1. 2.]]",
         "wrong in the last column", "RuntimeError: no", "no program for this machine",
         "40 registers, the limit is 32", "32 → 40", "+25.0 %", "50 %", "scripts/softmax.py:7",
-        "verdict passed -> failed against v1", "2 of 6 elements fail", "≤ 1000 ×",
+        "verdict passed -> failed against v1", "2 of 6 elements fail",
     ):  # fmt: skip
         assert word in text, word
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
@@ -128,22 +128,9 @@ def test_a_hundred_ops_with_failures_stay_below_a_megabyte() -> None:
                 cases.append(make(f"an_op_with_a_name_{op}", seed, **values))
     report = report_of(cases)
     rows = tuple("".join(str((x * y + x) % 7) for x in range(64)) for y in range(32))
-    scatter = tuple((x, x - 10 + x % 7, 5, x % 2) for x in range(-70, 70))
-    picture = Picture(
-        "output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400, {"x": "[1]" * 99}
-    )
+    picture = Picture("output", (17, 129), rows, "fold", 2193, 400)
     drawn = {report.key(f): picture for f in report.representatives()[:20]}
-    history = tuple(
-        HistoryPoint(float(t), r.op, r.dtype, "passed", 10.0 ** -(t % 5), 0.5)
-        for t in range(100)
-        for r in report.run.results
-    )
-    tasks = tuple(
-        TaskState(f"{stage}:{r.op}:{r.dtype}", stage, r.op, r.dtype, "ran")
-        for r in report.run.results
-        for stage in ("generate", "op", "reference", "compare")
-    )
-    page = report_to_html(replace(report, pictures=drawn, history=history, tasks=tasks))
+    page = report_to_html(replace(report, pictures=drawn))
     assert read(page)
     assert len(page.encode()) < SIZE_LIMIT
 
@@ -163,20 +150,13 @@ def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
     ]  # fmt: skip
     report = report_of(cases)
     rows = tuple("".join(noise.choices("0123456", k=64)) for _ in range(32))
-    scatter = tuple((x, y, 5, x % 2) for x in range(-70, 70, 5) for y in range(-55, 55, 5))
-    picture = Picture("output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400,
-                      {"x": "1" * 4000, "y": "2" * 4000})  # fmt: skip
+    picture = Picture("output", (17, 129), rows, "fold", 2193, 400)
     entry = structs.replace(KERNEL.entries[0], violations=KERNEL.entries[0].violations * 9)
     kernels = tuple(replace(KERNEL, kernel=f"k{n}", entries=(entry,)) for n in range(100))
     full = replace(
         report,
         run=replace(report.run, kernels=kernels),
         pictures={report.key(f): picture for f in report.representatives()[:20]},
-        history=tuple(
-            HistoryPoint(float(t), r.op, r.dtype, "failed", 10.0 ** -(t % 5), 0.5)
-            for t in range(100)
-            for r in report.run.results
-        ),
         regressions=tuple(
             Regression(f"op {n}", "float32", what="verdict", old="passed", new="failed")
             for n in range(200)
@@ -186,7 +166,6 @@ def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
     found = read(page)
     assert len(page.encode()) < SIZE_LIMIT
     text = " ".join(found.text)
-    assert "left out, as the page would become too large" in text
     cards = [a for tag, a in found.tags if tag == "details" and a.get("class") == "card failed"]
     assert f"the first {len(cards)} of 200, for 4800 failing cases" in text
     listed = re.search(r"(\d+) other failing cases", text)
@@ -224,18 +203,18 @@ def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None
     wide = [failed("a", n, shape=(3, 200 + n), notes=last) for n in range(4)]
     narrow = [passed("a", 10 + n, shape=(3, 5 + n)) for n in range(12)]
     report = report_of([*wide, *narrow])
-    assert lead(html_writer.failure_cards(report, 9, 9)[0]) == (last[0], True), "none is stated"
+    assert lead(html_writer.failure_cards(report, 9)[0]) == (last[0], True), "none is stated"
     members = tuple(("float32", str(case.case.seed)) for case in wide)
     text = "fails when N is above 100, confirmed by 4 of 4 new cases inside, 0 of 4 outside"
     cause = Cause("N is above 100", text, (), Counts(4, 4, 0, 4), members)
     told = [replace(result, causes=(cause,)) for result in report.run.results]
     report = replace(report, run=replace(report.run, results=tuple(told)))
-    found, common = lead(html_writer.failure_cards(report, 9, 9)[0])
+    found, common = lead(html_writer.failure_cards(report, 9)[0])
     assert common
     assert found == f"{text}: wrong in the last column"
     crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
                      stderr="Traceback")  # fmt: skip
-    assert lead(html_writer.failure_cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
+    assert lead(html_writer.failure_cards(report_of([crashed]), 9)[0]) == ("line 1 line 2", True)
 
 
 def test_nothing_in_a_name_turns_the_text_around_it() -> None:
@@ -261,7 +240,7 @@ def test_the_matrix_counts_every_case_once() -> None:
 
 def test_heat_maps_cover_each_cell_once() -> None:
     picture = Picture(rows=("0011", "0666", "1010"))
-    drawn = charts.heat_map(picture)
+    drawn = html_writer.heat_map(picture)
     seen: dict[tuple[int, int], str] = {}
     for level, path in drawn.paths:
         for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)", path):
@@ -269,25 +248,3 @@ def test_heat_maps_cover_each_cell_once() -> None:
                 assert (column, int(y)) not in seen
                 seen[column, int(y)] = level
     assert "".join(seen[x, y] for y in range(3) for x in range(4)) == "001106661010"
-
-
-def test_scatters_place_zero_below_and_nan_above() -> None:
-    picture = Picture(scatter=((-80, -80, 1, 0), (0, 2, 9, 0), (80, 80, 1, 1), (70, -60, 3, 3)))
-    drawn = charts.scatter(picture)
-    labels = [text for _, text in drawn.x_ticks]
-    assert labels[0] == "0"
-    assert labels[-1] == "NaN/Inf"
-    places = [place for place, _ in drawn.x_ticks]
-    assert places == sorted(places)
-    assert [place for place, _ in drawn.y_ticks] == sorted(
-        (p for p, _ in drawn.y_ticks), reverse=True
-    )
-    assert sum(path.count("M") for _, _, path in drawn.paths) == 4
-    assert sum(path.count("M") for _, bad, path in drawn.paths if bad) == 2
-    assert charts.scatter(Picture()).paths == ()
-
-
-def test_histograms_keep_what_is_beyond_apart() -> None:
-    bars = charts.histogram(Picture(histogram=(5, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2)))
-    assert [bar.label for bar in bars if bar.count and not bar.failing] == ["exact", "≤ 100 %"]
-    assert [bar.label for bar in bars if bar.count and bar.failing] == ["≤ 2 ×", "more"]
