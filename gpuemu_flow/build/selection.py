@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
+from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.model.errors import FlowError, Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.model.types import BAD, Json
 from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_result
 
@@ -121,7 +123,7 @@ def touched_since(workspace: Workspace, ref: str) -> set[str]:
     inputs. If the extracted commit has no readable configuration, all tasks are returned. Raises
     UsageError: ``git-missing``, ``bad-git-ref``, ``not-a-repository``."""
     top = Path(_git(workspace.root, "rev-parse", "--show-toplevel").rstrip("\n"))
-    base = _parting_commit(workspace.root, ref)
+    base = parting_commit(workspace.root, ref)
     tasks = workspace.graph.tasks
 
     def listed(*arguments: str) -> set[str]:
@@ -222,7 +224,7 @@ def _inputs(workspace: Workspace, paths: Iterable[str]) -> set[str]:
     }
 
 
-def _parting_commit(root: Path, ref: str) -> str:
+def parting_commit(root: Path, ref: str) -> str:
     """Return the last common commit of ``HEAD`` and `ref`, at which their histories branched.
     Raises UsageError: ``git-missing``, ``bad-git-ref``."""
     if not ref or ref.startswith("-") or "\0" in ref:
@@ -321,6 +323,33 @@ def owned(graph: Graph, shard: Shard) -> set[str]:
     here. The name alone decides: all machines split alike, and a new op moves no other one."""
     names = {spec.subject for spec in graph.tasks.values()} | {skip.op for skip in graph.skips}
     return {name for name in names if _hash(name) % shard.count + 1 == shard.index}
+
+
+_OF_MACHINE = frozenset(("python", "sandbox", "tools", "unusable", "triton_version", "kind"))
+"""Parameters of tasks that depend on the machine and not on the commit."""
+
+
+def code_digest(graph: Graph, files: FileTable, top: Path, *, drawn: bool) -> str:
+    """Return a digest of the sources and settings of all tasks that are known before a run. What
+    rules make, what lies outside of the repository `top`, and a seed that was `drawn` are left out:
+    it is equal on all machines with the same commit."""
+    tasks = graph.tasks.values()
+    unlike = {output for spec in tasks for output in spec.outputs}
+    unlike |= {spec.params.get("python", "") for spec in tasks}
+    left_out = _OF_MACHINE | ({"seed"} if drawn else set())
+    found = []
+    for name, spec in sorted(graph.tasks.items()):
+        # Compiled code comes from a build only if there is a compiler.
+        if spec.stage == stages.CODE:
+            continue
+        sources = {
+            path: files.digest(path)
+            for path in spec.sources
+            if path not in unlike and Path(os.path.normpath(files.root / path)).is_relative_to(top)
+        }
+        params = {key: value for key, value in spec.params.items() if key not in left_out}
+        found.append([name, sources, params])
+    return digest_json(found)
 
 
 def _hash(name: str) -> int:

@@ -164,11 +164,24 @@ def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
 
 
 DEFAULT_KEY = Path("gpuemu-report-key")
+_MERGE = "--merge"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class _ReportGroup(click.Group):
-    """The group `report`."""
+    """The group `report`, whose option ``--merge`` takes all words up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line, with ``--merge`` put before each word that belongs to it."""
+        repeated: list[str] = []
+        merging = False
+        for word in args:
+            if word.startswith("-"):
+                merging = word == _MERGE or word.startswith(f"{_MERGE}=")
+            elif merging and repeated[-1] != _MERGE:
+                repeated.append(_MERGE)
+            repeated.append(word)
+        return super().parse_args(ctx, repeated)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -178,7 +191,7 @@ class _ReportGroup(click.Group):
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             ctx.fail(
                 f"`report` has no command {word!r}; to write a report into that file, give "
-                f"`-o {word}`"
+                f"`-o {word}`, to join reports of shards, `{_MERGE} {word}`"
             )
         return super().resolve_command(ctx, args)
 
@@ -198,6 +211,10 @@ class _ReportGroup(click.Group):
     metavar="[TAG]", help="Compare kernels with a baseline; without TAG, the newest.",
 )  # fmt: skip
 @click.option("--sign", "key_file", type=_FILE, metavar="KEY", help="Sign with this private key.")
+@click.option(
+    _MERGE, "shards", multiple=True, type=click.Path(path_type=Path, exists=True),
+    metavar="DIR|FILE...", help="Join the JSON of all shards of `ci --shard`; may be repeated.",
+)  # fmt: skip
 @click.option("--open", "show", is_flag=True, help="Show the HTML report in a browser.")
 @click.pass_context
 def report(
@@ -208,16 +225,26 @@ def report(
     include_lint: bool,
     tag: str | None,
     key_file: Path | None,
+    shards: tuple[Path, ...],
     show: bool,
 ) -> None:
     """Report the results of the last runs, without running anything.
 
     Exit code 4 if nothing has been validated yet, else 0, even if something failed: use `ci` to get
-    a verdict.
+    a verdict. With --merge, no workspace is needed, and the exit code is the one that `ci` without
+    shards would have had.
     """
     if context.invoked_subcommand is not None:
         return
     check_outputs(outputs)
+    if shards:
+        if since_hours is not None or include_lint or tag is not None or key_file or show:
+            raise click.UsageError("--merge goes with --format and -o only")
+        from gpuemu_flow.report.merging import merged_report  # noqa: PLC0415 - brings jsonschema
+
+        whole = merged_report(shards)
+        publish(whole, outputs, output_format, warn_threshold=1.0)
+        raise SystemExit(whole.exit_code)
     signer = _Signer(key_file, outputs, output_format) if key_file is not None else None
     workspace = Workspace()
     if show and not any(format_of(path, output_format) == "html" for path in outputs):

@@ -46,10 +46,11 @@ MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
 
 
 def plain(value: object) -> Json:
-    return _finite(to_builtins(value, enc_hook=_builtin))
+    return _finite(to_builtins(value, enc_hook=builtin))
 
 
-def _builtin(value: Json) -> Json:
+def builtin(value: Json) -> Json:
+    """Return a number of numpy, or a text of a kind of its own, as msgspec writes it."""
     return str(value) if isinstance(value, str) else value.item()  # a hint, or a number of numpy
 
 

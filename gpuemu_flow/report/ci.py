@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuemu_flow import __version__
 from gpuemu_flow.build import session
 from gpuemu_flow.build.graph import Listener
+from gpuemu_flow.build.selection import code_digest, parting_commit
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.judge.results import (
@@ -24,10 +27,10 @@ from gpuemu_flow.judge.results import (
     TaskCounts,
 )
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.model.types import Verdict
+from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report import baselines, history
-from gpuemu_flow.report.document import BaselineDiff, Report
-from gpuemu_flow.report.gather import gather
+from gpuemu_flow.report.document import BaselineDiff, Report, ShardPart
+from gpuemu_flow.report.gather import gather, repository
 from gpuemu_flow.report.report import record_run, run_and_report
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
@@ -123,6 +126,7 @@ def check(
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
         require_all=request.require_all,
+        shard=None if request.shard is None else _shard_part(workspace, request, options, environ),
     )
     report = gather(workspace, report, environ)
     if request.pictures and not run.interrupted:
@@ -174,6 +178,38 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
     if wanted.endswith(".json") and Path(wanted).is_file():
         return read_file(Path(wanted))
     return BaselineStore(workspace.cache).comparable(wanted)
+
+
+def _shard_part(
+    workspace: Workspace,
+    request: ReportRequest,
+    options: session.RunOptions,
+    environ: Mapping[str, str],
+) -> ShardPart:
+    """Describe a shard by what must be equal in the other ones; see `report.merging`."""
+    assert request.shard is not None  # noqa: S101
+    graph, snapshot = workspace.graph, workspace.snapshot
+    drawn = workspace.settings.drawn_seed is not None
+    top = repository(workspace.root, environ)
+    given: dict[str, Json] = {
+        "version of gpuemu-flow": __version__,
+        "sources or settings": code_digest(graph, snapshot.files, top, drawn=drawn),
+        "words": [request.mode, *options.words],
+        "--since": parting_commit(workspace.root, options.since) if options.since else "",
+        "--require-all": request.require_all,
+        "--fail-on-regression": _gate(workspace, request),
+        "--baseline": "" if request.baseline is None else Path(request.baseline).name,
+        "quick": list(workspace.config.ci.quick_dtypes) if request.quick else [],
+        "dtypes": list(options.dtypes),
+        **dict(snapshot.basis.overrides),
+    }
+    chosen: set[str] = set()
+    if not options.since:
+        chosen = session.chosen_tasks(workspace, replace(options, shard=None))
+    judged = (stages.COMPARE, stages.LINT)
+    names = {graph.tasks[n].subject for n in chosen if graph.tasks[n].stage in judged}
+    texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in given.items()}
+    return ShardPart(request.shard.index, request.shard.count, texts, sorted(names))
 
 
 def _gate(workspace: Workspace, request: ReportRequest) -> bool:

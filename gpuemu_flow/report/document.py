@@ -66,6 +66,19 @@ class MissingVerdict(Struct, frozen=True):
     absence: Absence
 
 
+class ShardPart(Struct, frozen=True):
+    """The part of a workspace that a report covers."""
+
+    index: int  # counted from 1
+    count: int
+    # By name: what decides the selection, the verdicts or the exit code, as texts; all shards of
+    # one run have the same.
+    options: Mapping[str, str]
+    # What these options select in all shards together. Empty with ``--since``, which depends on the
+    # programs that have run on the machine, so that shards can differ.
+    selected: Sequence[str]
+
+
 class Report(Struct, frozen=True, dict=True):
     """Everything that a report shows."""
 
@@ -87,6 +100,7 @@ class Report(Struct, frozen=True, dict=True):
     fail_on_regression: bool = False
     timed_out: bool = False
     require_all: bool = False  # no success while any requested item lacks a verdict
+    shard: ShardPart | None = None
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
 
     def place_of(self, failure: CaseVerdict) -> FileLine | None:

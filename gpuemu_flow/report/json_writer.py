@@ -24,6 +24,7 @@ from gpuemu_flow.report.document import (
     REPORT_VERSION,
     BaselineDiff,
     Report,
+    ShardPart,
     causes_by_case,
     key_of,
 )
@@ -76,7 +77,14 @@ def whole_report(report: Report) -> dict[str, Json]:
         "regressions": [worse.sentence for worse in report.regressions],
         "regressed": [{**asdict(r), "sentence": r.sentence} for r in report.regressions],
         "fail_on_regression": report.fail_on_regression,
+        **({} if report.shard is None else {"shard": _shard(report, report.shard)}),
     }
+
+
+def _shard(report: Report, part: ShardPart) -> dict[str, Json]:
+    from gpuemu_flow.report.merging import encoded  # noqa: PLC0415 - brings jsonschema
+
+    return {**asdict(part), "report": encoded(report)}
 
 
 def run_report(report: RunReport) -> dict[str, Json]:
