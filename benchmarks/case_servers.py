@@ -234,10 +234,8 @@ def evaluator(kind: str, *, auto: bool) -> Candidate:
             compare_settings,
             sample_cases(setting.cases),
         )
-        staging = setting.folder / f"staging-{os.getpid()}"
-        staging.mkdir()
         with (
-            Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool,
+            Pool(SESSIONS_PER_EVALUATOR) as pool,
             open_evaluator(pool, subject) as warm,
         ):
             pool.start()

@@ -1,11 +1,12 @@
-"""A temporary workspace for the runner's tests: programs as real files, a pool, published blobs."""
+"""A temporary workspace for the runner's tests: programs as real files, a pool, their outputs."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Workspace:
     Attributes
     ----------
     blobs : dict of str to bytes
-        What was published, by digest.
+        Outputs, by digest.
     fenced : bool
         Programs run behind the fence of the system, as ops do; the folder is theirs to write.
     """
@@ -100,9 +101,11 @@ class Workspace:
             more.setdefault("sandbox", fence)
         return Program(kind, path=str(path), root=str(self.folder), **more)
 
-    def publish(self, path: Path, digest: str) -> None:
-        self.blobs[digest] = path.read_bytes()
-        path.unlink()
+    def keep(self, outputs: Mapping[str, Any]) -> tuple[str, int]:
+        data = blobs.encode(outputs)
+        digest = hashlib.sha256(data).hexdigest()
+        self.blobs[digest] = data
+        return digest, len(data)
 
     def run(
         self, program: Program, cases: int | list[Case] = 1, checks: Checks = NO_CHECKS, **more: Any
@@ -110,27 +113,17 @@ class Workspace:
         if isinstance(cases, int):
             cases = [make_case(i) for i in range(cases)]
         requests = [Request(case) for case in cases]
-        return self.pool.run(program, requests, checks=checks, publish=self.publish, **more)
+        return self.pool.run(program, requests, checks=checks, keep=self.keep, **more)
 
     def outputs(self, outcome: Outcome) -> dict[str, Any]:
         assert outcome.ok, outcome.error
         return blobs.decode(self.blobs[outcome.blob])
 
 
-@contextlib.contextmanager
-def staged_pool(folder: Path, *, workers: int = 2, **options: Any) -> Iterator[Pool]:
-    """A pool; afterwards nothing may lie in its staging folder."""
-    staging = folder / "staging"
-    staging.mkdir()
-    with Pool(workers, staging=staging, **options) as pool:
-        yield pool
-    assert list(staging.iterdir()) == []
-
-
 @pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+def pool() -> Iterator[Pool]:
     """A pool that a module's tests share, as users' runs do."""
-    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
+    with Pool(2) as made:
         yield made
 
 
@@ -145,7 +138,7 @@ def ws(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> Workspace:
 @contextlib.contextmanager
 def workspace(tmp_path: Path, **options: Any) -> Iterator[Workspace]:
     """A workspace with a pool of its own."""
-    with staged_pool(tmp_path, **options) as pool:
+    with Pool(**{"workers": 2, **options}) as pool:
         yield Workspace(tmp_path / "ws", pool)
 
 

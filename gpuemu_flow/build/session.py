@@ -501,8 +501,7 @@ def open_context(
 ) -> Iterator[StageContext]:
     from gpuemu_flow.workers.pool import Pool  # noqa: PLC0415 - only when tasks may run
 
-    staging = workspace.cache.staging
-    own = Pool(jobs, staging=staging, keeps=2 * jobs) if workers is None else nullcontext(workers)
+    own = Pool(jobs, keeps=2 * jobs) if workers is None else nullcontext(workers)
     with own as pool:
         yield StageContext(
             root=workspace.root,

@@ -180,18 +180,20 @@ def materialise_each(cases: Sequence[Case]) -> Iterator[dict[str, Array]]:
     to draw 64 elements. Large inputs are made one after another, so that they are still in the
     processor's cache when they are used.
     """
-    drawn = _drawn_alike(cases)
-    for number, case in enumerate(cases):
-        made = {}
-        for spec in case.inputs:
-            values = drawn.get((number, spec.position))
-            values = input_values(case, spec) if values is None else values
-            made[spec.name] = lay_out(values, spec.layout)
-        yield made
+    for case, known in zip(cases, drawn_together(cases), strict=True):
+        yield materialise(case, all_values(case, known))
 
 
-def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
-    """Return the values of small inputs by (case, input position); a case is given as its index.
+def all_values(case: Case, known: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the values of all inputs of a case; `known` are those of some."""
+    return {
+        spec.name: known[spec.name] if spec.name in known else input_values(case, spec)
+        for spec in case.inputs
+    }
+
+
+def drawn_together(cases: Sequence[Case]) -> list[dict[str, Array]]:
+    """Return the values of the small inputs of each case, by name.
 
     Inputs with the same strategy, drawn shape, dtype and range are drawn together.
     """
@@ -203,14 +205,14 @@ def _drawn_alike(cases: Sequence[Case]) -> dict[tuple[int, int], Array]:
                 if 0 < math.prod(shape) <= MOST_ALIKE:
                     key = (spec.strategy, spec.turn, shape, spec.dtype, *_range(spec))
                     alike.setdefault(key, []).append((number, spec))
-    drawn: dict[tuple[int, int], Array] = {}
+    drawn: list[dict[str, Array]] = [{} for _ in cases]
     for (strategy, turn, shape, dtype, low, high), members in alike.items():
         seeds = [_seed_of(cases[number], spec) for number, spec in members]
         together = draw_alike(strategy, seeds, shape, dtype, low, high, turn=turn)
         for place, (number, spec) in enumerate(members):
             # A copy, so that each input has its own contiguous memory, as if it were drawn alone.
             values = together[place, ...].copy()
-            drawn[number, spec.position] = _finished(values, spec, seeds[place], low, high)
+            drawn[number][spec.name] = _finished(values, spec, seeds[place], low, high)
     return drawn
 
 

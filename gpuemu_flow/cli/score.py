@@ -70,7 +70,7 @@ def score(
     with (
         make_listener(live=wants_color() and output_format == "text") as listener,
         # Keep workers of both: importing a framework takes longer than running a problem.
-        Pool(sessions, staging=workspace.cache.staging) as pool,
+        Pool(sessions) as pool,
     ):
         outcome, report = run_and_report(workspace, options, listener, pool)
         budget = cause_budget(workspace, confirm=confirm)

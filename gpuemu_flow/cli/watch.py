@@ -86,7 +86,7 @@ class WatchState(Struct):
     _environment: dict[str, str] = field(default_factory=dict)
     _problems: tuple[Problem, ...] = ()
     _pool: Pool | None = None
-    _pool_of: tuple[int, Path] | None = None
+    _sessions: int = 0
 
     def close(self) -> None:
         if self._pool is not None:
@@ -104,11 +104,10 @@ class WatchState(Struct):
         """Return the watch's workers, and start them now so that the next save need not wait."""
         require_trust(workspace)
         sessions = max(count_jobs(workspace, options), self.least_sessions())
-        wanted = (sessions, workspace.cache.staging)
-        if self._pool is None or wanted != self._pool_of:
+        if self._pool is None or sessions != self._sessions:
             self.close()
-            self._pool = Pool(wanted[0], staging=wanted[1])
-            self._pool_of = wanted
+            self._pool = Pool(sessions)
+            self._sessions = sessions
         self._pool.start()
         return self._pool
 

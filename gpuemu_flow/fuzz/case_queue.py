@@ -191,7 +191,7 @@ class WarmPrograms:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         sessions = threads * SESSIONS_PER_EVALUATOR * len(subjects)
-        self._pool = self._stack.enter_context(Pool(sessions, staging=cache.staging))
+        self._pool = self._stack.enter_context(Pool(sessions))
 
     def judge(
         self, which: int, cases: Sequence[QueuedCase]

@@ -173,7 +173,7 @@ class _Workers:
 
     def pool(self) -> Pool:
         if self._pool is None:
-            self._pool = Pool(SESSIONS_PER_EVALUATOR, staging=self._workspace.cache.staging)
+            self._pool = Pool(SESSIONS_PER_EVALUATOR)
             self._stack.callback(self._pool.close)
         return self._pool
 

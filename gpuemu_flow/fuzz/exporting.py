@@ -167,7 +167,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     if elsewhere:
         _refuse(record, f"how {', '.join(map(repr, elsewhere))} is compared needs this tool")
     with (
-        Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool,
+        Pool(SESSIONS_PER_EVALUATOR) as pool,
         open_ordered(workspace, pool, subject) as evaluator,
     ):
         prepared = evaluator.prepare(Case.from_json(record.case), stored_inputs(store, record))

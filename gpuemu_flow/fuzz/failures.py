@@ -376,7 +376,7 @@ def reproduce(
     If no setting shows them all, it comes from the first one in which the op fails at all. The
     result's notes describe the setting if repeated runs confirm it."""
     workspace.cache.create()
-    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         return [_Rerun(workspace, pool, record, cancel).reproduction() for record in records]
 
 

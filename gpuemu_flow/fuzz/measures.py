@@ -80,7 +80,7 @@ def _all_evaluators(
             with open_ordered(workspace, pool, judged, cancel) as evaluator:
                 yield subject, evaluator
 
-    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         yield each()
 
 
@@ -219,9 +219,7 @@ def try_kernel_mutants(
     subjects = {dtype: op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op)}
     for dtype, subject in subjects.items():
         if is_compiled(subject.subject.op):
-            with tempfile.TemporaryDirectory() as folder, Pool(
-                SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging
-            ) as pool:  # fmt: skip
+            with tempfile.TemporaryDirectory() as folder, Pool(SESSIONS_PER_EVALUATOR) as pool:
                 _try_all(
                     workspace, pool, subject, Path(folder).resolve(), cases[dtype], cancel, found
                 )

@@ -75,7 +75,7 @@ def minimise_failure(
         "failing": _failing_position(schema, record),
         "strategy": strategy,
     }
-    with Pool(2 * SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
+    with Pool(2 * SESSIONS_PER_EVALUATOR) as pool:
         shrinker = _Shrinker(workspace, pool, subject, record, cancel, seconds)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:

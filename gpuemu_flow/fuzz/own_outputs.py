@@ -190,7 +190,7 @@ class OwnOutputs:
     def _open_pool(self) -> Pool:
         if self._pool is None:
             self.workspace.cache.create()
-            self._pool = Pool(WARM * SESSIONS_PER_EVALUATOR, staging=self.workspace.cache.staging)
+            self._pool = Pool(WARM * SESSIONS_PER_EVALUATOR)
         return self._pool
 
     def close(self) -> None:

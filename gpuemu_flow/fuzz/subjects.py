@@ -258,7 +258,7 @@ def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
 
     require_trust(workspace)
     workspace.cache.create()
-    with Pool(1, staging=workspace.cache.staging) as pool:
+    with Pool(1) as pool:
         context = StageContext(
             root=workspace.root,
             cache=workspace.cache,

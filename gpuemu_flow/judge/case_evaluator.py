@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -377,8 +376,7 @@ class CaseEvaluator:
                 del plain[number]
         judged: dict[int, CheckResult | None] = {}
         if len(plain) > 1:
-            cases = [one.case for one in plain.values()]
-            request = ThereRequest(self._setup, cases, given=list(plain.values()))
+            request = ThereRequest(self._setup, list(plain.values()))
             if self._reference.ask(request).outcome.ok:
                 self._setup.facts = request.judged.facts
                 judged = dict(zip(plain, request.judged.results, strict=True))
@@ -406,27 +404,22 @@ class CaseEvaluator:
             return self._judged(about, plain, submitted=True)
         return with_violations(judged, one.violations)
 
-    def judge_stored(
-        self, stored: Sequence[StoredCase], locate: Callable[[str], Path]
-    ) -> list[CheckResult]:
-        """Judge cases with the stored outputs of both programs; `locate` finds the files of blobs.
+    def judge_stored(self, stored: Sequence[tuple[StoredCase, GivenCase]]) -> list[CheckResult]:
+        """Judge cases with the stored outputs of both programs.
 
         If the worker fails on a batch, each of its cases is judged separately.
         """
-        files = [
-            (str(locate(one.op["blob"])), str(locate(one.reference["blob"]))) for one in stored
-        ]
-        request = ThereRequest(self._setup, [one.case for one in stored], files=files)
+        request = ThereRequest(self._setup, [given for _, given in stored])
         error = self._reference.ask(request).outcome.error
         if error is None:
             self._setup.facts = request.judged.facts
             return [
                 one.verdict(_certain(result))
-                for one, result in zip(stored, request.judged.results, strict=True)
+                for (one, _), result in zip(stored, request.judged.results, strict=True)
             ]
         if len(stored) > 1:
-            return [result for one in stored for result in self.judge_stored([one], locate)]
-        return [stored[0].verdict(comparison_failed(error))]
+            return [result for one in stored for result in self.judge_stored([one])]
+        return [stored[0][0].verdict(comparison_failed(error))]
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
         """Judge a case for which the op, run elsewhere, gave no outputs."""

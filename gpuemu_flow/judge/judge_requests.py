@@ -93,7 +93,7 @@ def _post(
         fds=fds,
         calls=EVALUATIONS * (len(cases) if there else 1),
         idle=there or isinstance(ask, Prepare),
-        made=0 if there and arrays else max((case.nbytes for case in cases), default=0),
+        made=0 if there else max((case.nbytes for case in cases), default=0),
     )
 
 
@@ -252,31 +252,32 @@ def _current(worker_client: WorkerClient) -> _Current:
 
 
 class GivenCase(Struct, frozen=True):
-    """A case whose inputs and outputs are given."""
+    """A case whose inputs and outputs are given.
+
+    With `expected`, the reference's outputs, the inputs are values that are not laid out yet.
+    """
 
     case: Case
     inputs: Arrays
     outputs: Arrays
     violations: Sequence[Failure] = ()
+    expected: Arrays | None = None
 
 
 class ThereRequest:
     """A request, in one message, to judge cases whose outputs are there; see `JudgeThere`."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        cases: Sequence[Case],
-        *,
-        given: Sequence[GivenCase] = (),
-        files: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def __init__(self, setup: Setup, given: Sequence[GivenCase]) -> None:
         self.judged = Judged()
         self._setup = setup
-        self._cases = cases
+        self._cases = [one.case for one in given]
         self._arrays: dict[str, NDArray[Any]] = {}
-        keys = [(self._keys(one.inputs), self._keys(one.outputs)) for one in given]
-        self._ask = JudgeThere(cases=tuple(cases), files=files, keys=keys)
+        self._ask = JudgeThere(
+            cases=tuple(self._cases),
+            inputs=[self._keys(one.inputs) for one in given],
+            outputs=[self._keys(one.outputs) for one in given],
+            expected=[self._keys(one.expected) for one in given if one.expected is not None],
+        )
 
     def _keys(self, arrays: Arrays) -> dict[str, str]:
         """Add tensors to those of the message, and return the keys by which it names them."""

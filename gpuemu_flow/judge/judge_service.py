@@ -49,7 +49,6 @@ from gpuemu_flow.model.types import (
 )
 from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.single import single, staying_single
-from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import Outcome, OutputInfo, RunError, Slot, end_of
 from gpuemu_flow.workers.arena import Arena, changed_inputs
 from gpuemu_flow.workers.arguments import begin_call
@@ -210,25 +209,28 @@ class JudgeService:
         return Judged(verdicts.finish(), self._found_out(), changed)
 
     def _judge_there(self, ask: JudgeThere, context: ServiceContext) -> Judged:
-        """Judge cases whose outputs are in files, or came with the request."""
+        """Judge cases whose outputs came with the request."""
         self._items = []
         verdicts = self._verdicts(context, explain=True)
-        if ask.files:
+        if ask.expected:
             # The reference only serves the comparison, so its memory limit does not apply.
             lift_memory_limit()
             np.random.seed(0)  # so that a verdict does not depend on the cases before
-            for case, inputs, pair in zip(
-                ask.cases, materialise_each(ask.cases), ask.files, strict=True
-            ):
-                actual, expected = (blobs.read(Path(file)) for file in pair)
-                verdicts.add(Ran(case, actual, expected, inputs))
-            return Judged(verdicts.finish(), self._found_out())
-        for case, (inputs_at, outputs_at) in zip(ask.cases, ask.keys, strict=True):
-            given = {name: ask.slots[key] for name, key in inputs_at.items()}
-            outputs = {name: ask.slots[key] for name, key in outputs_at.items()}
-            item = _Item(case, _copied(context.own, given), widens=self._setup.widens)
+        for number, case in enumerate(ask.cases):
+            inputs, outputs = (
+                {name: ask.slots[key] for name, key in keys[number].items()}
+                for keys in (ask.inputs, ask.outputs)
+            )
+            actual = context.own.read(outputs)
+            if ask.expected:
+                keys = ask.expected[number]
+                expected = context.own.read({name: ask.slots[key] for name, key in keys.items()})
+                laid = materialise(case, context.own.views(inputs))
+                verdicts.add(Ran(case, actual, expected, laid))
+                continue
+            item = _Item(case, _copied(context.own, inputs), widens=self._setup.widens)
             self._fill_expected(item, context)
-            self._add(verdicts, item, context.own.read(outputs), context, submitted=True)
+            self._add(verdicts, item, actual, context, submitted=True)
         return Judged(verdicts.finish(), self._found_out())
 
     def _add(

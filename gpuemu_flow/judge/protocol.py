@@ -73,13 +73,13 @@ class JudgePrepared(Ask, frozen=True, kw_only=True, tag="judge"):
 
 
 class JudgeThere(Ask, frozen=True, kw_only=True, tag="there"):
-    """Judge cases whose outputs are there already. They lie in `files`, one with the op's outputs
-    and one with the reference's; or inputs and outputs of the op came along, whose keys stand in
-    `keys`."""
+    """Judge cases whose tensors came along: their inputs, the op's outputs and, of all cases or of
+    none, the reference's. Each is given by its key."""
 
     cases: tuple[Case, ...]
-    files: Sequence[tuple[str, str]] = ()
-    keys: Sequence[tuple[dict[str, str], dict[str, str]]] = ()
+    inputs: Sequence[dict[str, str]]
+    outputs: Sequence[dict[str, str]]
+    expected: Sequence[dict[str, str]] = ()
 
 
 class GiveExpected(Ask, frozen=True, kw_only=True, tag="expected"):

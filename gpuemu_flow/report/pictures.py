@@ -91,7 +91,7 @@ def _draw_all(
 ) -> Iterator[tuple[Key, Picture]]:
     workspace.cache.create()
     tasks = workspace.graph.tasks
-    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         for number, failure in enumerate(chosen):
             key = report.key(failure)
             if failure.result.verdict is not Verdict.FAILED:

@@ -36,6 +36,8 @@ from gpuemu_flow.store.private_files import (
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SUFFIX = ".safetensors"
 _SALT, _SALT_BYTES = "salt", 32
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NUMBERS = itertools.count()
 LARGEST = 1 << 40
 """Largest size of a blob to read, in bytes."""
 
@@ -150,6 +152,27 @@ class BlobStore:
             self._files.write(path, data)
             self.written += len(data)
         return digest
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> tuple[str, int]:
+        """Write a blob of several parts; return its digest and its size."""
+        found, size = hashlib.sha256(), 0
+        for part in parts:
+            found.update(part)
+            size += len(part)
+        staging = self.folder.parent / "staging"
+        staged = staging / f"{os.getpid()}-{next(_NUMBERS)}.part"
+        if staging not in self._folders:
+            self._files.make(staging)
+            self._folders.add(staging)
+        with disk_errors(staged):
+            try:
+                with os.fdopen(os.open(staged, _NEW_FILE, 0o600), "wb") as file:
+                    file.writelines(parts)
+                self.publish(staged, found.hexdigest())
+            except BaseException:
+                staged.unlink(missing_ok=True)
+                raise
+        return found.hexdigest(), size
 
     def publish(self, staged: Path, digest: str) -> None:
         path = self.path(digest)

@@ -17,6 +17,7 @@ from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.parts.tensors import CaseTensors
 from gpuemu_flow.tasks.stages import OBSERVED
 from gpuemu_flow.workers.api import Program
 
@@ -80,6 +81,7 @@ class StageContext(Struct):
     pool: Pool
     environment: Mapping[str, str]
     inputs: Lookup
+    tensors: CaseTensors = field(default_factory=CaseTensors)
     packages: Mapping[str, str] = field(default_factory=dict)
     cancel: threading.Event = field(default_factory=threading.Event)
     on_progress: Callable[[Progress], None] = lambda _: None

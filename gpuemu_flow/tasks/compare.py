@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -37,8 +38,12 @@ from gpuemu_flow.tasks.base import (
     read_result,
 )
 from gpuemu_flow.tasks.params import params_of
-from gpuemu_flow.tasks.parts.outputs import heal_missing
+from gpuemu_flow.tasks.parts.outputs import with_outputs
 from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.supervise import BatchSize
+
+if TYPE_CHECKING:
+    from gpuemu_flow.judge.judge_requests import GivenCase
 
 STAGE = stages.COMPARE
 VERSION = stages.VERSIONS[STAGE]
@@ -152,20 +157,12 @@ def _judge(
     subject = Subject(spec.subject, spec.dtype, op, reference, compare, samples)
     allowed = made_before[stages.REFERENCE]["expected_dtypes"]
     total, fresh = len(results) + len(todo), 0
-    left = []
-    for stored in heal_missing(spec, context, todo):
-        early = stored.without_outputs()  # if a program that ran again gave no outputs this time
-        if early is None:
-            left.append(stored)
-        else:
-            results[stored.case.index] = early
-            fresh += 1
+    left = list(todo)
     # Loading a reference may take seconds, and only cases that do not pass need it.
     spared = [] if compare.needs_reference(spec.dtype) else [_not_called(reference)]
     try:
         for program in (*spared, reference):
-            batches = [left[start : start + BATCH] for start in range(0, len(left), BATCH)]
-            left = []
+            batches, left = _batches(left), []
             with ExitStack() as stack:
                 judge = CaseEvaluator(
                     context.pool,
@@ -177,10 +174,13 @@ def _judge(
                 for batch in batches:
                     if context.cancel.is_set():
                         raise Interrupted
-                    judged = judge.judge_stored(batch, context.cache.blobs.path)
+                    given, early = _with_tensors(spec, context, batch)
+                    results |= early
+                    fresh += len(early)
+                    judged = judge.judge_stored(given) if given else []
                     if program is reference:
                         known.learn(judge.observed()["reference"], reference.given)
-                    for stored, result in zip(batch, judged, strict=True):
+                    for (stored, _), result in zip(given, judged, strict=True):
                         if program is not reference and result.verdict is not Verdict.PASSED:
                             left.append(stored)
                             continue
@@ -191,6 +191,40 @@ def _judge(
                     context.on_progress(Progress(spec.name, len(results), total, fresh))
     except CancelledRunError:
         raise Interrupted from None
+
+
+def _batches(stored: Sequence[StoredCase]) -> list[list[StoredCase]]:
+    """Split cases into those that one message names: a few, whose tensors are not too large."""
+    batches: list[list[StoredCase]] = []
+    total = 0
+    for one in stored:
+        size = one.case.nbytes + one.op["size"] + one.reference["size"]
+        total += size
+        if not batches or len(batches[-1]) == BATCH or total > BatchSize.MAX_BYTES:
+            batches.append([])
+            total = size
+        batches[-1].append(one)
+    return batches
+
+
+def _with_tensors(
+    spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
+) -> tuple[list[tuple[StoredCase, GivenCase]], dict[int, CheckResult]]:
+    """Return cases with their tensors, and the verdicts on those for which a program that had to
+    run again gave no outputs this time."""
+    by_op = with_outputs(stages.OP, spec, context, batch)
+    both = with_outputs(stages.REFERENCE, spec, context, [one for one, _ in by_op])
+    from gpuemu_flow.judge.judge_requests import GivenCase  # noqa: PLC0415 - loads numpy
+
+    draw = context.tensors.drawing([one.case for one in batch])
+    given, early = [], {}
+    for (one, expected), (_, actual) in zip(both, by_op, strict=True):
+        result = one.without_outputs()
+        if result is not None:
+            early[one.case.index] = result
+            continue
+        given.append((one, GivenCase(one.case, draw(one.case), actual, expected=expected)))
+    return given, early
 
 
 def _not_called(reference: Program) -> Program:

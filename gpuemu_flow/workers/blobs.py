@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes: written deterministically, checked before use, read by mmap.
+"""Tensors as safetensors bytes: written deterministically, checked before use.
 
 Format (github.com/huggingface/safetensors): eight bytes of little-endian header length, a JSON
 header ``{name: {"dtype", "shape", "data_offsets"}}``, then the tensors' bytes without holes. This
@@ -7,14 +7,10 @@ module does not use the safetensors library, whose numpy front end cannot read b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
-import os
 import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -79,19 +75,6 @@ def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
 def encode(tensors: Mapping[str, np.ndarray]) -> bytes:
     """Return the blob as one bytes object; see `encode_parts`."""
     return b"".join(encode_parts(tensors))
-
-
-def write(stream: IO[bytes], tensors: Mapping[str, np.ndarray]) -> tuple[str, int]:
-    """Write the blob to an unbuffered binary stream."""
-    digest = hashlib.sha256()
-    size = 0
-    for part in encode_parts(tensors):
-        digest.update(part)
-        rest = memoryview(part)
-        size += rest.nbytes
-        while rest.nbytes:
-            rest = rest[stream.write(rest) :]
-    return digest.hexdigest(), size
 
 
 def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -168,13 +151,3 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
     if position != len(view):
         raise _refuse("blob-bad-offsets", f"{len(view) - position} bytes belong to no tensor")
     return dict(sorted(tensors.items()))
-
-
-def read(path: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a blob file, mapped and not copied. Raises BlobError: The same as
-    for `decode`; ``blob-truncated`` also for an empty file. Raises OSError: The file cannot be
-    opened."""
-    with path.open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size == 0:
-            raise _refuse("blob-truncated", "the file is empty")
-        return decode(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))

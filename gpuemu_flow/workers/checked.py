@@ -88,6 +88,7 @@ _REPEAT_SEED = 0x5DEECE66D
 _ALIGNMENT = 64
 
 Arrays = Mapping[str, np.ndarray]
+Draw = Callable[[Case], Arrays]
 
 
 def watches(checks: Checks) -> bool:
@@ -104,7 +105,10 @@ class SharedInputs(Struct, frozen=True):
 
 
 class CheckedInputs(Struct, frozen=True):
-    """The inputs of one case: those of `case`, unless there are `values` or `shared` ones."""
+    """The inputs of one case: those of `case`, unless there are `values` or `shared` ones.
+
+    `draw` returns the values of a case that it may have drawn before.
+    """
 
     index: int
     seed: int
@@ -113,6 +117,7 @@ class CheckedInputs(Struct, frozen=True):
     input_dtype: str | None = None
     decoy_values: Arrays | None = None
     shared: SharedInputs | None = None
+    draw: Draw | None = None
 
     @property
     def float_dtype(self) -> str:
@@ -120,8 +125,12 @@ class CheckedInputs(Struct, frozen=True):
         return self.input_dtype or ("" if self.case is None else self.case.dtype)
 
     def given(self) -> Arrays | None:
-        """Return the values that are not those of the case."""
-        return self.values if self.shared is None else self.shared.again()
+        """Return the values; None if they are to be drawn from the case."""
+        if self.shared is not None:
+            return self.shared.again()
+        if self.values is None and self.draw is not None and self.case is not None:
+            return self.draw(self.case)
+        return self.values
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the call that is judged."""
@@ -132,9 +141,10 @@ class CheckedInputs(Struct, frozen=True):
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the decoy call, which precedes the judged call."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
-        made = make_inputs(
-            decoy_case(self.case), self.input_dtype, guards=guards, values=self.decoy_values
-        )
+        case, values = decoy_case(self.case), self.decoy_values
+        if values is None and self.draw is not None:
+            values = self.draw(case)
+        made = make_inputs(case, self.input_dtype, guards=guards, values=values)
         resemble(made, judged, self.case)
         return made
 
@@ -153,10 +163,10 @@ def _compared(program: Program, inputs: Arrays, first: Arrays, second: Arrays) -
     return compare_calls(first, second, deterministic=program.deterministic, counting=counting)
 
 
-def inputs_of(request: Request) -> CheckedInputs:
+def inputs_of(request: Request, draw: Draw | None) -> CheckedInputs:
     """Return the inputs that a request describes."""
     case = request.case
-    return CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
+    return CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype, draw=draw)
 
 
 # Run cases in one exchange.
@@ -210,8 +220,8 @@ class _LaidCase(Struct):
         if self.again:
             fresh = [self.start, self.other_image, self.size]
             calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh, "may_fail": True})
-        slots = msgspec.to_builtins(self.slots)
-        return [{"slots": slots, **call} for call in calls]
+        each = {"slots": msgspec.to_builtins(self.slots), "float": self.inputs.float_dtype}
+        return [{**each, **call} for call in calls]
 
 
 class CheckedCases:
@@ -246,31 +256,22 @@ class CheckedCases:
         self._client = worker_client
         self.done, self._laid, self._counts = [], [], []
         items: list[dict[str, Json]] = []
-        position = made = 0
+        position = 0
         for inputs in self._inputs:
             if watches(self._checks):
                 laid = self._lay(inputs, position)
                 calls, position = laid.calls(repeat=self._checks.repeat), laid.end
                 self._laid.append(laid)
-            elif inputs.values is None and inputs.shared is None:
-                assert inputs.case is not None  # noqa: S101 - the worker makes its inputs
-                case = inputs.case.to_json()
-                calls = [{"slots": {}, "case": case, "input_dtype": inputs.input_dtype}]
             else:
                 slots = self._placed(inputs, position)
-                position = end_of(slots)
-                calls = [{"slots": msgspec.to_builtins(slots), "seed": inputs.seed}]
-            made = max(made, 0 if inputs.case is None else inputs.case.nbytes)
+                position = max(position, end_of(slots))
+                place, dtype = msgspec.to_builtins(slots), inputs.float_dtype
+                calls = [{"slots": place, "float": dtype, "seed": inputs.seed}]
             self._counts.append(len(calls))
             items += calls
-        message: dict[str, Json] = {
-            "type": "calls",
-            "float": first.float_dtype,
-            "items": items,
-            "reserved": position,
-        }
+        message: dict[str, Json] = {"type": "calls", "items": items, "reserved": position}
         return worker_client.post(
-            message, first.index, checks=self._checks, slots={}, calls=len(items), made=made
+            message, first.index, checks=self._checks, slots={}, calls=len(items)
         )
 
     def _placed(self, inputs: CheckedInputs, position: int) -> Mapping[str, Slot]:
@@ -278,7 +279,7 @@ class CheckedCases:
         arena, shared = self._client.shared(), inputs.shared
         if shared is not None and shared.arena is arena:
             return shared.slots
-        return arena.write(inputs.given() or {}, start=position, keep_layout=True)
+        return arena.write(inputs.judged(guards=False), start=position, keep_layout=True)
 
     def _lay(self, inputs: CheckedInputs, position: int) -> _LaidCase:
         """Write what a case's calls get to the shared memory."""

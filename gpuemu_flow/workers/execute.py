@@ -15,7 +15,7 @@ from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.model.types import DTYPES, Case, Failure
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.workers import limits
-from gpuemu_flow.workers.api import MAX_OUTPUTS, OpError, Program, Request, RunError
+from gpuemu_flow.workers.api import MAX_OUTPUTS, OpError, Program, RunError
 from gpuemu_flow.workers.arguments import begin_call
 from gpuemu_flow.workers.channel import Watch
 from gpuemu_flow.workers.limits import limit_file_size, output_limit
@@ -141,15 +141,6 @@ class CaseExecutor:
             self._surroundings.put_back()
         _check_outputs(outputs)
         return outputs
-
-    def execute(self, request: Request) -> Executed:
-        """Run one case; return its outputs, the runner's findings, the duration and printed text.
-
-        The method `call` lists the exceptions.
-        """
-        self._watch.preparing()
-        arrays = make_inputs(request.case, request.input_dtype)
-        return self.call(arrays, request.case.seed)
 
     def call(self, arrays: Arrays, seed: int, fill: int = limits.NO_FILL) -> Executed:
         """Run the program on inputs in memory. Raises OpError: The outputs are unusable. Raises

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import os
 import threading
 import time
@@ -40,6 +39,7 @@ from gpuemu_flow.workers.supervise import BatchSize, Supervisor
 if TYPE_CHECKING:
     import numpy as np
 
+    from gpuemu_flow.workers.checked import Draw
     from gpuemu_flow.workers.work import ProgramSession
 
 
@@ -51,7 +51,8 @@ _MOST_PRELOADED = 4
 
 OnOutcome = Callable[[Outcome], None]
 OnObserved = Callable[[Observation], None]
-Publish = Callable[[Path, str], None]
+Keep = Callable[["Mapping[str, np.ndarray]"], tuple[str, int]]
+"""Keeps the outputs of a case, and returns their digest and their bytes."""
 
 
 class Pool:
@@ -61,17 +62,14 @@ class Pool:
         self,
         workers: int,
         *,
-        staging: Path,
         env: Mapping[str, str] | None = None,
         keeps: int = 0,
     ) -> None:
         """Keep at most `keeps` idle workers of programs that are trusted; see `_end`."""
         self._slots = threading.BoundedSemaphore(max(1, workers))
-        self._staging = staging
         self._env = dict(env or {})
         self._servers: dict[ServerStart, ServerHandle] = {}
         self._lock = threading.Lock()
-        self._numbers = itertools.count()
         self._closed = False
         self._keeps = keeps
         self._idle: list[tuple[Program, WorkerClient]] = []
@@ -275,6 +273,7 @@ class Pool:
         checks: Checks,
         size: BatchSize,
         hung: dict[int, Outcome],
+        draw: Draw | None,
     ) -> list[tuple[Outcome, Mapping[str, np.ndarray]]]:
         """Run the first of the cases: several in one exchange, or one alone.
 
@@ -291,7 +290,7 @@ class Pool:
             copies = _COPIES if checks.repeat else 2
             count = size.take([request.case for request in requests], copies)
         if count > 1:
-            together = CheckedCases([*map(inputs_of, requests[:count])], checks)
+            together = CheckedCases([inputs_of(one, draw) for one in requests[:count]], checks)
             supervisor.run(together)
             if len(together.done) == count:
                 size.took(count, time.perf_counter() - begin)
@@ -304,7 +303,7 @@ class Pool:
                 if place == 0:
                     return [(outcome, {})]
                 hung[outcome.index] = outcome
-        alone = CheckedCases([inputs_of(requests[0])], checks)
+        alone = CheckedCases([inputs_of(requests[0], draw)], checks)
         outcome = supervisor.run(alone).outcome_of(requests[0])
         if not outcome.ok:
             size.restart()
@@ -312,38 +311,25 @@ class Pool:
         size.took(1, time.perf_counter() - begin)
         return [(outcome, alone.done[0][1])]
 
-    def _kept(
-        self, outcome: Outcome, outputs: Mapping[str, np.ndarray], publish: Publish
-    ) -> Outcome:
-        """Publish the outputs of a case, and return the outcome that names them."""
-        from gpuemu_flow.workers.work import stage  # noqa: PLC0415
-
-        if not outcome.ok:
-            return outcome
-        staged = self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
-        try:
-            outcome = stage(staged, outputs, outcome)
-            publish(staged, outcome.blob)
-        finally:
-            staged.unlink(missing_ok=True)
-        return outcome
-
     def run(
         self,
         program: Program,
         requests: Sequence[Request],
         *,
         checks: Checks,
+        keep: Keep,
+        draw: Draw | None = None,
         on_outcome: OnOutcome | None = None,
-        publish: Publish,
         cancel: threading.Event | None = None,
         on_observed: OnObserved | None = None,
         trusted: bool = False,
     ) -> list[Outcome]:
         """Run a program on cases; see `session` for those that are trusted.
 
-        Raises RunnerError: ``worker-not-started`` or ``staging-failed``, which are not the
-        program's fault.
+        `keep` gets the outputs of each case. `draw` returns the values of the inputs of a case, if
+        not every case is to be drawn by itself.
+
+        Raises RunnerError: ``worker-not-started``, which is not the program's fault.
         """
         outcomes: list[Outcome] = []
         size, hung = BatchSize(), dict[int, Outcome]()
@@ -370,10 +356,11 @@ class Pool:
                             index = rest[0].case.index
                             found = [(not_run(index, program.timeout), {})]
                         else:
-                            found = self._some(supervisor, rest, checks, size, hung)
+                            found = self._some(supervisor, rest, checks, size, hung, draw)
                         tell_observed()
                         for outcome, outputs in found:
-                            outcomes.append(self._kept(outcome, outputs, publish))
+                            blob, nbytes = keep(outputs) if outcome.ok else ("", 0)
+                            outcomes.append(replace(outcome, blob=blob, size=nbytes))
                             if on_outcome is not None:
                                 on_outcome(outcomes[-1])
                     tell_observed()

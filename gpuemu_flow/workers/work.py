@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Case, Json, Observation
-from gpuemu_flow.workers import blobs
 from gpuemu_flow.workers.api import Checks, Outcome, Slot, end_of
 from gpuemu_flow.workers.arena import Arena
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient
@@ -21,29 +17,12 @@ from gpuemu_flow.workers.checked import (
     CheckedCases,
     CheckedInputs,
     SharedInputs,
-    infos_of,
     read_calls,
 )
 from gpuemu_flow.workers.sightings import Sightings
 from gpuemu_flow.workers.supervise import Supervisor, Work
 
 Arrays = Mapping[str, np.ndarray]
-_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def stage(path: Path, outputs: Arrays, outcome: Outcome) -> Outcome:
-    """Write outputs as a blob; return the outcome that names it.
-
-    Raises RunnerError: ``staging-failed``.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
-        with os.fdopen(descriptor, "wb", buffering=0) as stream:
-            digest, size = blobs.write(stream, outputs)
-    except OSError as error:
-        reason = f"outputs cannot be written: {error.strerror or error}"
-        raise RunnerError(Problem("staging-failed", reason, file=str(path.parent))) from None
-    return replace(outcome, blob=digest, size=size, outputs=infos_of(outputs))
 
 
 class CallMany:
@@ -68,11 +47,11 @@ class CallMany:
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {
             "type": "calls",
-            "float": self._cases[0].dtype,
             "items": [
                 {
                     "index": case.index,
                     "seed": case.seed,
+                    "float": case.dtype,
                     "slots": msgspec.to_builtins(slots),
                 }
                 for case, slots in pairs

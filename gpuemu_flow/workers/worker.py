@@ -24,14 +24,13 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.types import Case, Failure, Json, failure_to_json
+from gpuemu_flow.model.types import Failure, Json, failure_to_json
 from gpuemu_flow.workers import jobs, limits, script
 from gpuemu_flow.workers.api import (
     EMULATED,
     OpError,
     Outcome,
     Program,
-    Request,
     RunError,
     Slot,
     end_of,
@@ -278,10 +277,6 @@ class Worker:
         self._streams.forget()
         return int(message["serial"])
 
-    def _execute(self, item: Mapping[str, Json]) -> Executed:
-        request = Request(Case.from_json(item["case"]), item["input_dtype"])
-        return self._ready.execute(request)
-
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Make several calls, but stop at the first that fails; return the results before it.
 
@@ -302,10 +297,7 @@ class Worker:
             try:
                 if item.get("before"):
                     self._shared.move(*item["before"])
-                if item.get("case"):
-                    called = self._leave(self._execute(item), position)
-                else:
-                    called = self._call_on(item, message["float"], position)
+                called = self._call_on(item, position)
                 if item.get("after"):
                     self._shared.move(*item["after"])
             except BaseException as raised:  # programs may raise anything
@@ -328,10 +320,10 @@ class Worker:
         slots = [convert(item["slots"], dict[str, Slot]) for item in message["items"]]
         expect([self._shared.views(some) for some in slots])
 
-    def _call_on(self, item: Mapping[str, Json], dtype: str, start: int) -> _CallRecord:
+    def _call_on(self, item: Mapping[str, Json], start: int) -> _CallRecord:
         """Call the program on tensors in shared memory; write its outputs there from `start` on."""
         arrays = self._shared.views(convert(item["slots"], dict[str, Slot]))
-        begin_call(dtype)
+        begin_call(item["float"])
         fill = int(item.get("fill", limits.NO_FILL))
         return self._leave(self._ready.call(arrays, int(item["seed"]), fill), start)
 

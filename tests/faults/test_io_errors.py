@@ -27,10 +27,10 @@ __all__ = ["small_disk"]
 COUNT = int(os.environ.get("FAULT_OPERATIONS", "4"))
 ALL = 1 << 30
 SLUGS = {
-    errno.EIO: ("cache-io-error", "cache-result", "staging-failed"),
-    errno.ENOSPC: ("cache-disk-full", "staging-failed"),
+    errno.EIO: ("cache-io-error", "cache-result"),
+    errno.ENOSPC: ("cache-disk-full",),
 }
-"""Problems that name the disk, by the error; ``staging-failed`` is of a worker's outputs."""
+"""Problems that name the disk, by the error."""
 
 
 def faulty(mini: Mini, library: str, **fault: object) -> subprocess.CompletedProcess[str]:

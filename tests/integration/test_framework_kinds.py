@@ -66,9 +66,7 @@ def test_a_torch_reference_gets_float64(ws: Workspace) -> None:
     source = "def op(x):\n    assert str(x.dtype) == 'torch.float64'\n    return x * 2"
     program = ws.program("torch", source, function="op")
     case = make_case(0, dtype="bfloat16")
-    (outcome,) = ws.pool.run(
-        program, [Request(case, "float64")], checks=NO_CHECKS, publish=ws.publish
-    )
+    (outcome,) = ws.pool.run(program, [Request(case, "float64")], checks=NO_CHECKS, keep=ws.keep)
     result = ws.outputs(outcome)["result"]
     assert result.dtype == np.float64
     np.testing.assert_array_equal(result, materialise(case)["x"].astype(np.float64) * 2)

@@ -235,18 +235,17 @@ class Sweep:
         left = [part for part in parts if part.key not in known]
         done = len(parts) - len(left)
         begun = self.total.cases
-        with tempfile.TemporaryDirectory() as staging:
-            sessions = asked.jobs * SESSIONS_PER_EVALUATOR
-            with Pool(sessions, staging=Path(staging)) as pool, ThreadPoolExecutor(asked.jobs) as e:
-                jobs = {e.submit(self._one, pool, part): part for part in left}
-                for job in as_completed(jobs):
-                    tally, seconds = job.result()
-                    if tally is None:
-                        continue
-                    done += 1
-                    self._keep(jobs[job], tally, seconds)
-                    rate = (self.total.cases - begun) / (time.monotonic() - self._begin)
-                    self._tell(f"{done} of {len(parts)} parts, {rate:.0f} cases a second", tally)
+        sessions = asked.jobs * SESSIONS_PER_EVALUATOR
+        with Pool(sessions) as pool, ThreadPoolExecutor(asked.jobs) as e:
+            jobs = {e.submit(self._one, pool, part): part for part in left}
+            for job in as_completed(jobs):
+                tally, seconds = job.result()
+                if tally is None:
+                    continue
+                done += 1
+                self._keep(jobs[job], tally, seconds)
+                rate = (self.total.cases - begun) / (time.monotonic() - self._begin)
+                self._tell(f"{done} of {len(parts)} parts, {rate:.0f} cases a second", tally)
         return done
 
     def _one(self, pool: Pool, part: Part) -> tuple[Tally | None, float]:

@@ -144,8 +144,6 @@ def search_all(
 
     Each is tried in all dtypes of its op, or in those that `dtypes` has for its id.
     """
-    staging = folder / "staging"
-    staging.mkdir(parents=True, exist_ok=True)
 
     def one(number: int, name: str, op: str, change: Callable[[Path], object]) -> Finding:
         copy = copy_workspace(folder / f"copy{number}", source)
@@ -159,7 +157,7 @@ def search_all(
         return finding
 
     with (
-        Pool(2 * SESSIONS_PER_EVALUATOR, staging=staging) as pool,
+        Pool(2 * SESSIONS_PER_EVALUATOR) as pool,
         ThreadPoolExecutor(2) as threads,
     ):
         jobs = {

@@ -56,9 +56,7 @@ def without_verdict(pool: Pool, folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    staging = tmp_path / "staging"
-    staging.mkdir()
-    with Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         yield pool
 
 

@@ -27,7 +27,7 @@ SEEDS = (42, 1, 2, 3, 4, 5) if WHOLE else (42,)
 def test_the_cases_of_a_run_find_every_bug(op: ContractOp, tmp_path: Path) -> None:
     bugs = [(op, name) for name in op.functions("bug_")]
     found = dict(contract_subjects(tmp_path, bugs))
-    with Pool(SESSIONS_PER_EVALUATOR, staging=tmp_path) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         missed = [
             (name, seed)
             for name, items in found.items()
@@ -46,7 +46,7 @@ def test_no_right_one_fails(tmp_path: Path) -> None:
     ]
     found = list(contract_subjects(tmp_path, chosen))
     total = Tally()
-    with Pool(SESSIONS_PER_EVALUATOR, staging=tmp_path) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         for part in (part for seed in SEEDS for part in parts_of(found, seed, 24)):
             total.merge(judge(pool, part, lambda: False) or Tally())
     assert total.failures == []

@@ -47,7 +47,7 @@ def test_each_op_has_three_right_ones_and_five_bugs(op: ContractOp) -> None:
 
 def test_the_cases_of_a_run_find_every_bug(tmp_path: Path) -> None:
     found = dict(contract_subjects(tmp_path, picked(EDGES, "bug_")))
-    with Pool(SESSIONS_PER_EVALUATOR, staging=tmp_path) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         missed = [name for name, items in found.items() if not search(pool, items).killed]
     assert len(found) >= len(EDGES)
     assert missed == []
@@ -58,7 +58,7 @@ def test_no_right_one_fails(tmp_path: Path) -> None:
     ops = contract_ops() if SWEEP else EDGES
     found = list(contract_subjects(tmp_path, picked(ops, "right_", whole=WHOLE or bool(SWEEP))))
     total = Tally()
-    with Pool(SESSIONS_PER_EVALUATOR, staging=tmp_path) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         for part in (part for seed in range(SEEDS) for part in parts_of(found, 300 + seed, CASES)):
             total.merge(judge(pool, part, lambda: False) or Tally())
     print(f"{total.cases} cases: {dict(total.verdicts)}", *total.inconclusive, sep="\n")

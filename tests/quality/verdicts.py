@@ -28,10 +28,8 @@ PLAIN = Path(__file__).parent / "plain_ops"
 def verdicts(folder: Path, source: Path) -> dict[str, list[str]]:
     """The verdict of every case of a default run, by op and dtype."""
     copy = copy_workspace(folder / "ops", source)
-    staging = folder / "staging"
-    staging.mkdir()
     found: dict[str, list[str]] = {}
-    with Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR) as pool:
         for op in op_names(Workspace(source)):
             for item in subjects(copy, op):
                 with open_evaluator(pool, item.subject) as evaluator:

@@ -81,6 +81,13 @@ def test_publish_moves_a_staged_file(store: BlobStore, tmp_path: Path) -> None:
     assert store.read(digest) == b"from a worker"
 
 
+def test_a_blob_of_several_parts(store: BlobStore) -> None:
+    digest, size = store.write_parts([b"head", memoryview(b"tensor bytes")])
+    assert (digest, size) == (digest_bytes(b"headtensor bytes"), 16)
+    assert store.read(digest) == b"headtensor bytes"
+    assert store.written == 16
+
+
 def test_collect_takes_the_least_recently_used_and_keeps_what_it_must(store: BlobStore) -> None:
     digests = [store.write(bytes([n]) * 100) for n in range(5)]
     for age, digest in enumerate(digests):

@@ -455,7 +455,7 @@ def _run(
     unit = Unit(setup.op, setup.dtypes[0])
     named = {**environ, REMOTE: request.remote, MODE: WRITE}
     try:
-        with Pool(1, staging=cache.staging) as pool:
+        with Pool(1) as pool:
             context = StageContext(
                 root=workspace.root,
                 cache=cache,

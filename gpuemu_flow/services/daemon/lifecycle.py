@@ -116,7 +116,7 @@ def _serve(
     workspace.cache.create()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_descriptors()
-    with Pool(References.sessions_for(references), staging=workspace.cache.staging) as pool:
+    with Pool(References.sessions_for(references)) as pool:
         # Before the first socket: nng aborts a forked child that opens one after its parent did,
         # and a server that runs already needs no fork of this process.
         pool.start()

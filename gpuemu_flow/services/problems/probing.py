@@ -82,10 +82,7 @@ class Prober:
 @contextlib.contextmanager
 def probe_workers() -> Iterator[Pool]:
     """Yield one pool for the probes of all problems, so that frameworks are imported once."""
-    with (
-        tempfile.TemporaryDirectory(prefix="gpuemu-import-") as staging,
-        Pool(1, staging=Path(staging)) as pool,
-    ):
+    with Pool(1) as pool:
         yield pool
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
@@ -17,6 +18,9 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
 from gpuemu_flow.workers.api import Checks, Outcome, Program, Request
+
+if TYPE_CHECKING:
+    from gpuemu_flow.tasks.parts.tensors import Arrays
 
 
 class BatchOutcomes(Struct, frozen=True):
@@ -145,13 +149,23 @@ def _run(
         checks=checks,
         on_outcome=on_outcome,
         on_observed=lambda seen: known.learn(seen, program.given),
-        publish=context.cache.blobs.publish,
+        keep=lambda outputs: keep_outputs(context, outputs),
+        draw=context.tensors.drawing([requests[n].case for n in missing], decoys=checks.decoy),
         cancel=context.cancel,
         trusted=spec.stage == stages.REFERENCE,
     )
     found.update(zip(missing, outcomes, strict=False))  # fewer after a cancellation
     if any(n not in found for n in missing):
         raise Interrupted
+
+
+def keep_outputs(context: StageContext, outputs: Arrays) -> tuple[str, int]:
+    """Store outputs as a blob, and keep them in memory; return their digest and their bytes."""
+    from gpuemu_flow.workers.blobs import encode_parts  # noqa: PLC0415 - loads numpy
+
+    digest, size = context.cache.blobs.write_parts(encode_parts(outputs))
+    context.tensors.keep_outputs(digest, outputs)
+    return digest, size
 
 
 def _read(context: StageContext, record: Json | None) -> Outcome | None:

@@ -1,8 +1,9 @@
-"""Make sure that the output tensors that results name exist; compute lost ones again."""
+"""Find the output tensors that results name: in memory, in the cache, or by running again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -10,39 +11,49 @@ from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judge.verdicts import StoredCase
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
-from gpuemu_flow.tasks.parts.execute import outcome_record
+from gpuemu_flow.tasks.parts.execute import keep_outputs, outcome_record
 from gpuemu_flow.workers.api import Request
 
+if TYPE_CHECKING:
+    from gpuemu_flow.tasks.parts.tensors import Arrays
 
-def heal_missing(
-    spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
-) -> list[StoredCase]:
-    """Restore the lost outputs of cases, and return the cases with the records of their outputs. A
-    missing or damaged blob is fetched from a shared cache, or else made again by running the
-    program on the case. If the program then gives other bytes, the record names the new output.
-    Raises Interrupted: The run was cancelled."""
-    healed = {stored.case.index: stored for stored in batch}
-    for role in ("op", "reference"):
-        lost = [
-            stored
-            for stored in healed.values()
-            if context.cache.blobs.read(getattr(stored, role)["blob"]) is None
-        ]
-        if lost and context.shared is not None:
-            context.shared.fetch_blobs(getattr(stored, role)["blob"] for stored in lost)
-            lost = [
-                stored
-                for stored in lost
-                if context.cache.blobs.read(getattr(stored, role)["blob"]) is None
-            ]
-        if lost:
-            healed.update(_run_again(role, spec.settings[role], context, lost))
-    return list(healed.values())
+
+def with_outputs(
+    role: str, spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
+) -> list[tuple[StoredCase, Arrays]]:
+    """Return cases, each with the outputs of the program with this role. Those that are nowhere,
+    not even in a shared cache, are made again: if these are other bytes, the case's record names
+    them. Raises Interrupted: The run was cancelled."""
+    found = {n: _found(context, getattr(one, role)["blob"]) for n, one in enumerate(batch)}
+    lost = [n for n, outputs in found.items() if outputs is None]
+    if lost and context.shared is not None:
+        context.shared.fetch_blobs(getattr(batch[n], role)["blob"] for n in lost)
+        found |= {n: _found(context, getattr(batch[n], role)["blob"]) for n in lost}
+        lost = [n for n in lost if found[n] is None]
+    cases = dict(enumerate(batch))
+    if lost:
+        again = _run_again(role, spec.settings[role], context, [batch[n] for n in lost])
+        cases |= zip(lost, again, strict=True)
+        found |= {n: _found(context, getattr(cases[n], role)["blob"]) for n in lost}
+    return [(cases[n], found[n] or {}) for n in cases]
+
+
+def _found(context: StageContext, digest: str) -> Arrays | None:
+    from gpuemu_flow.workers.blobs import BlobError, decode  # noqa: PLC0415 - loads numpy
+
+    outputs = context.tensors.outputs(digest)
+    if outputs is None and digest:
+        data = context.cache.blobs.read(digest)
+        try:
+            outputs = None if data is None else decode(data)
+        except BlobError:
+            return None
+    return outputs
 
 
 def _run_again(
     role: str, maker: Mapping[str, Json], context: StageContext, lost: Sequence[StoredCase]
-) -> dict[int, StoredCase]:
+) -> list[StoredCase]:
     records = [getattr(stored, role) for stored in lost]
     requests = [
         Request(stored.case, record["input_dtype"])
@@ -53,16 +64,15 @@ def _run_again(
         requests,
         # An op is watched as before: it may have damaged the file to be run without.
         checks=FULL_CHECKS if role == "op" else PLAIN,
-        publish=context.cache.blobs.publish,
+        keep=lambda outputs: keep_outputs(context, outputs),
+        draw=context.tensors.drawing([stored.case for stored in lost], decoys=role == "op"),
         cancel=context.cancel,
     )
     if len(outcomes) != len(lost):
         raise Interrupted
-    found = {}
+    found = []
     for stored, old, request, outcome in zip(lost, records, requests, outcomes, strict=True):
         new = outcome_record(request, outcome)
         new["violations"] = old["violations"] or new["violations"]
-        found[stored.case.index] = (
-            replace(stored, op=new) if role == "op" else replace(stored, reference=new)
-        )
+        found.append(replace(stored, op=new) if role == "op" else replace(stored, reference=new))
     return found
