@@ -94,7 +94,7 @@ def note(frame, event, argument):
 def end(code=0):
     sys.setprofile(None)
     with open("entered", "w") as file:
-        file.write("\\n".join(sorted(name for name in entered if "gpuemu_flow" in name)))
+        file.write("\\n".join(sorted(name for name in entered if "/gpuemu_flow/" in name)))
     sys.stdout.flush()
     leave(code)
 

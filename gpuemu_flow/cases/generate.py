@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generated_values import decode_values
-from gpuemu_flow.cases.rule_values import draw_by_rule, poisoned, setting_of
 from gpuemu_flow.cases.special_values import (
     LONE,
     LONE_TURNS,
@@ -59,9 +58,15 @@ def input_values(case: Case, spec: InputSpec) -> Array:
         finished = _finished(values, spec, seed, *_range(spec))
         _share_specials(finished, case, spec, *_range(spec))
         return finished
+    from gpuemu_flow.cases import rule_values  # noqa: PLC0415 - few inputs have rules
+
     sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
-    setting = setting_of(replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes)
-    values = draw_by_rule(setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn)
+    setting = rule_values.setting_of(
+        replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes
+    )
+    values = rule_values.draw_by_rule(
+        setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn
+    )
     _share(values, case, spec, seed, setting.low, setting.high)
     finished = _finished(values, spec, seed, setting.low, setting.high)
     _share_specials(finished, case, spec, setting.low, setting.high)
@@ -69,7 +74,7 @@ def input_values(case: Case, spec: InputSpec) -> Array:
         return finished
     known = {each.name: each for each in case.inputs}
     others = [input_values(case, known[name]) for name in spec.rule.unused.others]
-    return poisoned(finished, spec.rule, others, SeededRng(seed))
+    return rule_values.poisoned(finished, spec.rule, others, SeededRng(seed))
 
 
 def _share(

@@ -9,24 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
+from gpuemu_flow.cases.op_schema import LIST, ArgumentGroup
 from gpuemu_flow.cases.schema_rules import KeyPath, Report
 from gpuemu_flow.model.types import COMPLEX, Json
 
-LIST = "list"
 MOST_MEMBERS = 16
 PARTS = ("real", "imag")
 _PART_DTYPES = {"complex64": "float32", "complex128": "float64"}
 _KEPT = ("dims", "dtype", "range", "nonfinite", "strategy")
 """Keys that both parts of a complex input take over, so that a range applies to each part."""
-
-
-class ArgumentGroup(Struct, frozen=True):
-    """One argument that is made of several inputs."""
-
-    kind: str  # ``list``, ``complex64`` or ``complex128``
-    members: tuple[str, ...]  # names of the inputs, in order
 
 
 def spread(

@@ -13,6 +13,21 @@ from msgspec.structs import replace
 from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
 from gpuemu_flow.model.types import Number, Shape, ValueRule
 
+SCHEMA_KEYS = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
+"""Keys of a schema's table."""
+WARNING_SLUGS = frozenset(
+    {"schema-unused-dim", "schema-index-without-range", "schema-separate-orders"}
+)
+"""Problems with which a schema can still be used."""
+LIST = "list"
+
+
+class ArgumentGroup(Struct, frozen=True):
+    """One argument that is made of several inputs."""
+
+    kind: str  # ``list``, ``complex64`` or ``complex128``
+    members: tuple[str, ...]  # names of the inputs, in order
+
 
 class Dim(Struct, frozen=True):
     """One symbolic dim."""

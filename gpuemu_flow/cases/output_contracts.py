@@ -57,12 +57,10 @@ def plain_dims(value: object) -> object:
 
 
 def parse_contracts(
-    value: object, schema: OpSchema, find: FindFunction, report: Report
+    table: Mapping[object, object], schema: OpSchema, find: FindFunction, report: Report
 ) -> tuple[OutputContract, ...]:
     """Return the contracts of a schema's outputs, in their order."""
-    if not isinstance(value, Mapping):
-        return ()
-    entries = _entries(value)
+    entries = _entries(table)
     known = {tensor.name for tensor in schema.outputs}
     entries = [each for each in entries if each[1] in known]
     contracts = tuple(

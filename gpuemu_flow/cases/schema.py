@@ -16,6 +16,8 @@ from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
     FEWEST_INPUTS,
     SAME_SHAPE_BUILTINS,
+    SCHEMA_KEYS,
+    WARNING_SLUGS,
     Dim,
     OpSchema,
     TensorDef,
@@ -58,14 +60,6 @@ __all__ = [
     "plain_shapes_schema",
     "with_shapes",
 ]
-
-SCHEMA_KEYS = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
-"""Keys of a schema's table."""
-
-
-WARNING_SLUGS = frozenset(
-    {"schema-unused-dim", "schema-index-without-range", "schema-separate-orders"}
-)
 
 _UNUSED = re.compile(r"\s*([A-Za-z_]\w*)\s*>=\s*([A-Za-z_]\w*)(?:\s+in\s+([A-Za-z_]\w*))?\s*")
 MAX_SIZE = 2**31 - 1

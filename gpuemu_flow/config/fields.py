@@ -16,7 +16,7 @@ import msgspec
 import msgspec.inspect as ms
 from msgspec import Meta
 
-from gpuemu_flow.cases.schema import SCHEMA_KEYS
+from gpuemu_flow.cases.op_schema import SCHEMA_KEYS
 from gpuemu_flow.config.report import KeyPath, Reporter
 from gpuemu_flow.model.types import (
     ACCURACIES,

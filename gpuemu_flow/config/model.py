@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.grouped import ArgumentGroup
-from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.schema import fixed_shapes_schema
+from gpuemu_flow.cases.op_schema import ArgumentGroup, OpSchema, fixed_shapes_schema
 from gpuemu_flow.config.tables import (
     Cache,
     Ci,

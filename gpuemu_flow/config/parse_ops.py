@@ -9,14 +9,13 @@ from contextlib import suppress
 import msgspec
 from msgspec import Struct
 
-from gpuemu_flow.cases.grouped import LIST, ArgumentGroup, spread
-from gpuemu_flow.cases.op_schema import TensorDef
-from gpuemu_flow.cases.output_contracts import parse_contracts
-from gpuemu_flow.cases.schema import (
+from gpuemu_flow.cases.op_schema import (
+    LIST,
     WARNING_SLUGS,
+    ArgumentGroup,
     OpSchema,
+    TensorDef,
     default_schema,
-    parse_schema,
     plain_shapes_schema,
 )
 from gpuemu_flow.config.check import INVALID, values_of
@@ -247,6 +246,9 @@ class OpParser(Struct, dict=True):
             self.out.add("config-duplicate-name", place, text)
         names = tuple(dict.fromkeys(names))
         if "schema" in table:
+            from gpuemu_flow.cases.grouped import spread  # noqa: PLC0415
+            from gpuemu_flow.cases.schema import parse_schema  # noqa: PLC0415
+
             below = (*where, "schema")
 
             def report(path: KeyPath, slug: str, message: str, hint: str) -> None:
@@ -296,6 +298,10 @@ class OpParser(Struct, dict=True):
         self, table: Table, schema: OpSchema, where: KeyPath
     ) -> tuple[tuple[OutputContract, ...], tuple[ProgramRef, ...]]:
         """Return the contracts of outputs, and the user's functions that compare some of them."""
+        if not isinstance(table.get("schema"), Mapping):
+            return (), ()
+        from gpuemu_flow.cases.output_contracts import parse_contracts  # noqa: PLC0415
+
         below = (*where, "schema")
         found: list[ProgramRef] = []
 
@@ -314,7 +320,7 @@ class OpParser(Struct, dict=True):
             found.append(ref)
             return CompareRef(ref.relative, ref.module, ref.function)
 
-        contracts = parse_contracts(table.get("schema"), schema, function, report)
+        contracts = parse_contracts(table["schema"], schema, function, report)
         return contracts, tuple(found)
 
     def generators(self, schema: OpSchema, where: KeyPath) -> dict[str, ProgramRef]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -46,9 +46,11 @@ from gpuemu_flow.workers.api import MOST_TIMEOUTS, OpError, Program, RunError
 from gpuemu_flow.workers.attempt import JobFailedError
 from gpuemu_flow.workers.diagnose import explain
 from gpuemu_flow.workers.imports import load_function
-from gpuemu_flow.workers.jobs import Evaluator
 from gpuemu_flow.workers.pool import OnObserved, Pool
 from gpuemu_flow.workers.tensors import as_plain_array
+
+if TYPE_CHECKING:
+    from gpuemu_flow.workers.jobs import Evaluator
 
 Generators = Mapping[str, Program]
 """Programs by the text that names them in the schema."""

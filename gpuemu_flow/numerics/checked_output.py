@@ -33,7 +33,7 @@ from gpuemu_flow.numerics.contracts import SeenOutputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, ExcusedBound, Rules
-from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.numerics.layouts import multi_index
 
 MOST_TIMES = 1e6
 """Multiple of the tolerance above which the figure says no more."""

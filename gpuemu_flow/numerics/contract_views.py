@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.model.types import Failure, FailureKind
 from gpuemu_flow.numerics.contract import Mask, OutputContract
 from gpuemu_flow.numerics.dtypes import to_float64
-from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.numerics.layouts import multi_index
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

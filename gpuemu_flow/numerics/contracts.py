@@ -14,7 +14,7 @@ from gpuemu_flow.model.types import DTYPES, Case, Failure, FailureKind, Shape, T
 from gpuemu_flow.numerics.contract import PROMOTE, SAME_AS, UNKNOWN_SIZE, OutputContract
 from gpuemu_flow.numerics.contract_views import index_fault, mask_of, view_of
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype, to_float64
-from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.numerics.layouts import multi_index
 
 Dims = Mapping[str, Sequence[str | int]]
 

@@ -241,3 +241,8 @@ def lay_out(values: Array, layout: str) -> Array:
             values.flags.writeable = False
         return values
     return lay_out_guarded(values, layout, guarded=False).array
+
+
+def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index tuple of a flat position in C order; empty for 0-d."""
+    return tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()

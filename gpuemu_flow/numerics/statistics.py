@@ -19,6 +19,7 @@ from gpuemu_flow.numerics.dtypes import (
     to_float64,
 )
 from gpuemu_flow.numerics.judge import Judgement
+from gpuemu_flow.numerics.layouts import multi_index
 
 EXACT_SIZE = 8192
 """Outputs of up to this many elements have all their statistics exact."""
@@ -260,11 +261,6 @@ def combine(
         worst_expected=worst.expected if found else None,
         worst_actual=worst.actual if found else None,
     )
-
-
-def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index tuple of a flat position in C order; empty for 0-d."""
-    return tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()
 
 
 def _percentiles(samples: Sequence[Sample], levels: Sequence[float]) -> list[float]:

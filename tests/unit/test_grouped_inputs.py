@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.cases.grouped import ArgumentGroup, spread
+from gpuemu_flow.cases.grouped import spread
+from gpuemu_flow.cases.op_schema import ArgumentGroup
 from gpuemu_flow.workers.api import Program
 from gpuemu_flow.workers.callable import CallableRunner
 from gpuemu_flow.workers.channel import Watch, create
