@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from for_each import for_each
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from report_samples import KERNEL, failed, report_of, sample
@@ -125,7 +126,7 @@ INPUT = (*CASE, "properties", "inputs", "items")
 KERNEL_CHANGE = ("shard_kernel", "properties", "changes", "items")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "path", "elsewhere"),
     [
         (Case, CASE, ()),
@@ -158,7 +159,7 @@ def test_the_schema_has_each_field_of_the_run() -> None:
     assert names <= set(definition("shard_document", "properties"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "value", "said"),
     [
         (("index",), "1", "shard.index: '1' is not of type 'integer'"),
