@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 import click
 import pytest
 import tomli
+from for_each import for_each
 from mini_workspace import Mini, make_mini
 from warm import place_command
 
@@ -234,7 +235,7 @@ def test_the_readme_op_passes_and_a_wrong_one_would_not(mini: Mini) -> None:
     assert [r["verdict"] for r in mini.run()["results"]] == ["passed", "passed"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@for_each("page", PAGES)
 def test_blocks_are_what_they_claim_to_be(page: Path, mini: Mini) -> None:
     for block in blocks(page):
         assert block.language, f"{page.name}: a block without a language: {block.text[:60]!r}"
@@ -382,7 +383,7 @@ def test_the_graph_is_the_real_one(mini: Mini) -> None:
     assert mini.command("graph", "--format", "mermaid").stdout == drawn.text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@for_each("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in _LINK.findall(plain_text(page)):
         if link.startswith(("https://", "http://")):

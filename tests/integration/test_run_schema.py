@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from for_each import for_each
 from mini_workspace import Mini
 from msgspec.structs import replace
 
@@ -149,7 +150,7 @@ def _passed_failure(report: dict[str, Any]) -> None:
     report["failures"][0]["verdict"] = "passed"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "spoil",
     [
         _unknown_verdict, _missing_count, _unknown_key, _not_a_number, _negative, _other_version,

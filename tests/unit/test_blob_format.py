@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_hostile_bytes_are_refused(name: str) -> None:
     data, slug = HOSTILE[name]
     with pytest.raises(blobs.BlobError) as caught:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics import blocked, statistics
 from gpuemu_flow.numerics.blocked import (
@@ -115,8 +116,8 @@ def test_verdicts_equal_the_plain_formula_in_adversarial_cases(group: int) -> No
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("name", FLOATS)
-@pytest.mark.parametrize("length", [100, LENGTH])
+@for_each("name", FLOATS)
+@for_each("length", [100, LENGTH])
 def test_statistics_equal_the_plain_ones(name: str, length: int) -> None:
     rng = np.random.default_rng(3)
     dtype = numpy_dtype(name)
@@ -171,8 +172,8 @@ def test_proof_never_exceeds_the_exact_share() -> None:
             assert proof.share == pytest.approx(exact, rel=1e-6)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("side", ["actual", "expected", "both"])
+@for_each("value", [np.nan, np.inf, -np.inf])
+@for_each("side", ["actual", "expected", "both"])
 def test_a_block_with_a_special_value_is_never_proven(
     value: float,
     side: str,
@@ -335,7 +336,7 @@ def test_large_outputs_keep_exact_verdict_and_worst_element(
     assert run(actual, expected, 1e-5, 0.0).totals.failing == 1
 
 
-@pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"])
+@for_each("name", ["int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"])
 def test_integers_are_exact_at_their_extremes(name: str) -> None:
     info = np.iinfo(name)
     low, high = np.full(9000, info.min, name), np.full(9000, info.max, name)

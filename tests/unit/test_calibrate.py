@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import tomli
+from for_each import for_each
 
 from gpuemu_flow.config.tolerance_edit import write_tolerances
 from gpuemu_flow.model.errors import ConfigError
@@ -120,7 +121,7 @@ def test_an_overflow_that_any_op_shows_is_not_an_error() -> None:
     assert observe({"y": np.zeros(0, np.float32)}, {"y": np.zeros(0)}) == []
 
 
-@pytest.mark.parametrize("value", [1.0, 1.001, 1.009999, 9.999e-7, 3.33333e10, 1e-300, 0.123456])
+@for_each("value", [1.0, 1.001, 1.009999, 9.999e-7, 3.33333e10, 1e-300, 0.123456])
 def test_rounding_up_to_three_digits(value: float) -> None:
     rounded = round_up(value)
     assert value * (1 - 1e-9) <= rounded <= value * 1.0101
@@ -204,7 +205,7 @@ def test_writing_twice_changes_nothing_and_new_values_only_their_lines() -> None
 OP = '[[ops]]\nname = "a"\n'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after"),
     [
         # An alias is kept as it is spelled, and so is a comment with a hash in a string before it.
@@ -242,7 +243,7 @@ def test_every_spelling_is_edited_in_place(before: str, after: str) -> None:
     assert write(before, "a", {"float32": 1e-6}) == after
 
 
-@pytest.mark.parametrize(
+@for_each(
     "before",
     [
         OP,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from envelope_ops import F32, Function
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import CheckResult, Verdict
@@ -203,7 +204,7 @@ def test_zeros_by_selection_by_products_and_of_exact_values_stay(function: Any) 
         assert not np.count_nonzero(result)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "function",
     [
         lambda x: np.exp(x) - np.exp(x),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def random_array(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 SHAPES = [(), (0,), (1,), (3, 4), (2, 0, 5)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@for_each("dtype", DTYPES)
 def test_a_request_is_what_the_protocol_says(dtype: str) -> None:
     for shape in SHAPES:
         array = random_array(dtype, shape)
@@ -50,8 +51,8 @@ def test_a_request_is_what_the_protocol_says(dtype: str) -> None:
         }
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-@pytest.mark.parametrize("dtype", DTYPES)
+@for_each("indent", [None, 2])
+@for_each("dtype", DTYPES)
 def test_a_response_comes_back_bit_by_bit(dtype: str, indent: int | None) -> None:
     for shape in SHAPES:
         array = random_array(dtype, shape)
@@ -114,7 +115,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@for_each("name", BROKEN)
 def test_a_broken_response_has_its_slug(name: str) -> None:
     document, slug = BROKEN[name]
     with pytest.raises(OpError) as caught:
@@ -126,7 +127,7 @@ def test_a_broken_response_has_its_slug(name: str) -> None:
 NO_JSON = [b"{", b"{}x", b"hello", b"\xff\xfe", b"\xef\xbb\xbf{}", b"[" * 100_000, b'{"a": 1e}']
 
 
-@pytest.mark.parametrize("data", NO_JSON)
+@for_each("data", NO_JSON)
 def test_no_json_is_junk_with_a_hint(data: bytes) -> None:
     with pytest.raises(OpError) as caught:
         decode_response(data)

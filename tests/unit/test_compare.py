@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.types import CheckResult, FailureKind, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import QUICK_SHARE, Policy, check_outputs
@@ -246,8 +247,8 @@ SPECIAL_PAIRS: list[tuple[float, float, list[Any], list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("size", [3, 9001])
-@pytest.mark.parametrize(("actual", "expected", "match", "strict", "ignore"), SPECIAL_PAIRS)
+@for_each("size", [3, 9001])
+@for_each(("actual", "expected", "match", "strict", "ignore"), SPECIAL_PAIRS)
 def test_special_values_by_policy(
     size: int,
     actual: float,
@@ -341,7 +342,7 @@ def test_failures_follow_the_order_of_the_checks() -> None:
 # Overflow of the output's format against a wider reference
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "actual", "expected", "passes"),
     [
         ("float16", INF, 70000.0, True),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.types import Case, CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_batch, check_outputs, form_of
@@ -69,9 +69,9 @@ def one_by_one(
     )
 
 
-@pytest.mark.parametrize("wide", [True, False])
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (4, 16), (3, 17, 11)])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "float8_e5m2"])
+@for_each("wide", [True, False])
+@for_each("shape", [(), (1,), (5,), (4, 16), (3, 17, 11)])
+@for_each("dtype", ["float32", "float16", "bfloat16", "float64", "float8_e5m2"])
 def test_results_are_equal_to_the_last_bit(dtype: str, shape: tuple[int, ...], wide: bool) -> None:
     rng = np.random.default_rng(len(shape) + wide)
     actual, expected = outputs(rng, dtype, shape, wide=wide)
@@ -103,10 +103,10 @@ def test_results_are_equal_to_the_last_bit(dtype: str, shape: tuple[int, ...], w
     assert passed >= len(actual) // 3
 
 
-@pytest.mark.parametrize("inputs", [INPUTS, SPECIAL], ids=["finite inputs", "special inputs"])
-@pytest.mark.parametrize("nan", ["match", "strict", "ignore"])
-@pytest.mark.parametrize("inf", ["match", "strict", "ignore"])
-@pytest.mark.parametrize("wide", [True, False])
+@for_each("inputs", [INPUTS, SPECIAL])
+@for_each("nan", ["match", "strict", "ignore"])
+@for_each("inf", ["match", "strict", "ignore"])
+@for_each("wide", [True, False])
 def test_nan_and_inf_give_what_they_give_alone(
     nan: str, inf: str, inputs: dict[str, np.ndarray], wide: bool
 ) -> None:
@@ -196,7 +196,7 @@ def test_weak_and_blank_cases_are_marked_as_alone() -> None:
     assert found[0].weak[0].zeros
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("actual", "expected", "policy"),
     [
         ({"y": np.zeros(3, np.float32)}, {"y": np.zeros(3)}, Policy(invariants=("finite",))),

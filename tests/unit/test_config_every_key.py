@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import tomli
 from config_workspace import DATA, ConfigWorkspace
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.config.fields import Table, forms, keys_of, rows_of, table_of
@@ -112,7 +113,7 @@ def test_examples_load_when_they_are_written_anew(examples: list[tuple[Any, str]
     assert len(examples) >= 9
 
 
-@pytest.mark.parametrize("path", SPELLINGS, ids=".".join)
+@for_each("path", SPELLINGS)
 def test_without_the_key_an_example_means_something_else(
     path: KeyPath, workspace: ConfigWorkspace, examples: list[tuple[dict[str, Any], str]]
 ) -> None:

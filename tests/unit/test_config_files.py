@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import tomli
 from config_workspace import INVALID, VALID, ConfigWorkspace, expected
+from for_each import for_each
 
 from gpuemu_flow.config.fields import Table, keys_of, rows_of, table_of
 from gpuemu_flow.config.tables import File
@@ -23,7 +24,7 @@ def workspace(tmp_path: Path) -> ConfigWorkspace:
     return ConfigWorkspace(tmp_path)
 
 
-@pytest.mark.parametrize("path", VALID, ids=lambda p: p.stem)
+@for_each("path", VALID)
 def test_valid_files_load_with_the_warnings_they_announce(
     path: Path, workspace: ConfigWorkspace
 ) -> None:
@@ -36,7 +37,7 @@ def test_valid_files_load_with_the_warnings_they_announce(
     assert [k.name for k in config.kernels] == [k["name"] for k in tree.get("kernels", [])]
 
 
-@pytest.mark.parametrize("path", INVALID, ids=lambda p: p.stem)
+@for_each("path", INVALID)
 def test_invalid_files_report_every_error_with_its_line(
     path: Path, workspace: ConfigWorkspace
 ) -> None:
@@ -62,12 +63,12 @@ def test_a_message_reads_as_file_line_slug_what_and_hint(workspace: ConfigWorksp
     ]
 
 
-@pytest.mark.parametrize("path", VALID, ids=lambda p: p.stem)
+@for_each("path", VALID)
 def test_the_json_schema_accepts_what_loads(path: Path) -> None:
     jsonschema.Draft7Validator(SCHEMA).validate(tomli.loads(path.read_text()))
 
 
-@pytest.mark.parametrize("path", INVALID, ids=lambda p: p.stem)
+@for_each("path", INVALID)
 def test_the_json_schema_rejects_what_has_a_wrong_type_or_value(path: Path) -> None:
     """Files say in their first line whether a schema can see what is wrong with them."""
     text = path.read_text()
@@ -77,10 +78,9 @@ def test_the_json_schema_rejects_what_has_a_wrong_type_or_value(path: Path) -> N
     assert valid == (verdict == "# schema: accepts")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [p for p in INVALID if p.read_text().startswith("# schema: rejects")],
-    ids=lambda p: p.stem,
 )
 def test_each_single_wrong_value_is_one_that_the_json_schema_rejects(path: Path) -> None:
     """Line by line: a schema that missed one of them would hide behind the others."""

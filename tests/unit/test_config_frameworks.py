@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from config_workspace import ConfigWorkspace
+from for_each import for_each
 
 from gpuemu_flow.config.model import OpConfig, to_slice
 
@@ -37,8 +38,8 @@ def kinds(workspace: ConfigWorkspace, *arguments: str, **more: str) -> tuple[str
     return op.op.kind, op.reference.kind
 
 
-@pytest.mark.parametrize("kind", ["torch", "jax", "numpy"])
-@pytest.mark.parametrize("place", ['file = "t.py"', 'path = "t.py"', 'module = "t"'])
+@for_each("kind", ["torch", "jax", "numpy"])
+@for_each("place", ['file = "t.py"', 'path = "t.py"', 'module = "t"'])
 def test_the_kinds(kind: str, place: str, workspace: ConfigWorkspace) -> None:
     op = op_of(workspace, f'{{ kind = "{kind}", {place}, function = "f" }}')
     assert op.op is not None and op.skip_reason == ""
@@ -78,7 +79,7 @@ def test_two_modules_share_the_seed_of_either(workspace: ConfigWorkspace) -> Non
             assert (made["seed"], made["shared"]) == (7, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("project", "keys", "expected"),
     [
         ("", "", ("callable", "callable")),
@@ -117,7 +118,7 @@ def test_what_xla_compiles(value: str, argv: str, workspace: ConfigWorkspace) ->
     assert op.op is not None and op.op.argv == ("", argv) and op.reference.argv == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "slug", "words"),
     [
         ('{ kind = "torch", file = "t.py" }', "config-missing-key", "'function'"),

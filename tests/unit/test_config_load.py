@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from config_workspace import SOFTMAX, ConfigWorkspace
+from for_each import for_each
 
 from gpuemu_flow.config.fields import LINT_RULES, Key, choice_of, keys_of, names_of
 from gpuemu_flow.config.load import check_config, environment, find_config, load_config
@@ -190,7 +191,7 @@ def test_a_module_that_appears_later_is_noticed(workspace: ConfigWorkspace) -> N
     assert (ref.kind, ref.module, ref.function) == ("callable", "later", "f")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "slug", "line"),
     [
         (b"\xef\xbb\xbf[project]\n", "config-encoding", 1),
@@ -241,7 +242,7 @@ def test_strict_turns_warnings_into_errors(workspace: ConfigWorkspace) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "hint"),
     [
         ("[sandbox]\naprt = ['scripts']\n", "did you mean 'apart'?"),
@@ -285,7 +286,7 @@ WORD_KEYS = [
 OP = "[[ops]]\nname = 'a'\nreference = 'scripts/ref.py'\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "hint", "warning"),
     [
         (f"{OP}mode = 'client_side'\n", "did you mean 'execution_mode'?", False),
@@ -403,7 +404,7 @@ def test_a_glob_that_includes_nothing_is_reported(
     assert (problem.slug, problem.hint, problem.warning) == ("config-no-match", hint, warning)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "known", "misspelt"),
     [
         ("aprt", "apart", True),

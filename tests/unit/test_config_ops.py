@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from config_workspace import DATA, SOFTMAX, ConfigWorkspace
+from for_each import for_each
 
 from gpuemu_flow.cases.schema import default_schema
 from gpuemu_flow.config.fields import split_task
@@ -86,7 +87,7 @@ def test_tolerances_of_both_shapes(workspace: ConfigWorkspace) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("own", "above", "mode", "dtypes"),
     [
         ("", "", "auto", set()),
@@ -110,7 +111,7 @@ def test_which_tolerances_count(
     assert (op.tolerance, set(op.tolerances)) == (mode, dtypes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("own", "above", "policy"),
     [
         ("", "", "match"),
@@ -172,7 +173,7 @@ def test_execution_modes(workspace: ConfigWorkspace) -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "kind", "function"),
     [
         ('execution_mode = "client_side"', "callable", "softmax"),
@@ -226,9 +227,7 @@ def test_sizes(size: str, expected: int, workspace: ConfigWorkspace) -> None:
     assert softmax(workspace, f"memory_limit = {size}").memory_limit == expected
 
 
-@pytest.mark.parametrize(
-    "size", ["1000", '"1KB"', '"-2GB"', '"GB"', '""', '"1e9"', '"٣GB"', '"99999999999999TB"']
-)
+@for_each("size", ["1000", '"1KB"', '"-2GB"', '"GB"', '""', '"1e9"', '"٣GB"', '"99999999999999TB"'])
 def test_no_sizes(size: str, workspace: ConfigWorkspace) -> None:
     assert workspace.errors(SOFTMAX + f"memory_limit = {size}\n") == [(8, "config-value")]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from config_workspace import DATA, ConfigWorkspace
+from for_each import for_each
 
 from gpuemu_flow.config.model import to_slice
 from gpuemu_flow.model.types import Json
@@ -37,7 +38,7 @@ def changed_parts(workspace: ConfigWorkspace, keys: str, rest: str = "") -> set[
     return {part for part in before if before[part] != after[part]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("keys", "parts"),
     [
         ("kwargs = { a = 1 }", {"program"}),
@@ -70,7 +71,7 @@ def test_which_part_a_key_affects(keys: str, parts: set[str], workspace: ConfigW
     assert changed_parts(workspace, keys) == parts
 
 
-@pytest.mark.parametrize(
+@for_each(
     "rest",
     [
         OP.format(name="other") + "cases = 3",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from config_workspace import ConfigWorkspace
+from for_each import for_each
 
 from gpuemu_flow.config.model import OpConfig
 
@@ -49,7 +50,7 @@ def test_gluon_is_compiled(imports: str, mode: str, workspace: ConfigWorkspace) 
     assert op.op is not None and "".join(op.op.argv[1:2]) == mode
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "slug", "words"),
     [
         ('{ kind = "tritonn", file = "scripts/gelu.py", function = "run" }', "config-unknown-kind",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics.contract import Statistics
 from gpuemu_flow.numerics.contract_statistics import tested as judge_random
@@ -29,8 +30,8 @@ def test_right_dropouts_of_1000_elements_keep_the_rate(share: float) -> None:
     assert wrong <= 2
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.9])
+@for_each("axis", [0, 1])
+@for_each("share", [0.1, 0.25, 0.5, 0.9])
 def test_neighbours_that_share_a_draw_are_found(share: float, axis: int) -> None:
     rng = np.random.default_rng(5)
     for _ in range(20):

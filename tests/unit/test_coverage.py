@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.coverage import HEADINGS, Cell, Coverage, table
@@ -92,7 +93,7 @@ def test_json_and_back() -> None:
     assert Coverage.from_json([]) == Coverage()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         [["a", "b", 1]],

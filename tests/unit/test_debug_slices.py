@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.services.debugger import check_slice, parse_tensors
@@ -11,7 +12,7 @@ from gpuemu_flow.services.debugger import check_slice, parse_tensors
 ARRAY = np.arange(2 * 3 * 5).reshape(2, 3, 5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["0", "-1", "1,2,-5", ":", "::2", "1:", ":-1", "4:0:-1", "...", "...,0", "0,...", "0,...,1:3",
      "1 , 0 : 2", "+1", "5:2", "0:100"],
@@ -24,7 +25,7 @@ def test_as_numpy_reads_it(text: str) -> None:
     np.testing.assert_array_equal(ARRAY[indices], expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "reason"),
     [
         ("x[]", "nothing between"),

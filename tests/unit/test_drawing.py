@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.judge.judge import Criteria
 from gpuemu_flow.model.types import Case, Tolerance
@@ -23,7 +24,7 @@ TERMS = Criteria(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "rows", "columns"),
     [((), 1, 1), ((5,), 1, 5), ((1000,), 16, 64), ((1 << 20,), 32, 64), ((3, 4), 3, 4),
      ((2, 3, 4), 6, 4), ((5, 17, 129), 32, 64), ((100_000, 1), 32, 1), ((1, 1, 1, 7), 1, 7)],

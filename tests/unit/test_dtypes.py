@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import DTYPE_ALIASES, DTYPES
@@ -67,7 +68,7 @@ def test_aliases() -> None:
         assert numpy_dtype(f" {alias.upper()} ") == numpy_dtype(name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "dtype",
     [
         np.dtype(np.complex64),

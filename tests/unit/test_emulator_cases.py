@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_kernels import Case, all_cases, as_argument, kernel_of, out
+from for_each import for_each
 from whole import sample
 
 from gpuemu_flow.emulator.cases import can_share, launch_cases
@@ -32,7 +33,7 @@ ENTRIES = sorted(drawn(0))
 SHARED: dict[str, bool] = defaultdict(bool)
 
 
-@pytest.mark.parametrize("entry", sample(ENTRIES, 3))
+@for_each("entry", sample(ENTRIES, 3))
 def test_cases_side_by_side_equal_single_launches(entry: str) -> None:
     cases = together(entry)
     first = cases[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from both_backends import needs_compiler
 from emulated_kernels import as_argument, out
+from for_each import for_each
 from planted_bugs import HARMLESS_MORE, MORE
 
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
@@ -163,7 +164,7 @@ PLANTED: dict[str, tuple[str, str, str]] = {
 PLANTED.update(MORE)
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@for_each("name", PLANTED)
 def test_a_planted_bug_is_found_and_nothing_else(name: str) -> None:
     check, rule, body = PLANTED[name]
     found = launch(body).findings
@@ -195,7 +196,7 @@ HARMLESS = {
 HARMLESS.update(HARMLESS_MORE)
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@for_each("name", HARMLESS)
 def test_what_is_right_is_not_reported(name: str) -> None:
     assert [str(f) for f in launch(HARMLESS[name]).findings] == []
 
@@ -253,7 +254,7 @@ def test_what_depends_on_the_order_of_blocks(body: str, depends: bool) -> None:
     assert [f.check for f in found] == (["order"] if depends else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "depends"),
     [
         # Threads of two warps write their index to one place: the last one stays.
@@ -266,7 +267,7 @@ def test_what_depends_on_the_order_of_blocks(body: str, depends: bool) -> None:
          "add.s64 %rd8, %rd2, %rd8; st.global.u32 [%rd8], %r8;", False),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("threads", [96, 80])
+@for_each("threads", [96, 80])
 def test_what_depends_on_the_order_of_warps(body: str, depends: bool, threads: int) -> None:
     kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
     buffers = [as_argument(np.zeros(96, "u4")), as_argument(np.zeros(96, "u4"))]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cluster_kernels import FILE, cluster_cases
 from emulated_kernels import FOLDER, Case, as_argument
+from for_each import for_each
 
 from gpuemu_flow.emulator.clusters import together
 from gpuemu_flow.emulator.errors import LaunchError
@@ -23,7 +24,7 @@ def _name(case: Case) -> str:
     return f"{case.entry}-{case.options.get('cluster', ['own'])[0]}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=_name)
+@for_each("case", CASES)
 def test_a_kernel_with_clusters_is_right_and_nothing_is_found(case: Case) -> None:
     result = case.launch(**case.options)
     case.check(result)

@@ -4,6 +4,7 @@ advice."""
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from ptx_text import HEADER
 
 from gpuemu_flow.emulator.errors import UnsupportedError
@@ -44,7 +45,7 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("text", MISSING)
+@for_each("text", MISSING)
 def test_what_is_missing_is_named_with_line_and_fix(text: str) -> None:
     data = f"{HEADER}.visible .entry k()\n{{\n{BODY}{text}\nret;\n}}\n".encode()
     with pytest.raises(UnsupportedError) as caught:
@@ -76,7 +77,7 @@ def test_clusters_of_several_blocks_can_run() -> None:
         assert found.runs
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "red.global.add.v4.f32 [%rd1];",

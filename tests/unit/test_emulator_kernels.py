@@ -7,6 +7,7 @@ import pytest
 from cooperative_kernels import WRONG, cooperative
 from emulated_kernels import FOLDER, Case, all_cases, as_argument, kernel_of
 from emulator_kernels import compile_all
+from for_each import for_each
 from whole import sample
 
 from gpuemu_flow.emulator.launch import load_kernel
@@ -53,10 +54,8 @@ def test_a_correct_kernel_is_right_in_the_other_order_of_warps(case: Case) -> No
     assert [str(f) for f in result.findings] == []
 
 
-@pytest.mark.parametrize("backend", ["numpy", "c"])
-@pytest.mark.parametrize(
-    "case", cooperative(np.random.default_rng(3), 300, "_wrong"), ids=lambda c: c.entry
-)
+@for_each("backend", ["numpy", "c"])
+@for_each("case", cooperative(np.random.default_rng(3), 300, "_wrong"))
 def test_a_bug_is_found_even_where_the_values_are_right(case: Case, backend: str) -> None:
     check, rule, right = WRONG[case.entry]
     result = case.launch(backend=backend)

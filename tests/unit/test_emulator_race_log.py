@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from emulated_kernels import FOLDER, Case, all_cases, as_argument, out
+from for_each import for_each
 from whole import sample
 
 from gpuemu_flow.emulator import bytes as batch_memory
@@ -104,7 +105,7 @@ HEAD += "ld.param.u64 %d0, [x]; mov.u32 %r0, %ctaid.x; mul.wide.u32 %d1, %r0, 4;
 HEAD += "add.s64 %d1, %d0, %d1;\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "rule"),
     [
         ("ld.global.u32 %r1, [%d0]; st.global.u32 [%d1], %r0;", "write-after-read"),
@@ -113,7 +114,7 @@ HEAD += "add.s64 %d1, %d0, %d1;\n"
         ("st.global.u32 [%d1], %r0; st.global.u32 [%d0], %r0;", "write-after-write"),
     ],
 )
-@pytest.mark.parametrize("blocks", [3, 3000])
+@for_each("blocks", [3, 3000])
 def test_blocks_race_within_a_batch_and_between_batches(body: str, rule: str, blocks: int) -> None:
     kernel = load_kernel((HEAD + body + "\nret;\n}\n").encode(), "k.ptx")
     result = kernel.launch([blocks], [1], [as_argument(np.ones(blocks, "u4"))])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from both_backends import needs_compiler
 from emulated_kernels import as_argument
+from for_each import for_each
 from test_emulator_volatile import launch
 
 from gpuemu_flow.emulator.findings import plain_function, readable_function
@@ -67,16 +68,16 @@ RIGHT = {
 BACKENDS = ["numpy", pytest.param("c", marks=needs_compiler)]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("grid", [1, 3])
-@pytest.mark.parametrize("name", WRONG)
+@for_each("backend", BACKENDS)
+@for_each("grid", [1, 3])
+@for_each("name", WRONG)
 def test_a_missing_barrier_is_found(name: str, grid: int, backend: str) -> None:
     rule, body = WRONG[name]
     assert rule in {f.rule for f in launch(body, grid, backend).findings}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", RIGHT)
+@for_each("backend", BACKENDS)
+@for_each("name", RIGHT)
 def test_ordered_threads_are_accepted(name: str, backend: str) -> None:
     result = launch(RIGHT[name], backend=backend)
     assert [str(f) for f in result.findings] == []
@@ -142,7 +143,7 @@ def test_atomics_of_other_blocks_need_a_fence(add: str, backend: str) -> None:
     assert launch(BLOCKS.format(add=add, fence="membar.gl; "), 4, backend).findings == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("symbol", "readable", "plain"),
     [
         ("_Z4axpy6ParamsPKfPf", "axpy", "axpy"),

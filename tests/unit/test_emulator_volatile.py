@@ -7,6 +7,7 @@ import pytest
 from both_backends import needs_compiler
 from emulated_kernels import Case, as_argument, out
 from flag_kernels import contended, flags
+from for_each import for_each
 
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
 
@@ -247,8 +248,8 @@ BETWEEN_BLOCKS = {
 """By name: the rule or '' for right kernels, and the body for 4 blocks."""
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", WRONG)
+@for_each("backend", BACKENDS)
+@for_each("name", WRONG)
 def test_a_value_that_depends_on_timing_is_found(name: str, backend: str) -> None:
     rule, body = WRONG[name]
     found = launch(body, backend=backend).findings
@@ -258,14 +259,14 @@ def test_a_value_that_depends_on_timing_is_found(name: str, backend: str) -> Non
     assert all("orders nothing" in f.message for f in volatile)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", RIGHT)
+@for_each("backend", BACKENDS)
+@for_each("name", RIGHT)
 def test_what_is_ordered_or_retried_is_no_finding(name: str, backend: str) -> None:
     assert launch(RIGHT[name], backend=backend).findings == ()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", BETWEEN_BLOCKS)
+@for_each("backend", BACKENDS)
+@for_each("name", BETWEEN_BLOCKS)
 def test_between_blocks(name: str, backend: str) -> None:
     rule, body = BETWEEN_BLOCKS[name]
     found = launch(body, grid=4, backend=backend).findings

@@ -20,6 +20,7 @@ from envelope_ops import (
     inputs_of,
     online_softmax,
 )
+from for_each import for_each
 
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
@@ -69,7 +70,7 @@ def test_planted_bugs_fail(dtype: str) -> None:
         assert Verdict.FAILED in verdicts, bug
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@for_each("name", REFERENCES)
 def test_most_right_cases_need_no_further_evaluation(name: str) -> None:
     reference = Reference(name)
     op = next(op for other, op in RIGHT if other == name)

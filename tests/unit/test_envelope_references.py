@@ -15,6 +15,7 @@ from envelope_ops import (
     online_softmax,
     two_pass_layernorm,
 )
+from for_each import for_each
 
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Verdict
@@ -119,7 +120,7 @@ def samples() -> list[Arrays]:
     return [{"x": rng.standard_normal((5, n)).astype(np.float32)} for n in (7, 64)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("function", "exact"),
     [
         (lambda x: np.maximum(x, 0), True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.expressions import ExpressionError, compute, solve
 
@@ -20,7 +21,7 @@ def test_log2_of_nothing_has_no_value() -> None:
         compute("log2(N)", {"N": 0}, {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("equations", "known", "found"),
     [
         ([("3*C", 12)], {}, {"C": 4}),

@@ -6,6 +6,7 @@ import math
 from statistics import NormalDist
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.judge.fuzz_results import failure_rate
 
@@ -26,8 +27,8 @@ def test_published_values(failed: int, total: int, low: float, high: float) -> N
     assert rate.high == pytest.approx(high, abs=5e-5)
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
-@pytest.mark.parametrize(("failed", "total"), [(1, 2), (3, 100), (99, 100), (7, 12)])
+@for_each("confidence", [0.5, 0.9, 0.99])
+@for_each(("failed", "total"), [(1, 2), (3, 100), (99, 100), (7, 12)])
 def test_each_end_is_where_the_score_test_rejects(
     failed: int, total: int, confidence: float
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.client import ClientError, ValidationError
@@ -178,7 +179,7 @@ def test_adapters_load_without_their_frameworks() -> None:
         assert isinstance(adapter_class().is_available(), bool)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "args",
     [(), ("softmax",), (None, "softmax"), (lambda x: x,), (lambda x: x, lambda x: x), (1, 2, 3),
      (lambda x: x, lambda x: x, {}, 4), (None, "softmax", {}, True, 5)],

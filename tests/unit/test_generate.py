@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import (
@@ -49,7 +50,7 @@ RECORDED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "dtype", "inputs"), RECORDED)
+@for_each(("seed", "dtype", "inputs"), RECORDED)
 def test_uniform_data_are_gpuemus_in_every_layout(
     seed: int, dtype: str, inputs: dict[str, tuple[tuple[int, ...], str]]
 ):

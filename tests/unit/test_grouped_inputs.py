@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.cases.grouped import spread
 from gpuemu_flow.cases.op_schema import ArgumentGroup
@@ -42,7 +43,7 @@ def test_the_members_of_a_list(counts: object, fewest: int, most: int) -> None:
     assert groups["xs"].members == tuple(schema["inputs"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("inputs", "path"),
     [
         ({"x": {"dims": [], "list": 0}}, ("inputs", "x", "list")),

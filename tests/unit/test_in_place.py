@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.in_place import with_changed_inputs
 
@@ -35,7 +35,7 @@ LEFT: list[tuple[Any, tuple[str, ...], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("returned", "names", "changed", "outputs"), TAKEN)
+@for_each(("returned", "names", "changed", "outputs"), TAKEN)
 def test_outputs_are_taken_from_inputs(
     returned: Any, names: tuple[str, ...], changed: tuple[str, ...], outputs: Any
 ) -> None:
@@ -44,7 +44,7 @@ def test_outputs_are_taken_from_inputs(
     assert list(found) == list(outputs)
 
 
-@pytest.mark.parametrize(("returned", "names", "changed"), LEFT)
+@for_each(("returned", "names", "changed"), LEFT)
 def test_other_values_stay_as_they_are(
     returned: Any, names: tuple[str, ...], changed: tuple[str, ...]
 ) -> None:

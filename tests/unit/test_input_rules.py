@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from input_tables import Table, cases_of
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
@@ -159,7 +160,7 @@ def test_every_kind_is_looked_at() -> None:
     assert {kind for kind, *_ in KEPT} == set(KINDS)
 
 
-@pytest.mark.parametrize(("kind", "said", "dtype", "dtypes", "holds"), KEPT)
+@for_each(("kind", "said", "dtype", "dtypes", "holds"), KEPT)
 def test_shrunk_inputs_are_of_the_kind(
     kind: str, said: Table, dtype: str, dtypes: tuple[str, ...], holds: Any
 ) -> None:
@@ -195,7 +196,7 @@ def test_shrunk_inputs_are_of_the_kind(
     assert sum(sizes) <= sum(array.size for array in materialise(large).values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_strategies_differ(kind: str) -> None:
     said = next(said for name, said, *_ in KEPT if name == kind)
     dtype = next(dtype for name, _, dtype, *_ in KEPT if name == kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from for_each import for_each
 from input_tables import Table, faults
 
 X = {"dims": ["N"], "dtype": "int32"}
@@ -13,7 +13,7 @@ X = {"dims": ["N"], "dtype": "int32"}
 L8 = {"dims": ["L"], "dtype": "int8"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("inputs", "constraints", "path", "slug"),
     [
         ({"x": {**X, "kind": "sorteed"}}, (), ("inputs", "x", "kind"), "schema-kind"),
@@ -62,7 +62,7 @@ def test_wrong_rules_are_reported_where_they_stand(
     assert found == [(path, slug)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("inputs", "constraints", "path"),
     [
         ({"x": {**X, "range": [3, "N"]}}, (), ("inputs", "x", "range")),
@@ -100,7 +100,7 @@ def test_rules_that_nothing_can_keep_are_found(
     assert found == ([(path, "schema-unsatisfiable")] if path else [])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("scalars", "path", "slug"),
     [
         ({"k": []}, ("scalars", "k"), "schema-values"),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from envelope_ops import F32, check
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import Verdict
@@ -100,7 +101,7 @@ SINGLE_ELEMENTS = {
 }
 
 
-@pytest.mark.parametrize("expression", SINGLE_ELEMENTS.values(), ids=SINGLE_ELEMENTS)
+@for_each("expression", SINGLE_ELEMENTS.values())
 def test_single_elements_are_judged_as_larger_inputs(expression: str) -> None:
     evaluate = Reference.of(f"def op(a, b):\n    return {expression}\n")
     found = {}
@@ -184,7 +185,7 @@ def test_float32_arithmetic_on_integers_passes_and_wrong_values_fail(name: str) 
         assert found[-1] is Verdict.FAILED
 
 
-@pytest.mark.parametrize("name", [name for name in REFERENCES if name != "buckets"])
+@for_each("name", [name for name in REFERENCES if name != "buckets"])
 def test_the_shadow_of_floats_of_integers_is_faithful(name: str) -> None:
     assert shadow_is_faithful(Reference(name), [{"t": t} for t in samples(name)])
 

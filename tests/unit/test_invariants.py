@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.types import INVARIANTS, Tolerance
 from gpuemu_flow.numerics import checked_output
@@ -31,7 +32,7 @@ def check(
     return check_invariant(name, array, dtype, tolerance, exempt)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "holds"),
     [
         ("non_negative", 0.0, True),
@@ -48,7 +49,7 @@ def check(
         ("no_inf", NAN, True),
     ],
 )
-@pytest.mark.parametrize("size", [6, 300_000])
+@for_each("size", [6, 300_000])
 def test_elementwise_invariants(name: str, value: float, holds: bool, size: int) -> None:
     for dtype in ["float32", "float64", "float16", "bfloat16", "float8_e5m2"]:
         values = np.ones((2, size // 2), numpy_dtype(dtype))

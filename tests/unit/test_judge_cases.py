@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.judge.judge import Judge
 from gpuemu_flow.judge.judge_service import Ran, judge_case, judge_cases
@@ -46,7 +47,7 @@ CONTRACTS = [
 ]
 
 
-@pytest.mark.parametrize("contracts", CONTRACTS, ids=str)
+@for_each("contracts", CONTRACTS)
 def test_verdicts_together_are_those_alone(contracts: tuple[OutputContract, ...]) -> None:
     judge = a_judge(*contracts)
     cases = [ran(n, error=0.1 * (n % 5 == 2)) for n in range(12)]

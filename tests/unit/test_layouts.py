@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.types import DTYPES, LAYOUTS, effective_layout
 from gpuemu_flow.numerics.dtypes import numpy_dtype
@@ -37,7 +38,7 @@ def strides_in_elements(array: np.ndarray) -> tuple[int, ...]:
     return tuple(stride // array.itemsize for stride in array.strides)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("shape", SHAPES)
 def test_values_survive_and_strides_are_as_described(shape: tuple[int, ...]):
     for layout in LAYOUTS:
         values = values_for(layout, shape)
@@ -51,7 +52,7 @@ def test_values_survive_and_strides_are_as_described(shape: tuple[int, ...]):
         assert laid.intact()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_every_dtype_in_every_layout(layout: str):
     for dtype in sorted(DTYPES):
         values = values_for(layout, (3, 4), dtype)
@@ -77,7 +78,7 @@ def test_strides_by_hand():
     assert describe("contiguous", ()) == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layout", "shape", "effective"),
     [
         ("transposed", (5,), "strided"),
@@ -225,7 +226,7 @@ def test_a_write_to_the_elements_is_allowed(layout: str):
     assert laid.intact()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_guards_lie_on_both_sides_and_hold_a_row(layout: str):
     place_of_all = place(layout, (2, 3000), 4, guarded=True)
     extent = 4 + sum((n - 1) * s for n, s in zip((2, 3000), place_of_all.strides, strict=True))

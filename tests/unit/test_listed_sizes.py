@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef, untried_sizes
@@ -15,7 +16,7 @@ def schema(*dims: Dim) -> OpSchema:
     return OpSchema(dims, (TensorDef("x", names),), (TensorDef("y", names),))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dims", "tried", "named"),
     [
         ((Dim("N", (5, 9)),), [{"N": 5}], ("N = 9",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from ptx_text import ARCHITECTURES, KERNELS, analysed, kernel_views
 
 from gpuemu_flow.lint import measure as liveness
@@ -70,7 +71,7 @@ def test_a_body_beyond_the_table_limit_gets_no_estimate(monkeypatch: pytest.Monk
     assert max_live(analysis.body, analysis.graph, analysis.flow) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("live", "calls", "bounds", "expected"),
     [
         (3, False, LaunchBounds(), 8),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomli
+from for_each import for_each
 
 from gpuemu_flow.config.fields import key_at, keys_of, names_of, table_at, words_of
 from gpuemu_flow.config.tables import File
@@ -119,7 +120,7 @@ def test_each_suggestion_of_a_mistyped_key_mends_it() -> None:
     assert count > 50
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "offered"),
     [
         ("[", "validation"),

@@ -7,6 +7,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 from report_samples import HOSTILE, failed, hostile, huge, passed, report_of, sample
 
@@ -85,7 +86,7 @@ def test_hostile_text_makes_no_markup() -> None:
     assert set(cells) <= {5, 6, 7}, "a pipe in a name makes no new column"
 
 
-@pytest.mark.parametrize("text", ["a`b", "`", "``", "a|b", "a\nb", "", "  ", "`a``", "\\|", "a\\"])
+@for_each("text", ["a`b", "`", "``", "a|b", "a\nb", "", "  ", "`a``", "\\|", "a\\"])
 def test_code_spans_show_what_they_hold(text: str) -> None:
     row = rendered(f"|a|\n|-|\n|{code(text)}|\n")
     shown = re.search(r"<td><code>(.*?)</code></td>", row, re.DOTALL)
@@ -156,7 +157,7 @@ def test_what_is_printed_commands_nobody(name: str) -> None:
     assert not [c for c in text if c in "\x1b\x9b\x07"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shown"),
     [
         ("a::b", "a::b"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.envelope import build_envelope
@@ -20,7 +21,7 @@ def marked(values: Array) -> Array:
     return marking({"x": values}, STAND_INS[0])["x"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("compute", "rounded"),
     [
         (lambda x: x * 2, [False, False, False]),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-import pytest
+from for_each import for_each
 from msgspec.structs import replace
 from report_samples import KERNEL, failed, report_of
 
@@ -197,7 +197,7 @@ def test_every_format_is_looked_at() -> None:
     assert set(CHECKS) == {*FORMATS, "annotations"}
 
 
-@pytest.mark.parametrize("form", CHECKS)
+@for_each("form", CHECKS)
 def test_a_name_comes_out_right(form: str) -> None:
     for name in NAMES:
         CHECKS[form](name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
@@ -26,7 +27,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "compute",
     [
         lambda x: x / 3,
@@ -54,7 +55,7 @@ def test_inexact_results_move_by_roundings_only(compute: Any) -> None:
     assert np.abs(first - plain).max() <= 100 * UNIT * max(1.0, float(np.abs(plain).max()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "compute",
     [
         lambda x: x * 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from for_each import for_each
 from ptx_text import REPOSITORY
 
 from gpuemu_flow.lint.kernel import ARCHITECTURES, arch_number, limits_of, occupancy
@@ -28,7 +29,7 @@ def test_equal_to_the_table_of_known_answers() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sm", "threads", "registers", "shared", "blocks", "limited_by"),
     [
         (80, 256, 32, 0, 8, ("warps", "registers")),

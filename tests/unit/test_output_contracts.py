@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from config_workspace import ConfigWorkspace
+from for_each import for_each
 from msgspec import to_builtins
 
 from gpuemu_flow.model.decoding import convert
@@ -49,7 +50,7 @@ def contract(workspace: ConfigWorkspace, said: str) -> OutputContract:
     return found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "expected"),
     [
         ('dtype = "fp16"', {"dtype": "float16"}),
@@ -76,7 +77,7 @@ def test_a_contract_is_read_and_kept(
     assert convert(to_builtins(found), OutputContract) == found
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "slug", "mend"),
     [
         ('dtype = "same as z"', "schema-contract", "x, m, n"),
@@ -153,7 +154,7 @@ def test_an_unknown_key_is_an_error(workspace: ConfigWorkspace) -> None:
     assert error.hint and "order" in error.hint
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "expected"),
     [
         (["float16", "float32"], "float32"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.numerics.output_mutants import (
@@ -41,7 +42,7 @@ def planted(name: str, seed: int = 7, **options: object) -> np.ndarray:
 RIGHT = exact()["y"].astype(np.float32)
 
 
-@pytest.mark.parametrize("mutant", OUTPUT_MUTANTS, ids=lambda m: m.name)
+@for_each("mutant", OUTPUT_MUTANTS)
 def test_a_planted_bug_is_wrong_in_the_right_shape_and_repeats_by_seed(
     mutant: OutputMutant,
 ) -> None:
@@ -155,8 +156,8 @@ def test_what_would_change_nothing_is_not_applicable() -> None:
     assert plant(BY_NAME["negative-clamped"], INPUTS, positive, seed=1) is None
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (0, 4), (1, 1, 1)])
-@pytest.mark.parametrize("mutant", OUTPUT_MUTANTS, ids=lambda m: m.name)
+@for_each("shape", [(), (0,), (1,), (0, 4), (1, 1, 1)])
+@for_each("mutant", OUTPUT_MUTANTS)
 def test_odd_shapes_are_no_trouble(mutant: OutputMutant, shape: tuple[int, ...]) -> None:
     for dtype in ("float32", "int32"):
         x = np.full(shape, 3, dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from envelope_ops import F32, Function, check
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import Verdict
@@ -49,7 +50,7 @@ TERMS = {
 }
 
 
-@pytest.mark.parametrize("name", SUMS)
+@for_each("name", SUMS)
 def test_a_sum_overflows_where_some_order_of_its_terms_does(name: str) -> None:
     for terms in sorted(TERMS):
         values, expected = TERMS[terms]

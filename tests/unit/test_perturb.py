@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, Arrays, Perturbation, as_float32
 
@@ -25,8 +25,8 @@ def every_change(inputs: Arrays) -> dict[str, Arrays | None]:
     }
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
-@pytest.mark.parametrize("value", [1.5, -2.0, 0.0, SUBNORMAL, np.inf])
+@for_each("shape", [(), (1,), (2, 3)])
+@for_each("value", [1.5, -2.0, 0.0, SUBNORMAL, np.inf])
 def test_changed_inputs_are_arrays_of_the_same_shape(shape: tuple[int, ...], value: float) -> None:
     inputs = {"a": np.full(shape, value), "n": np.full(shape, 3)}
     for name, changed in every_change(inputs).items():

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from envelope_ops import F32, Arrays, Reference, check
+from for_each import for_each
 
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype
@@ -232,8 +233,8 @@ def test_operands_that_overflow_take_the_verdict_from_what_depends_on_them(
     assert wide.stats.num_no_verdict == 0
 
 
-@pytest.mark.parametrize("row", [2, 15])
-@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 1.1])
+@for_each("row", [2, 15])
+@for_each("value", [np.nan, np.inf, 0.0, 1.1])
 def test_what_depends_on_no_operand_that_overflows_is_judged(value: float, row: int) -> None:
     reference, inputs = Reference(source=MLP), overflowing_mlp("float16")
 
@@ -295,7 +296,7 @@ SHORT = "R"
 LONG = '__import__("gpuemu_flow.numerics.operand").numerics.operand.rounded'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "wrapped"),
     [
         ("y = a @ b", "y = R(a) @ R(b)"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.services.problems.kernelbench import find_kernelbench
 from gpuemu_flow.services.problems.model import Argument, ProblemFacts
@@ -30,7 +31,7 @@ def test_a_good_answer_is_read() -> None:
     assert found.free == {"x"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value"),
     [
         ("arguments", [{"name": 'x"\n[ops]', "shape": [2], "dtype": "float32"}]),

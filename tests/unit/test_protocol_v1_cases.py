@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.cases.protocol_v1 import (
     SequenceConfig,
@@ -64,7 +65,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize("run", RUNS, ids=[run["name"] for run in RUNS])
+@for_each("run", RUNS)
 def test_cases_equal_gpuemus(run: dict[str, Any]) -> None:
     config = config_of(run)
     assert len(run["cases"]) == run["count"]
@@ -171,7 +172,7 @@ def test_what_may_be_missing() -> None:
     ) == SequenceConfig.from_json(GOOD)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "value", "slug"),
     [
         ("seed", ..., "fuzz-config-missing-key"),

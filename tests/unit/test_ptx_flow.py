@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from ptx_text import entry, module, only_body
 
 from gpuemu_flow.lint.ptx.flow import analyse_dataflow, build_cfg
@@ -27,7 +28,7 @@ def edges(statements: str) -> list[list[int]]:
     return build_cfg(only_body(module(entry(statements)))).successors
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("statement", "written", "read"),
     [
         ("add.s32 %r1, %r2, %r3;", "%r1", "%r2 %r3"),
@@ -242,7 +243,7 @@ def test_first_operand_of_all_forms() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("%f1, [%rd1]", ("%rd1", 0)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from for_each import for_each
 from ptx_text import ARCHITECTURES, HEADER, KERNELS, entry, kernel_views, module, view_of
 
 from gpuemu_flow.lint.kernel import FAMILIES, KernelView, family_of_text
@@ -82,7 +83,7 @@ def test_families_add_up_to_the_instructions() -> None:
             assert set(view.metrics.families) <= set(FAMILIES)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("opcode", "family"),
     [
         ("fma.rn.f32", "f32"),

@@ -7,6 +7,7 @@ import pytest
 from cluster_kernels import FILE as CLUSTERS
 from cluster_kernels import cluster_cases
 from emulated_kernels import FOLDER, Case, all_cases, as_argument
+from for_each import for_each
 from test_emulator_checks import HEAD
 
 from gpuemu_flow.emulator.errors import BudgetError
@@ -31,7 +32,7 @@ def planted(text: str, kind: str) -> list[PtxMutant]:
     return [m for m in plant_in_ptx(text.encode()) if m.name.startswith(kind)]
 
 
-@pytest.mark.parametrize("kind", [k.name for k in MUTANT_KINDS])
+@for_each("kind", [k.name for k in MUTANT_KINDS])
 def test_a_kind_changes_one_instruction(kind: str) -> None:
     before, after = CHANGES[kind]
     head = HEAD.replace("mul.wide", "mad.wide").replace("4;", "4, 0;", 1).replace("shl", "shr")
@@ -42,7 +43,7 @@ def test_a_kind_changes_one_instruction(kind: str) -> None:
     assert f"line {len(HEAD.splitlines()) + 1}" in mutant.name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "text"),
     [
         ("mask-off-by-one", "setp.lt.f32 %p1, %f1, %f2;"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from ptx_text import HEADER, module
 
 from gpuemu_flow.lint.ptx import read_body, read_ptx
 from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "slug", "line"),
     [
         (b"", "ptx-empty", 1),

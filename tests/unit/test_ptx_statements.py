@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from ptx_text import HEADER, REPOSITORY, entry, module, only_body, only_function, read
 
 from gpuemu_flow.lint.ptx import Opcode, read_body
@@ -255,7 +256,7 @@ def test_several_kernels_are_separate() -> None:
     assert [len(read_body(f).instructions) for f in ptx.entries()] == [2, 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("statement", "expected"),
     [
         (".shared .f32 a[256];", ("a", "shared", 1024, False)),

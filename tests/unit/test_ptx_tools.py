@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
+from for_each import for_each
 
 from gpuemu_flow.lint.toolchain import (
     Tool,
@@ -73,7 +73,7 @@ def test_machine_code_listing() -> None:
     assert found == {"k": {"FADD": 1, "STL": 1}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["", "{}", "[]", "[1]", "[1, 2]", "[{}, [{}]]", '[{}, [{"function-name": "k"}]]', "[" * 50_000],
 )

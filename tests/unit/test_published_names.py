@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 import gpuemu_flow
 from gpuemu_flow import (
@@ -75,7 +76,7 @@ TOP_LEVEL = [
 ]
 
 
-@pytest.mark.parametrize("name", TOP_LEVEL)
+@for_each("name", TOP_LEVEL)
 def test_a_top_level_name_is_there_and_can_be_called(name: str) -> None:
     assert callable(getattr(gpuemu_flow, name))
 
@@ -86,7 +87,7 @@ def test_names_of_the_package_are_listed() -> None:
         assert getattr(gpuemu_flow, name)
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@for_each("name", SIGNATURES)
 def test_a_method_of_the_client_takes_its_arguments_both_ways(name: str) -> None:
     signature = inspect.signature(getattr(Client, name))
     wanted = SIGNATURES[name].split()

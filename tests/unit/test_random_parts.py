@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics.contract import Statistics
 from gpuemu_flow.numerics.contract_statistics import StatisticsOutcome, repeated_shift
@@ -231,7 +232,7 @@ def test_few_channels_are_inconclusive() -> None:
     assert "need 1000 groups of elements along axes 2, 3" in result.note
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (33,), (8, 1, 5), (70, 90), (3, 50, 129)])
+@for_each("shape", [(), (1,), (7,), (33,), (8, 1, 5), (70, 90), (3, 50, 129)])
 def test_each_division_holds_each_element_once(shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(1).normal(size=shape)
     for division in divisions_of(shape, values):

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from for_each import for_each
 from msgspec import structs
 from msgspec.structs import replace
 from published_schemas import check_sarif, sarif_validator
@@ -114,7 +115,7 @@ def test_lints_alone_are_valid_too(make: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "uri"),
     [
         ("a b/c#1%.py", "a%20b/c%231%25.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 from gpuemu_flow.numerics.rng_many import SeededStreams
@@ -16,8 +17,8 @@ def seeds_of(number: int) -> list[int]:
     return [derive_seed(n, "many") for n in range(number)]
 
 
-@pytest.mark.parametrize("number", [1, FEW, MANY])
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 64, 301])
+@for_each("number", [1, FEW, MANY])
+@for_each("count", [0, 1, 2, 7, 64, 301])
 def test_rows_are_those_of_each_stream_alone(count: int, number: int) -> None:
     for kind in KINDS:
         seeds = seeds_of(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from for_each import for_each
 from msgspec import to_builtins
 from msgspec.structs import replace
 from ptx_text import kernel_views
@@ -50,7 +51,7 @@ def test_the_same_figures_are_unchanged() -> None:
     assert not diff.is_regression
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "expected"),
     [
         ({"spill_instructions": 2, "spill_bytes": 8}, {"spill_instructions", "spill_bytes"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from for_each import for_each
 from msgspec import to_builtins
 from msgspec.structs import replace
 from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
@@ -33,7 +34,7 @@ def explicit(**limits: int | float) -> KernelPolicy:
     return KernelPolicy(**limits, explicit=frozenset(limits))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("figures", "policy", "expected"),
     [
         ({"spill_instructions": 0, "spill_bytes": 0}, KernelPolicy(), []),
@@ -73,7 +74,7 @@ def test_local_loads_in_ptx_are_no_spills() -> None:
     assert "real-spills" not in broken_rules(view_of("ld.local.u32 %r1, [%rd1]; ret;"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("figures", "policy", "expected"),
     [
         ({"stack_bytes": 0}, KernelPolicy(), []),
@@ -104,7 +105,7 @@ def test_recursion_has_no_known_stack() -> None:
     assert severities(subject, KernelPolicy(), "local-memory") == ["warning"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("figures", "policy", "expected"),
     [
         ({"registers": 128}, KernelPolicy(), []),
@@ -182,7 +183,7 @@ def test_instruction_limit() -> None:
     assert "instruction-limit" in {u.rule for u in lint(view(), policy).unchecked}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "opcode", "matches"),
     [
         ("f64", "add.rn.f64", True),

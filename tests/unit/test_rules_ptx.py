@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 from ptx_text import (
     HEADER,
@@ -186,7 +187,7 @@ BODIES = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "bad", "good"), BODIES)
+@for_each(("rule", "bad", "good"), BODIES)
 def test_rule_and_near_miss(rule: str, bad: str, good: str) -> None:
     assert rule in broken_rules(view_of(bad))
     assert rule not in broken_rules(view_of(good))
@@ -221,8 +222,8 @@ REAL = [
 ]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(("rule", "source", "bad", "good"), REAL)
+@for_each("arch", ["sm_80", "sm_90"])
+@for_each(("rule", "source", "bad", "good"), REAL)
 def test_rule_on_compiled_kernels(arch: str, rule: str, source: str, bad: str, good: str) -> None:
     views = kernel_views(source, arch)
     assert rule in broken_rules(views[bad])
@@ -351,7 +352,7 @@ def test_expected_tensor_cores_in_machine_code() -> None:
     assert "missing-tensor-cores" in {u.rule for u in lint(view, policy).unchecked}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("target", "archs", "broken"),
     [
         ("sm_80", ("sm_80", "sm_90", "sm_120"), False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 from ptx_text import REPOSITORY, kernel_views
 
 from gpuemu_flow.lint.kernel import KernelPolicy, PtxLocation
@@ -43,7 +44,7 @@ def test_the_comment_allows_its_rule_only() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "line", "reason"),
     [
         ("f(); // gpuemu: allow debug-call on purpose", 1, "on purpose"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
@@ -69,8 +70,8 @@ def test_a_status_page_that_says_nothing() -> None:
     os.close(fd)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@for_each("layout", LAYOUTS)
+@for_each("dtype", DTYPES)
 def test_an_arena_keeps_bits_layout_and_alignment(arena: Arena, layout: str, dtype: str) -> None:
     arrays = {
         str(shape): materialise(make_case(layout, dtype, shape))["x"]
@@ -111,7 +112,7 @@ def test_places_outside_an_arena_are_refused(arena: Arena, slot: Slot) -> None:
             arena.read({"x": slot})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data", [None, [], [0, [1], [4]], [0, [1], [4], "object"], [0, [1, 1], [4], "int8"],
              ["a", [1], [4], "int8"], [0, [-1], [4], "int8"], [0, [1] * 99, [1] * 99, "int8"]],
 )  # fmt: skip
@@ -209,7 +210,7 @@ def test_numbers_are_compared_by_their_bytes() -> None:
     assert not same_bytes(values, values + 0.0)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_every_changed_element_is_seen(layout: str) -> None:
     before = materialise(make_case(layout, "float32"))["x"]
     after = before.copy(order="K")

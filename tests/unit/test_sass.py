@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from for_each import for_each
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 from ptx_text import kernel_views, view_of, with_sass
@@ -20,7 +20,7 @@ from gpuemu_flow.lint.measure import Artifact, Linter, measure
 from gpuemu_flow.lint.toolchain import MachineCode
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("opcode", "family"),
     [
         ("FADD", "f32"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.schema import (
@@ -168,7 +169,7 @@ def test_a_schema_of_the_wrong_type(value: object):
     assert reports.slugs == {"schema-type"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dim", "slug", "path"),
     [
         ([], "schema-dim-empty", ()),
@@ -209,7 +210,7 @@ def test_empty_and_single_sizes_are_allowed():
     assert schema.dims[1] == Dim("K", (5,))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tensor", "slug", "path"),
     [
         (["M", "Q"], "schema-unknown-dim", (1,)),
@@ -285,7 +286,7 @@ def test_inputs_that_the_op_has_not_or_the_schema_has_not():
     assert "did you mean 'b'?" in [hint for *_, hint in reports.found]
 
 
-@pytest.mark.parametrize("inputs", [None, {}, [], 3, ["a"], [{"dims": ["M"]}], {"": ["M"]}])
+@for_each("inputs", [None, {}, [], 3, ["a"], [{"dims": ["M"]}], {"": ["M"]}])
 def test_no_usable_inputs(inputs: object):
     schema, reports = parse(matmul_table(inputs=inputs, output=["M", "K", "N"]), ("a", "b"))
     assert schema is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.workers.script import function_to_call
 
@@ -42,13 +43,13 @@ PROTOCOL = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@for_each("name", FUNCTIONS)
 def test_a_script_that_only_defines_is_called(name: str) -> None:
     source, function = FUNCTIONS[name]
     assert function_to_call(source.encode(), "/ws/softmax.py") == function
 
 
-@pytest.mark.parametrize("name", PROTOCOL)
+@for_each("name", PROTOCOL)
 def test_a_script_that_reads_or_acts_speaks_for_itself(name: str) -> None:
     assert function_to_call(PROTOCOL[name].encode(), "/ws/softmax.py") == ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics.shadow import shadow_source
 
@@ -21,7 +22,7 @@ def one_line(line: str, head: str = HEAD) -> str:
     return line if shadow is None else shadow[len(head) : -1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "shadow"),
     [
         ("x = np.float64(1)", "x = np.float32(1)"),
@@ -75,7 +76,7 @@ def test_imported_names_are_replaced_with_their_imports() -> None:
     assert shadow_source(source) == shadow
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "x = float(y)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import (
@@ -35,7 +36,7 @@ def test_primes():
     assert not is_prime(3215031751), "a strong pseudoprime to the bases 2, 3, 5 and 7"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape_class", "size"),
     [
         ("tail", 3), ("pow2_plus_1", 65), ("prime", 131), ("pow2_minus_1", 63), ("pow2", 64),

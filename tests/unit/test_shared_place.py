@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.store.cache import WorkspaceCache
@@ -26,7 +27,7 @@ HEADER = {"GPUEMU_CACHE_HEADER": "Authorization: x"}
 FAR = "https://cache.example.org/x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("remote", "environ", "mode", "is_sent"),
     [
         (FAR, HEADER, "read", False),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.errors import Problem, RunnerError
@@ -61,7 +62,7 @@ WIDENING: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("compute", WIDENING.values(), ids=WIDENING)
+@for_each("compute", WIDENING.values())
 def test_wider_numbers_widen_nothing(compute: Callable[[Any], Any]) -> None:
     for kind in KINDS:
         x = normal(4, 5)
@@ -71,7 +72,7 @@ def test_wider_numbers_widen_nothing(compute: Callable[[Any], Any]) -> None:
         np.testing.assert_allclose(np.asarray(result), compute(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "compute",
     [
         lambda x: np.exp(x) / x.max(axis=1, keepdims=True),
@@ -143,8 +144,8 @@ FROM_INTEGERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
-@pytest.mark.parametrize("compute", FROM_INTEGERS.values(), ids=FROM_INTEGERS)
+@for_each("dtype", ["int32", "int64", "uint8"])
+@for_each("compute", FROM_INTEGERS.values())
 def test_floats_of_integers_are_float32(
     compute: Callable[[Any], Any],
     dtype: str,
@@ -163,7 +164,7 @@ def test_floats_of_integers_are_float32(
         assert (again != plain.astype(np.float32))[rounded].any() or not rounded.any()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "compute",
     [
         lambda i: i // 3 + i % 3,
@@ -214,7 +215,7 @@ def test_conversions_of_integer_inputs_are_counted() -> None:
     assert not found(lambda x, i: np.where(i - i // 2 > 1, x[:5], 0.5))
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@for_each("name", MAKERS)
 def test_makers_make_what_numpy_makes_in_float32(name: str) -> None:
     arguments: dict[str, tuple[Any, ...]] = {
         "full": (3, 0.1),

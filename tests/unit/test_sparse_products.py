@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from emulated_kernels import as_argument, out
+from for_each import for_each
 
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
@@ -167,7 +168,7 @@ def multiply(
     return result, fragments_c(whole @ right + third, total)
 
 
-@pytest.mark.parametrize(("k", "a", "b", "total"), CASES)
+@for_each(("k", "a", "b", "total"), CASES)
 def test_a_sparse_product_is_that_of_the_whole_matrix(k: int, a: str, b: str, total: str) -> None:
     pieces = k // (2 if bits_of(a) != 4 else 4) * (4 if a == "tf32" else 2) * 16 // 32
     for selector in range(32 // pieces):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.build import stamps
 from gpuemu_flow.build.files import FileTable, stamp_of
@@ -159,7 +160,7 @@ LOGINS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LOGINS)
+@for_each("name", LOGINS)
 def test_another_login_is_no_change_for_what_was_given_the_whole_environment(name: str) -> None:
     whole = stamps.variable_digest(ENVIRON, stamps.ALL_VARIABLES)
     assert stamps.variable_digest({**ENVIRON, name: "another"}, stamps.ALL_VARIABLES) == whole
@@ -171,7 +172,7 @@ def test_a_session_s_variable_counts_where_it_is_read_by_name(name: str) -> None
     assert stamps.variable_digest({**ENVIRON, name: "another"}, name) != unset
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["CUDA_VISIBLE_DEVICES", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ", "USER"],
 )

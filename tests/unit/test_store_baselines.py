@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.model.errors import UsageError
@@ -56,7 +57,7 @@ def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:
     assert (found.submitted, found.artifacts, found.holds_a_run) == (None, None, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [("submitted", [{}]), ("submitted", 3), ("submitted", [3]), ("artifacts", {"k": 1}),
      ("artifacts", {"k": {"spill_count": 1}}),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 import pytest
+from for_each import for_each
 from whole import sample
 
 from gpuemu_flow.emulator.errors import UnsupportedError
@@ -244,9 +245,7 @@ COMBINED = [
 """Floats are added only."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "operation"), sample(COMBINED, 3, lambda row: row[0], lambda row: row[1])
-)
+@for_each(("kind", "operation"), sample(COMBINED, 3, lambda row: row[0], lambda row: row[1]))
 def test_a_box_is_combined_with_what_is_there(kind: int, operation: str) -> None:
     dtype = TYPES[kind]
     x, before = values(kind, (4, 16), 5), values(kind, (4, 16), 6)
@@ -258,7 +257,7 @@ def test_a_box_is_combined_with_what_is_there(kind: int, operation: str) -> None
     assert result.buffers[1].tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "operation"),
     [(kind, "add") for kind in ("u32", "s32", "u64", "f16", "f32", "f64")]
     + [(kind, other) for kind in ("u32", "s32", "u64") for other in ("min", "max")],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.tolerances import (
@@ -22,7 +23,7 @@ def pair(tolerance: ToleranceConfig) -> tuple[float, float]:
     return pytest.approx(tolerance.atol), pytest.approx(tolerance.rtol)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("made", "expected"),
     [
         (ToleranceConfig.for_dtype("float32"), (1e-5, 1e-4)),

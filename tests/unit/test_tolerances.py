@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.types import DTYPES, Tolerance
 from gpuemu_flow.numerics.contract import (
@@ -16,7 +16,7 @@ from gpuemu_flow.numerics.contract import (
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "value"),
     [
         ("float64", 1e-10),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.numerics.dtypes import (
     FLOAT_LIMITS,
@@ -63,7 +64,7 @@ def test_spacing_of_values_beyond_the_format_is_that_of_its_largest() -> None:
     assert spacing(values, limits).tolist() == [32.0] * 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("actual", "expected", "distance"),
     [
         (1.0, 1.0, 0),

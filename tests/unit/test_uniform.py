@@ -9,6 +9,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import DTYPES
@@ -50,7 +51,7 @@ DRAWS: dict[str, Callable[[SeededRng], float]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", list(DRAWS))
+@for_each("dtype", list(DRAWS))
 def test_values_equal_single_draws(dtype: str) -> None:
     rng, reference = SeededRng(12), SeededRng(12)
     values = fill_uniform(rng, COUNT, dtype)
@@ -95,7 +96,7 @@ def test_narrow_floats_are_the_nearest_even(dtype: str, v1: bool) -> None:
         assert float(value) in chosen
 
 
-@pytest.mark.parametrize("dtype", list(DTYPES))
+@for_each("dtype", list(DTYPES))
 def test_every_dtype_advances_by_count(dtype: str) -> None:
     for count in (0, 1, 5, 1100, 6000):
         rng, words = SeededRng(4), SeededRng(4)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.cases.values import draw
 from gpuemu_flow.model.types import DTYPES, STRATEGIES
@@ -38,7 +39,7 @@ def exact(strategy: str, dtype: str = "float32", shape=(40, 33), seed: int = 1, 
 SHAPES = [(), (0,), (3, 0), (1,), (7,), (1, 1), (5, 1), (2, 3, 5)]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each("strategy", STRATEGIES)
 def test_shape_dtype_order_and_determinism(strategy: str):
     for dtype in sorted(DTYPES):
         for shape in SHAPES:
@@ -50,20 +51,20 @@ def test_shape_dtype_order_and_determinism(strategy: str):
             assert first.tobytes() == tensor(strategy, dtype, shape).tobytes()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@for_each("strategy", STRATEGIES)
 def test_another_seed_gives_other_values(strategy: str):
     for dtype in [d for d in DTYPES if d != "bool"]:
         assert tensor(strategy, dtype).tobytes() != tensor(strategy, dtype, seed=2).tobytes()
 
 
-@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "special"])
+@for_each("strategy", [s for s in STRATEGIES if s != "special"])
 def test_all_strategies_but_special_are_finite(strategy: str):
     for dtype in FLOATS:
         for seed in SEEDS:
             assert np.isfinite(exact(strategy, dtype, seed=seed)).all()
 
 
-@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@for_each("dtype", sorted(DTYPES))
 def test_uniform_is_gpuemus(dtype: str):
     expected = fill_uniform(SeededRng(9), 24, dtype).reshape(4, 6)
     assert tensor("uniform", dtype, (4, 6), seed=9).tobytes() == expected.tobytes()
@@ -267,8 +268,8 @@ def test_special_has_at_least_one_in_each_tensor(shape: tuple[int, ...]):
         assert kinds == {0, 1, 2}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-2.5, 0.3), (5.0, 5.0), (100.0, 200.0)])
+@for_each("strategy", STRATEGIES)
+@for_each("bounds", [(0.0, 1.0), (-2.5, 0.3), (5.0, 5.0), (100.0, 200.0)])
 def test_floats_stay_in_their_range(strategy: str, bounds: tuple[float, float]):
     for dtype in FLOATS:
         low, high = bounds
@@ -301,8 +302,8 @@ def test_a_range_of_the_whole_of_float64_overflows_nowhere():
         assert np.isfinite(exact(strategy, "float64", low=-1.7e308)[0, 0]) or strategy == "special"
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("bounds", [(0, 100), (3, 4), (5, 5), (0, 1)])
+@for_each("strategy", STRATEGIES)
+@for_each("bounds", [(0, 100), (3, 4), (5, 5), (0, 1)])
 def test_integers_stay_in_their_range(strategy: str, bounds: tuple[int, int]):
     for dtype in INTEGERS:
         low, high = bounds
@@ -328,7 +329,7 @@ def test_normal_indices_are_often_small_whatever_the_range():
     assert values.max() > 20_000
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
+@for_each("dtype", INTEGERS)
 def test_integer_strategies(dtype: str):
     info = np.iinfo(numpy_dtype(dtype))
     signed = info.min < 0

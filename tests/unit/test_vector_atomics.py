@@ -6,8 +6,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 from emulated_kernels import as_argument
+from for_each import for_each
 
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
 
@@ -41,8 +41,8 @@ def launch(kind: str, count: int, base: str, target: Any, shift: int = 0) -> Lau
     return load_kernel(text.encode(), "vector.ptx").launch([1], [32], [as_argument(target)])
 
 
-@pytest.mark.parametrize("base", ["atom", "red"])
-@pytest.mark.parametrize(("kind", "count"), CASES)
+@for_each("base", ["atom", "red"])
+@for_each(("kind", "count"), CASES)
 def test_neighbours_are_added_to(kind: str, count: int, base: str) -> None:
     dtype = KINDS[kind][1]
     target = (np.arange(16 * count) % 5).astype(dtype)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from for_each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 from import_graph import ROOT, every_node, source_files
@@ -107,7 +108,7 @@ def test_cases_on_zeros_alone_never_pass(cases: list[tuple[bool, int]]) -> None:
         assert tally.verdict()[0] is not Verdict.PASSED
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "count", "chosen", "verdict"),
     [
         ([0.0], 4, True, Verdict.INCONCLUSIVE),
@@ -353,7 +354,7 @@ def test_only_one_function_makes_the_verdict_passed() -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "code",
     [
         "return_(Verdict.PASSED)",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from for_each import for_each
 
 from gpuemu_flow.wire import WireError, parse, render
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "message"),
     [
         (b"", "not JSON"),

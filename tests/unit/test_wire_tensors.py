@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import DTYPES
@@ -68,7 +69,7 @@ def test_strides_in_elements() -> None:
 GOOD = json.loads(render({"t": encode_tensor(np.arange(3, dtype=np.float32))}))["t"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "message"),
     [
         ({"shape": None}, "shape"),
@@ -147,9 +148,7 @@ def test_small_tensors_do_not(exchange: Exchange) -> None:
     assert list(exchange.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret", "/etc/passwd", "", "0" * 31, "G" * 32, 3, None, "0" * 32 + "\n"]
-)
+@for_each("name", ["../secret", "/etc/passwd", "", "0" * 31, "G" * 32, 3, None, "0" * 32 + "\n"])
 def test_only_names_of_the_exchange(exchange: Exchange, name: object) -> None:
     tensor = {"shape": [1], "dtype": "uint8", "file": name}
     with pytest.raises(WireError, match="file"):
