@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,33 +72,89 @@ BODIES = {
 }
 
 
-@pytest.mark.ci
-def test_load_inline_candidates_are_scored(tmp_path: Path) -> None:
+HEAD = CANDIDATE.partition("class ModelNew")[0].replace("import torch.nn as nn\n", "")
+RUN = "def run(x):\n    return relu.relu_cuda(x)\n"
+RUN_ARRAYS = """\
+def run(inputs):
+    return relu.relu_cuda(torch.from_numpy(inputs["x"]).cuda())
+"""
+pytestmark = pytest.mark.ci
+
+
+def scores_in(folder: Path, format_name: str, *, limit: bool = False) -> tuple[int, dict]:
+    """Import candidates of a format; return the exit code and the scores of `score`."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:
         pytest.skip("this torch is built for CUDA")
     if not isinstance(find_tools().first("nvcc"), Tool):
         pytest.skip("nvcc was not found")
-    candidates = tmp_path / "kernelbench" / "candidates"
-    candidates.mkdir(parents=True)
-    (tmp_path / "kernelbench" / "19_ReLU.py").write_text(PROBLEM)
-    for name, body in BODIES.items():
-        (candidates / f"{name}.py").write_text(CANDIDATE.replace("BODY", body))
     command = [sys.executable, "-m", "gpuemu_flow"]
     subprocess.run(
-        [*command, "import", "kernelbench", "kernelbench", "--into", "work"],
-        cwd=tmp_path, capture_output=True, check=True,
+        [*command, "import", format_name, "theirs", "--into", "work"],
+        cwd=folder, capture_output=True, check=True,
     )  # fmt: skip
-    config = tmp_path / "work" / "gpuemu.toml"
-    config.write_text(config.read_text().replace("[[ops]]", "[[ops]]\ntimeout = 5", 1))
+    config = folder / "work" / "gpuemu.toml"
+    if limit:
+        config.write_text(config.read_text().replace("[[ops]]", "[[ops]]\ntimeout = 5", 1))
     done = subprocess.run(
-        [*command, "score", "--format", "json"], cwd=tmp_path / "work", capture_output=True,
+        [*command, "score", "--format", "json"], cwd=folder / "work", capture_output=True,
         text=True, check=False,
     )  # fmt: skip
-    scores = {one["candidate"]: one for one in json.loads(done.stdout)["scores"]}
+    return done.returncode, {one["candidate"]: one for one in json.loads(done.stdout)["scores"]}
+
+
+def test_load_inline_candidates_are_scored(tmp_path: Path) -> None:
+    candidates = tmp_path / "theirs" / "candidates"
+    candidates.mkdir(parents=True)
+    (tmp_path / "theirs" / "19_ReLU.py").write_text(PROBLEM)
+    for name, body in BODIES.items():
+        (candidates / f"{name}.py").write_text(CANDIDATE.replace("BODY", body))
+    code, scores = scores_in(tmp_path, "kernelbench", limit=True)
     assert {name: one["verdict"] for name, one in scores.items()} == {
         "right": "correct", "wrong": "wrong", "hangs": "not judged",
-    }, done.stdout + done.stderr  # fmt: skip
+    }, scores  # fmt: skip
     assert "OutOfBounds" in scores["wrong"]["cause"], scores["wrong"]
     assert "op-timeout" in scores["hangs"]["cause"], scores["hangs"]
-    assert done.returncode == 4  # one was not judged
+    assert code == 4  # one was not judged
+
+
+def write_flashinfer(folder: Path, name: str, source: str) -> None:
+    tensor = {"shape": ["M", "N"], "dtype": "float32"}
+    definition = {
+        "name": "relu", "op_type": "test", "inputs": {"x": tensor}, "outputs": {"y": tensor},
+        "axes": {"M": {"type": "var"}, "N": {"type": "const", "value": 24}},
+        "reference": "import torch\n\n\ndef run(x):\n    return torch.relu(x)\n",
+    }  # fmt: skip
+    spec = {"language": "python", "entry_point": "main.py::run",
+            "destination_passing_style": False}  # fmt: skip
+    sources = [{"path": "main.py", "content": source + RUN}]
+    solution = {"name": name, "definition": "relu", "spec": spec, "sources": sources}
+    (folder / "relu.json").write_text(json.dumps(definition))
+    (folder / f"{name}.json").write_text(json.dumps(solution))
+
+
+def write_corpus(folder: Path, name: str, source: str) -> None:
+    place = folder / name
+    place.mkdir()
+    (folder / "ref.py").write_text("def run(inputs):\n    return inputs['x'].clip(0)\n")
+    (place / "kernel.py").write_text(source + RUN_ARRAYS)
+    about = {"name": f"relu/{name}", "kernel": "kernel.py", "reference": "ref.py:run"}
+    schema = {"dims": [{"name": "N", "candidates": [1, 200]}],
+              "inputs": [{"name": "x", "dims": ["N"]}]}  # fmt: skip
+    (place / "meta.json").write_text(json.dumps({**about, "op_schema": schema}))
+
+
+@pytest.mark.parametrize(
+    ("format_name", "write"), [("flashinfer-bench", write_flashinfer), ("gpuemu", write_corpus)]
+)
+def test_other_collections_hold_such_candidates_too(
+    tmp_path: Path, format_name: str, write: Callable[[Path, str, str], None]
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    for name in ("right", "wrong"):
+        write(tmp_path / "theirs", name, HEAD.replace("BODY", BODIES[name]))
+    code, scores = scores_in(tmp_path, format_name)
+    assert {name: one["verdict"] for name, one in scores.items()} == {
+        "right": "correct", "wrong": "wrong",
+    }, scores  # fmt: skip
+    assert code == 0

@@ -153,7 +153,7 @@ def test_a_hostile_definition_is_left_out(tmp_path: Path, key: str, value: objec
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("spec", {"language": "cuda", "entry_point": "main.cu::run"}, "GPU-only"),
+        ("spec", {"language": "cuda", "entry_point": "main.cu::run"}, "load_inline"),
         ("spec", {"language": "python", "entry_point": "other.py::run"}, "entry point"),
         ("spec", 7, "spec"),
         ("sources", [{"path": "../main.py", "content": ""}], "path"),

@@ -58,10 +58,7 @@ _COLLECTION = Collection(
     "a solution, a file of JSON",
     "no candidate: no solution in Python names it",
     suffix=".json",
-    skip_if=(
-        "cpp_extension",
-        *(f'"language":{space}"{name}"' for name in _GPU_ONLY for space in (" ", "")),
-    ),
+    skip_if=(*(f'"language":{space}"{name}"' for name in _GPU_ONLY for space in (" ", "")),),
 )
 
 

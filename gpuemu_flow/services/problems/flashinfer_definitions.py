@@ -15,7 +15,6 @@ from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.services.problems.found import (
     files_with,
-    needs_compiler,
     plain_name,
     read_source,
     unique_name,
@@ -212,7 +211,8 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolu
     spec = _mapping(content.get("spec"), "spec")
     language = str(spec.get("language", "")).lower()
     if language not in ("python", "triton", "pytorch", "torch"):
-        raise FormatError(f"GPU-only code: its language is {language[:40]!r}")
+        text = f"GPU-only code: its language is {language[:40]!r}"
+        raise FormatError(f"{text}; a source in Python that calls load_inline is taken")
     sources = content["sources"]
     if not isinstance(sources, list) or not 0 < len(sources) <= MOST_SOURCES:
         raise FormatError("its sources are no short list")
@@ -224,10 +224,6 @@ def _solution(content: Mapping[str, Json], definition: Definition) -> PythonSolu
     file, _, function = str(spec.get("entry_point", "")).partition("::")
     if file not in files or not file.endswith(".py") or not function.isidentifier():
         raise FormatError("its entry point is no function of its sources")
-    for path, source in files.items():
-        reason = needs_compiler(parse_python(source, path)) if path.endswith(".py") else ""
-        if reason:
-            raise FormatError(reason)
     taken = [one.name for one in definition.solutions]
     return PythonSolution(
         unique_name(plain_name(str(content.get("name", "solution"))), taken), content

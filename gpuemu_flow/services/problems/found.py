@@ -109,19 +109,6 @@ def defined_names(tree: ast.Module) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, kinds)}
 
 
-def needs_compiler(tree: ast.Module) -> str:
-    """Return the reason why a candidate needs a CUDA compiler; empty if it does not."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            if name.rpartition(".")[2] in (
-                "load_inline",
-                "load",
-            ) and "cpp_extension" in ast.unparse(tree):
-                return "GPU-only code: it compiles CUDA by torch.utils.cpp_extension"
-    return ""
-
-
 def named_home(path: Path, names: list[str]) -> int | None:
     """Return the index in `names` of the problem to which a file belongs; None if there is none.
 

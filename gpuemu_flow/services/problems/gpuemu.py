@@ -174,11 +174,11 @@ _SAME = """\
 _RUNTIME = ("published.py", "files.py", "stand_in.py", "tensors.py")
 _OP = """\
 # Runs `run` of {kernel!r}; written by gpuemu-flow import.
-from pathlib import Path
-
 from adapters import published
 
-op = published.kernel(str(Path(__file__).parents[1] / {kernel!r}), gpu={gpu})
+
+def load(path):
+    return published.kernel(path, gpu={gpu})
 """
 _KERNEL_FILES = ("source", "ptx", "cubin")
 
@@ -301,16 +301,15 @@ def _adapter(at: int, one: CorpusOp) -> str:
 
 def _corpus_table(at: int, one: CorpusOp) -> dict[str, Json]:
     program: Json = f"{one.kernel}:run"
-    if one.triton:
-        program = {"kind": "triton", "file": _adapter(at, one), "function": "op"}
-    elif one.gpu:
-        program = f"{_adapter(at, one)}:op"
+    if one.gpu:
+        place = {"path": _adapter(at, one), "function": "load", "loads": one.kernel}
+        program = {"kind": "callable", **place, "triton_if": ["triton"]}
     table: dict[str, Json] = {"name": one.name, "op": program, "reference": one.reference}
     if one.tolerances:
         table |= {"dtypes": list(one.tolerances), "tolerances": one.tolerances}
     else:
         table["tolerances"] = {"float32": {"atol": 1e-5, "rtol": 0.0}}
-    if one.triton or one.gpu:
+    if one.gpu:
         table["isolation"] = "warm"  # importing torch takes seconds: not for each case that fails
     return {**table, "schema": one.schema}
 
@@ -318,8 +317,8 @@ def _corpus_table(at: int, one: CorpusOp) -> dict[str, Json]:
 def _adapters(corpus: list[CorpusOp]) -> dict[str, bytes]:
     files = {}
     for at, one in enumerate(corpus):
-        if one.triton or one.gpu:
-            text = _OP.format(kernel=one.kernel, gpu=not one.triton)
+        if one.gpu:
+            text = _OP.format(kernel=one.kernel, gpu=one.stands_in)
             files[_adapter(at, one)] = text.encode()
     if files:
         files |= {f"adapters/{name}": (ADAPTERS / name).read_bytes() for name in _RUNTIME}

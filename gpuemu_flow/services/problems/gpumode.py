@@ -118,7 +118,8 @@ def _read(file: Path, taken: list[str]) -> Task:
     if not isinstance(described, dict):
         raise YamlError("task.yml holds no mapping")
     if str(described.get("lang", "py")) not in ("py", "python"):
-        raise YamlError(f"GPU-only code: its language is {str(described['lang'])[:40]!r}")
+        text = f"GPU-only code: its language is {str(described['lang'])[:40]!r}"
+        raise YamlError(f"{text}; a custom_kernel in Python that calls load_inline is taken")
     if described.get("multi_gpu") or described.get("num_gpus", 1) != 1:
         raise YamlError("GPU-only code: it needs several devices")
     support = _support(file, described.get("files"))

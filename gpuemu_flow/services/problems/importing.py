@@ -69,7 +69,7 @@ class Collection(msgspec.Struct, frozen=True):
     # Words in a candidate that show that it needs Triton's interpreter.
     triton_if: tuple[str, ...] = ("triton",)
     # Words in a candidate that show that it cannot run here.
-    skip_if: tuple[str, ...] = ("cpp_extension",)
+    skip_if: tuple[str, ...] = ()
 
     def op_text(self) -> str:
         """Return the text of the program that loads a candidate's file and runs the candidate."""

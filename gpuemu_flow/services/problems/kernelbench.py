@@ -58,7 +58,6 @@ _COLLECTION = Collection(
     "`ModelNew` of a candidate's file",
     "no candidate: no file with a class ModelNew is for it",
     triton_if=("triton", "cuda"),
-    skip_if=(),
 )
 
 

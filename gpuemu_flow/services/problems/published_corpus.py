@@ -26,7 +26,6 @@ from gpuemu_flow.services.problems.found import (
     MOST_FILES,
     SKIPPED,
     files_named,
-    needs_compiler,
     plain_name,
     read_source,
     unique_name,
@@ -165,9 +164,10 @@ class CorpusOp(msgspec.Struct, frozen=True):
     reference: Json
     schema: Mapping[str, Json] = {}
     tolerances: Mapping[str, Json] = {}
-    # `triton` is True if the op launches Triton kernels, `gpu` if it asks for a GPU.
-    triton: bool = False
+    # True if the kernel asks for a GPU, and so runs by an adapter, with tensors on the CPU;
+    # `stands_in` if that adapter has to stand in for the GPU: Triton and CUDA bring their own.
     gpu: bool = False
+    stands_in: bool = False
 
 
 class _NotTakenError(Exception):
@@ -216,6 +216,7 @@ def _read(file: Path, places: Places, left: list[SkippedProblem]) -> CorpusOp:
     content = read_source(places.root / kernel.removeprefix(places.prefix))
     _demand_run(content)
     schema = _schema(about.get("op_schema"))
+    theirs = any(word in content for word in (b"triton", b"cpp_extension"))
     op = CorpusOp(
         _name(str(about.get("name") or folder.name)),
         file,
@@ -223,8 +224,8 @@ def _read(file: Path, places: Places, left: list[SkippedProblem]) -> CorpusOp:
         places.program(texts["reference"], folder),
         schema,
         _tolerances(about.get("tolerances", {}), file),
-        triton=b"triton" in content,
-        gpu=about.get("requires_gpu") is True or b"cuda" in content,
+        gpu=about.get("requires_gpu") is True or theirs or b"cuda" in content,
+        stands_in=not theirs,
     )
     left += _left_keys(file, about)
     return op
@@ -256,9 +257,6 @@ def _demand_run(content: bytes) -> None:
         raise _NotTakenError(f"its kernel does not parse: {type(error).__name__}") from None
     if not any(isinstance(node, ast.FunctionDef) and node.name == RUN for node in tree.body):
         raise _NotTakenError(f"its kernel defines no function {RUN}")
-    reason = needs_compiler(tree)
-    if reason:
-        raise _NotTakenError(reason)
 
 
 def _schema(value: Json) -> dict[str, Json]:

@@ -44,15 +44,19 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
     with here():
         module = solution.loaded(path, found)
     function = getattr(module, found.function)
+    device = "cuda" if found.cuda else "cpu"
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         given = {name: as_tensor(value) for name, value in all_inputs.items()}
+        if found.cuda:
+            tensors = {k: one for k, one in given.items() if isinstance(one, torch.Tensor)}
+            given |= {name: one.to(device) for name, one in tensors.items()}
         arguments = _arguments(described, given)
         with torch.no_grad(), here():
             seed_all(0)
             if not found.destination:
                 return in_order(function(**arguments), described)
-            made = _destinations(described, given)
+            made = [one.to(device) for one in _destinations(described, given)]
             function(*arguments.values(), *made)
             return tuple(made) if len(made) > 1 else made[0]
 

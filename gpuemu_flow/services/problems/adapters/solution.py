@@ -37,6 +37,8 @@ class Solution:
     destination: bool
     # True if the solution asks for a GPU, and does not launch Triton kernels.
     gpu: bool
+    # True if it builds CUDA, which runs on an emulated GPU.
+    cuda: bool
 
 
 def read(path: str, definition: str) -> Solution:
@@ -64,7 +66,8 @@ def read(path: str, definition: str) -> Solution:
         raise SolutionError("its entry point is no function of its sources")
     words = "\n".join(sources.values())
     gpu = "triton" not in words and any(word in words for word in ("cuda", "hip", "xpu"))
-    return Solution(sources, file, function, after is not False, gpu)
+    cuda = "cpp_extension" in words
+    return Solution(sources, file, function, after is not False, gpu and not cuda, cuda)
 
 
 def loaded(path: str, solution: Solution) -> ModuleType:
