@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import io
+import itertools
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -262,6 +263,8 @@ class Executor:
             return execution
         seconds = known_durations(self._states, names) if len(names) > 1 else {}
         order = longest_first(self._graph, names, seconds)
+        if not seconds:
+            order = spread(self._graph, order, self._jobs)
         self._listener.on_expected(seconds, self._jobs)
         control = TaskControl([self._task(name, names) for name in order])
         control.process(None)
@@ -439,6 +442,21 @@ def with_real_duration(
         return values
     kept = known if (ran, cases) == (0, known_cases) else known / known_cases * (cases - ran)
     return {**values, "duration_s": kept + took if ran else kept}
+
+
+def spread(graph: Graph, order: Sequence[str], jobs: int) -> list[str]:
+    """Reorder tasks so that those which run at a time are of different ops, where there are others.
+    The dtypes of an op share a worker of its reference, one after another."""
+    ops: dict[str, dict[str, list[str]]] = {}
+    for name in order:
+        spec = graph.tasks[name]
+        ops.setdefault(spec.subject, {}).setdefault(spec.dtype, []).append(name)
+    found: list[str] = []
+    left = [list(dtypes.values()) for dtypes in ops.values()]
+    for start in range(0, len(left), jobs):
+        for turn in itertools.zip_longest(*left[start : start + jobs], fillvalue=()):
+            found += itertools.chain(*turn)
+    return found
 
 
 def longest_first(graph: Graph, names: Collection[str], seconds: Mapping[str, float]) -> list[str]:

@@ -26,7 +26,7 @@ from gpuemu_flow.cases.special_values import (
 )
 from gpuemu_flow.cases.turns import NEEDED, SHARED_SPECIALS, ZEROS, holds_specials, specials_lender
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
-from gpuemu_flow.model.types import Case, InputSpec, Shape, ValueRule
+from gpuemu_flow.model.types import DTYPES, Case, InputSpec, Shape, ValueRule
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 
@@ -243,6 +243,26 @@ def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> A
     return input_values(case, spec) if given is None else given[spec.name]
 
 
-def decoy_case(case: Case) -> Case:
-    """Return a case with the same shapes, layouts and dtypes but other values."""
-    return replace(case, seed=derive_seed(case.seed, "decoy"))
+def decoy_values(case: Case, judged: Mapping[str, Array]) -> dict[str, Array]:
+    """Return other values for a case, whose inputs are `judged`: of the same shapes and dtypes.
+
+    Floats that are free of rules are moved, shrunk and negated, which takes a fraction of the time
+    to draw others: a sum, a norm or a maximum differs, too. Other inputs are drawn.
+    """
+    other = replace(case, seed=derive_seed(case.seed, "decoy"))
+    return {
+        spec.name: _moved(judged[spec.name]) if _is_free(spec) else input_values(other, spec)
+        for spec in case.inputs
+    }
+
+
+def _is_free(spec: InputSpec) -> bool:
+    bounded = spec.rule is not None or (spec.low, spec.high) != (None, None)
+    return not bounded and DTYPES[spec.dtype].kind == "float" and spec.layout != "expanded"
+
+
+def _moved(values: Array) -> Array:
+    moved: Array = np.roll(values.reshape(-1), values.size // 2 + 1).reshape(values.shape)
+    with np.errstate(all="ignore"):
+        moved *= moved.dtype.type(-0.75)
+    return moved

@@ -316,7 +316,6 @@ class CaseEvaluator:
                 index=case.index,
                 seed=case.seed,
                 case=stands_for,
-                decoy=about.brought[1] if about.brought else None,
             )
             actual, outcome = self._op.finish()
             result = self._settle(judge_request, actual, outcome)
@@ -337,8 +336,8 @@ class CaseEvaluator:
     @staticmethod
     def _given_by(about: PreparedBatch) -> Arrays | SharedInputs:
         (case,) = about.cases
-        if about.brought:
-            return about.brought[0]
+        if about.brought is not None:
+            return about.brought
         if about.peer is None or not about.slots:
             return materialise(case)
         return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))

@@ -57,7 +57,7 @@ class PreparedBatch(Struct, eq=False):
     bring: bool = False
     widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list)
-    brought: list[Arrays] = field(default_factory=list)
+    brought: Arrays | None = None
 
     @property
     def index(self) -> int:
@@ -187,7 +187,7 @@ class JudgeRequest:
         try:
             slots = convert(answer["result"] or (), list[Slots])
             if self.about.bring:
-                self.about.brought = [worker_client.shared().read(some) for some in slots]
+                self.about.brought = worker_client.shared().read(slots[0]) if slots else None
             elif _current(worker_client).gave:  # else an earlier process has written them
                 self.about.slots = slots
         except MALFORMED:

@@ -17,7 +17,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_each
+from gpuemu_flow.cases.generate import materialise, materialise_each
 from gpuemu_flow.judge import gradients
 from gpuemu_flow.judge.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judge.judge import Judge, refused
@@ -135,18 +135,15 @@ class JudgeService:
         return given if peer is not None else None
 
     def _bring(self, context: ServiceContext) -> list[Slots] | None:
-        """Write the inputs of the only case and of its decoy to this worker's shared memory. The
-        decoy is a case with the same shapes, layouts and dtypes, but other values. Return the
-        positions of both, or None if the inputs are too large."""
+        """Write the inputs of the only case to this worker's shared memory. Return their positions,
+        or None if they are too large."""
         (item,) = self._items
         if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
             return None
         try:
-            judged = context.own.write(item.inputs)
-            decoy = context.own.write(materialise(decoy_case(item.case)), start=end_of(judged))
+            return [context.own.write(item.inputs)]
         except (MemoryError, OSError):  # over the reference's limit, which is not for these
             return None
-        return [judged, decoy]
 
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference on a single case, while the op runs in its own process. If there are

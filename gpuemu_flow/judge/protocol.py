@@ -52,8 +52,7 @@ class Ask(Struct, frozen=True, tag_field="method"):
 
 class Prepare(Ask, frozen=True, kw_only=True, tag="prepare"):
     """Make the inputs of cases, which the next requests are about. With `give`, they are copied to
-    the memory shared with the op; with `bring`, they and those of a decoy to the memory shared with
-    the coordinator."""
+    the memory shared with the op; with `bring`, to the memory shared with the coordinator."""
 
     cases: tuple[Case, ...]
     by_seed: bool

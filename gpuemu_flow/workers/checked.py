@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.generate import decoy_case
+from gpuemu_flow.cases.generate import decoy_values
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, Failure, FailureKind, Json, failure_from_json
 from gpuemu_flow.numerics.contract import Mask
@@ -115,7 +115,6 @@ class CheckedInputs(Struct, frozen=True):
     case: Case | None = None
     values: Arrays | None = None
     input_dtype: str | None = None
-    decoy_values: Arrays | None = None
     shared: SharedInputs | None = None
     draw: Draw | None = None
 
@@ -141,10 +140,8 @@ class CheckedInputs(Struct, frozen=True):
     def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the decoy call, which precedes the judged call."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
-        case, values = decoy_case(self.case), self.decoy_values
-        if values is None and self.draw is not None:
-            values = self.draw(case)
-        made = make_inputs(case, self.input_dtype, guards=guards, values=values)
+        values = decoy_values(self.case, judged)
+        made = make_inputs(self.case, self.input_dtype, guards=guards, values=values)
         resemble(made, judged, self.case)
         return made
 

@@ -146,13 +146,11 @@ class ProgramSession:
         index: int = 0,
         seed: int = 0,
         case: Case | None = None,
-        decoy: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         """Start a call as `call` does, but return at once; `finish` returns the result.
 
         If `inputs` are arrays, `case` may be the case that they belong to. Without a case, the
-        checks `decoy` and `guards` are impossible. The argument `decoy` may hold the input values
-        of the decoy call; by default, they are drawn.
+        checks `decoy` and `guards` are impossible.
 
         Calls begun in two sessions run at the same time.
         """
@@ -166,7 +164,7 @@ class ProgramSession:
             shared = inputs
         elif inputs or case is None:
             values = {name: np.asarray(array) for name, array in inputs.items()}
-        one = CheckedInputs(index, seed, case, values, None, decoy, shared)
+        one = CheckedInputs(index, seed, case, values, shared=shared)
         self._begun = CheckedCases([one], checks if checks is not None else Checks(), copies=False)
         self._index = index
         self._supervisor.begin(self._begun)

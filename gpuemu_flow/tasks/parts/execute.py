@@ -150,7 +150,7 @@ def _run(
         on_outcome=on_outcome,
         on_observed=lambda seen: known.learn(seen, program.given),
         keep=lambda outputs: keep_outputs(context, outputs),
-        draw=context.tensors.drawing([requests[n].case for n in missing], decoys=checks.decoy),
+        draw=context.tensors.drawing([requests[n].case for n in missing]),
         cancel=context.cancel,
         trusted=spec.stage == stages.REFERENCE,
     )

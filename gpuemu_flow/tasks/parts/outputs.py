@@ -65,7 +65,7 @@ def _run_again(
         # An op is watched as before: it may have damaged the file to be run without.
         checks=FULL_CHECKS if role == "op" else PLAIN,
         keep=lambda outputs: keep_outputs(context, outputs),
-        draw=context.tensors.drawing([stored.case for stored in lost], decoys=role == "op"),
+        draw=context.tensors.drawing([stored.case for stored in lost]),
         cancel=context.cancel,
     )
     if len(outcomes) != len(lost):

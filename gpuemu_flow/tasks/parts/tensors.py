@@ -27,12 +27,12 @@ class CaseTensors:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def drawing(self, cases: Sequence[Case], *, decoys: bool = False) -> Callable[[Case], Arrays]:
-        """Return a function that returns the values of the inputs of one of the cases, or of its
-        decoy. Its first call draws the small ones of all, since together they are drawn faster."""
-        from gpuemu_flow.cases.generate import all_values, decoy_case, drawn_together  # noqa: PLC0415 - numpy
+    def drawing(self, cases: Sequence[Case]) -> Callable[[Case], Arrays]:
+        """Return a function that returns the values of the inputs of one of the cases. Its first
+        call draws the small ones of all, since together they are drawn faster."""
+        from gpuemu_flow.cases.generate import all_values, drawn_together  # noqa: PLC0415 - numpy
 
-        together = [*cases, *(map(decoy_case, cases) if decoys else ())]
+        together = [*cases]
 
         def draw(case: Case) -> Arrays:
             if together:
