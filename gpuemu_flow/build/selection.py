@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
@@ -508,7 +507,8 @@ def split(names: Iterable[str], seconds: Mapping[str, float], count: int) -> dic
     known = [seconds[name] for name in names if name in seconds]
     if not known:
         return {name: _hash(name) % count + 1 for name in names}
-    usual = median(known)
+    ordered = sorted(known)
+    usual = (ordered[(len(known) - 1) // 2] + ordered[len(known) // 2]) / 2
     loads = [0.0] * count
     found = {}
     for name in sorted(names, key=lambda n: (-seconds.get(n, usual), n)):
