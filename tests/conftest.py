@@ -22,6 +22,7 @@ from once import once
 
 FOR_CI = {"cuda", "exploits", "faults", "properties", "public_kernels", "quality"}
 """Folders of tests that take long: CUDA programs, kills, cheats, planted bugs, random inputs."""
+_ALL_FOR_CI = re.compile(r"^pytestmark = \[?pytest\.mark\.ci\b", re.MULTILINE)
 _FOLDERS_TOGETHER = 32
 _folder_numbers = itertools.count()
 
@@ -123,6 +124,19 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()  # nor are they gone through again at each later look
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import tests that all are for CI, unless they are named: a third of all files."""
+    if config.option.markexpr != "not ci":
+        return None
+    for argument in config.args:
+        named = config.invocation_params.dir / argument.partition("::")[0]
+        if collection_path in (named, *named.parents):
+            return None
+    if collection_path.is_dir():
+        return collection_path.name in FOR_CI or None
+    return bool(_ALL_FOR_CI.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 @pytest.hookimpl(tryfirst=True)

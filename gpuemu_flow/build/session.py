@@ -534,7 +534,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
                 current.add(name)
     limit = workspace.settings.size_limit
     if limit and outcome.executed:
-        workspace.cache.limit_blobs(limit, FailureStore(workspace.cache).pinned)
+        workspace.cache.limit_blobs(limit, lambda: FailureStore(workspace.cache).pinned())
     workspace.save(current)
 
 

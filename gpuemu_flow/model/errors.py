@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from msgspec import Struct
 
 
@@ -98,6 +96,8 @@ MEANT = {
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
     others = [one for one in known if one != name]
     found = get_close_matches(name, others, n=1, cutoff=0.6)
     return found[0] if found else ""

@@ -9,16 +9,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-import sysconfig
+import site
 
 _PLACE = re.compile(
     r"/lib(?:64)?/python3?(?:\.\d+t?)?(?=/|\Z)|/(?:site|dist)-packages(?=/|\Z)"
 )  # fmt: skip
 _SYSTEM = ("/usr/lib/", "/usr/lib64/", "/usr/local/lib/", "/usr/local/lib64/")
 _OF_USER = re.compile(r".*/\.local/lib/python3\.\d+t?/site-packages")
-_KNOWN = frozenset(
-    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+_KNOWN = frozenset({os.path.dirname(os.__file__), *site.getsitepackages()})  # noqa: PTH120 - early
 _BELOW_KNOWN = tuple(f"{folder}/" for folder in _KNOWN)
 _MOST = 4096
 

@@ -740,7 +740,8 @@ class WorkspaceCache:
         them takes as long as a small run, so only what was added is counted until the sum reaches
         the limit. What other commands add is measured then."""
         known = self.state.get(_VOLUME)
-        volume = known + self.blobs.written if isinstance(known, int) else limit + 1
+        added = self.blobs.written
+        volume = known + added if isinstance(known, int) else self.blobs.volume()
         if volume > limit:
             self.blobs.collect(limit, keep())
             volume = self.blobs.volume()

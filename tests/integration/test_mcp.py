@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 from mini_workspace import make_mini
 
-mcp = pytest.importorskip("mcp")
-stdio = pytest.importorskip("mcp.client.stdio")
-
 OP = """
     import numpy as np
 
@@ -28,6 +25,8 @@ OP = """
 
 def talk(folder: Path, environ: dict[str, str], *calls: tuple[str, dict[str, Any]]) -> list[Any]:
     """Start the server as an agent does, and call tools; return their names and the answers."""
+    mcp = pytest.importorskip("mcp")  # here: to import it takes seconds
+    stdio = pytest.importorskip("mcp.client.stdio")
 
     async def session() -> list[Any]:
         server = mcp.StdioServerParameters(
