@@ -136,10 +136,27 @@ def load(module, lent):
     importlib.import_module("gpuemu_flow.numerics.rng").SeededRng(0).f64(10_000)
     if module != "gpuemu_flow.workers.forkserver":
         digest_what_all_need()
+        fields = importlib.import_module("gpuemu_flow.config.fields")
+        fields.names_of(importlib.import_module("gpuemu_flow.config.tables").File)
+    look_at_types()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "what is forked must have one thread"
     gc.collect()
     gc.freeze()
     return main
+
+
+def look_at_types():
+    """Let msgspec look at each struct of the package, as whoever reads one first has to."""
+    known = importlib.import_module("gpuemu_flow.model.decoding").known
+    struct = importlib.import_module("msgspec").Struct
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("gpuemu_flow."):
+            for value in [*vars(module).values()]:
+                if isinstance(value, type) and issubclass(value, struct):
+                    try:
+                        known(value)
+                    except (TypeError, NameError):
+                        pass  # none that anybody reads
 
 
 def digest_what_all_need():

@@ -59,7 +59,9 @@ def summaries(report: dict[str, Any]) -> dict[tuple[str, str], list[Any]]:
     return {(r["op"], r["dtype"]): [r[name] for name in SAME] for r in report["results"]}
 
 
-@pytest.mark.parametrize("names", [("nowhere",), tuple(OPS)], ids="+".join)
+@pytest.mark.parametrize(
+    "names", [pytest.param(("nowhere",), marks=pytest.mark.ci), tuple(OPS)], ids="+".join
+)
 def test_four_commands_agree(tmp_path: Path, names: tuple[str, ...]) -> None:
     mini = workspace(tmp_path / "w", names)
     ran = found(mini, "run")

@@ -51,7 +51,7 @@ class Row:
     holds: str = "True"
     some: dict[str, str] = field(default_factory=dict)
     takes: str = "x"
-    cases: int = 12
+    cases: int = 8
     keys: str = ""
 
     def op(self) -> Op:

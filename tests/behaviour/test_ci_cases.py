@@ -159,7 +159,11 @@ def pair(mini: Mini, script: str, ci: str) -> None:
 
 @pytest.mark.parametrize(
     ("jobs", "words"),
-    [("parallel_jobs = 2", ()), ("parallel = 2", ()), ("", ("--parallel", "2"))],
+    [
+        ("parallel_jobs = 2", ()),
+        pytest.param("parallel = 2", (), marks=pytest.mark.ci),
+        pytest.param("", ("--parallel", "2"), marks=pytest.mark.ci),
+    ],
 )
 def test_parallel_jobs_run_side_by_side(mini: Mini, jobs: str, words: tuple[str, ...]) -> None:
     """Each op waits for the other: one after the other, neither would end."""

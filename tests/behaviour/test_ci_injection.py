@@ -12,7 +12,13 @@ from gpuemu_flow.cli.report import FORMATS
 COMMAND = "::stop-commands::all"
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=() if form in ("text", "junit") else pytest.mark.ci)
+        for form in FORMATS
+    ],
+)
 def test_nothing_printed_begins_with_a_command(mini: Mini, form: str) -> None:
     said = "".join(f"a{end}{COMMAND}" for end in "\n\r\x0b\x0c\x85\u2028")
     mini.edit(

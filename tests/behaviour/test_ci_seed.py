@@ -34,7 +34,9 @@ def checked(mini: Mini, *arguments: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("by", ["option", "file", "zero"])
+@pytest.mark.parametrize(
+    "by", ["option", *(pytest.param(by, marks=pytest.mark.ci) for by in ("file", "zero"))]
+)
 def test_each_run_has_cases_of_its_own_that_its_seed_repeats(mini: Mini, by: str) -> None:
     words = ("--seed", "random") if by == "option" else ()
     if by != "option":

@@ -83,7 +83,10 @@ def test_a_person_types_and_presses_tab(used: Mini, shell: str) -> None:
     assert told.read_text().splitlines() == ["enabled", *typed.values(), "that was it"]
 
 
-@pytest.mark.parametrize("config", ["[[ops]]\nname =", "ops = 3\n", None])
+@pytest.mark.parametrize(
+    "config",
+    ["ops = 3\n", *(pytest.param(c, marks=pytest.mark.ci) for c in ("[[ops]]\nname =", None))],
+)
 def test_names_of_a_broken_workspace_are_left_out(mini: Mini, config: str | None) -> None:
     """Nothing is said about it between two keys; and no program of an unknown folder is run."""
     trap = mini.write("python", "#!/bin/sh\ntouch trapped\nexit 1\n")

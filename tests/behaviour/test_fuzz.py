@@ -85,7 +85,7 @@ def test_two_ops_do_not_overwrite_one_anothers_failures(mini: Mini) -> None:
     mini.without_causes()
     plant(mini)
     mini.edit("scripts/scale.py", "* 3)", "* 3.1)")
-    fuzz(mini, "scale", "total", "-n", "24", code=1)
+    fuzz(mini, "scale", "total", "-n", "8", code=1)
     listed = json.loads(mini.command("failures", "-l", "500", "--format", "json").stdout)
     by_op: dict[str, set[int]] = {}
     for failure in listed["failures"]:

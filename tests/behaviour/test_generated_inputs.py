@@ -129,9 +129,7 @@ def test_a_file_that_it_reads_belongs_to_its_key(mini: Mini) -> None:
     assert "cached" not in fuzzed.stdout
 
 
-@pytest.mark.parametrize(
-    ("body", "slug", "said"),
-    [
+WRONG = [
         (
             "import os\n\n\ndef routes(shape, dtype):\n"
             "    import numpy as np\n"
@@ -165,9 +163,16 @@ def test_a_file_that_it_reads_belongs_to_its_key(mini: Mini) -> None:
             "generate-failed",
             "planted.txt",
         ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "slug", "said"),
+    [
+        *WRONG[::3],
+        *(pytest.param(*row, marks=pytest.mark.ci) for row in WRONG if row not in WRONG[::3]),
     ],
-    ids=["random", "dtype", "shape", "none", "raises", "argument", "absent", "crash", "fence"],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_it_costs_the_case_an_error(
     mini: Mini, body: str, slug: str, said: str
 ) -> None:

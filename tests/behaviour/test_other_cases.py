@@ -86,7 +86,9 @@ def test_one_more_failing_case_is_a_regression(scale: Mini) -> None:
     assert "regression: scale float32: case verdict passed -> failed" in said
 
 
-@pytest.mark.parametrize("exported", [False, True], ids=["stored", "exported"])
+@pytest.mark.parametrize(
+    "exported", [False, pytest.param(True, marks=pytest.mark.ci)], ids=["stored", "exported"]
+)
 def test_a_baseline_is_compared_on_common_cases(exported: bool, scale: Mini) -> None:
     spoil(scale)
     scale.command("baseline", "store", "bad", code=None)
@@ -102,6 +104,7 @@ def test_a_baseline_is_compared_on_common_cases(exported: bool, scale: Mini) -> 
     assert "regression: scale float32: case verdict passed -> failed against bad" in said
 
 
+@pytest.mark.ci
 def test_diff_names_what_it_did_not_compare(scale: Mini) -> None:
     spoil(scale)
     scale.command("baseline", "store", "bad", code=None)

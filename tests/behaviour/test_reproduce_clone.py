@@ -29,7 +29,10 @@ def words(line: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("run", "--seed", "99"), ("fuzz", "scale", "-n", "4", "--seed", "5")],
+    [
+        ("run", "--seed", "99"),
+        pytest.param(("fuzz", "scale", "-n", "4", "--seed", "5"), marks=pytest.mark.ci),
+    ],
     ids=["run", "fuzz"],
 )
 def test_what_was_printed(mini: Mini, arguments: tuple[str, ...]) -> None:
@@ -53,6 +56,7 @@ def _json(mini: Mini, arguments: list[str], code: int) -> list[dict[str, object]
     return list(found.get("reproductions", [found]))
 
 
+@pytest.mark.ci
 def test_a_seed_alone_is_looked_for_in_every_dtype(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
     failure = mini.run("scale", code=1)["failures"][0]

@@ -13,7 +13,11 @@ SEEDED = False
 
 @pytest.mark.parametrize(
     ("name", "is_folder"),
-    [("state", False), ("staging", False), ("blobs", False), ("lock", True)],
+    [
+        ("state", False),
+        ("lock", True),
+        *(pytest.param(name, False, marks=pytest.mark.ci) for name in ("staging", "blobs")),
+    ],
 )
 def test_something_else_where_the_cache_belongs(mini: Mini, name: str, is_folder: bool) -> None:
     path = mini.root / ".gpuemu-cache" / name
