@@ -187,7 +187,7 @@ def check(
     block: str,
     output_format: str,
 ) -> None:
-    """Judge OP by REF: functions, a CUDA kernel, or ModelNew beside Model.
+    """Judge OP by REF: functions, a CUDA kernel or what launches it, ModelNew beside Model.
 
     Nothing is written. Names, dtypes and shapes of inputs come from signatures and annotations;
     --input says what these do not. Exit codes: 0 passed, 1 failed, 2 something has to be said,

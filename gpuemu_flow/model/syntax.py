@@ -1,4 +1,4 @@
-"""Parse Python sources, one at a time; find the constants that sources compare values with."""
+"""Read sources: parse Python, one at a time; signatures in C; constants that are compared with."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from threading import Lock
+
+from msgspec import Struct
 
 _ONE_AT_A_TIME = Lock()
 _MOST_ATTEMPTS = 100
@@ -128,3 +130,49 @@ def _number(node: ast.expr, named: dict[str, float]) -> float | None:
     if not isinstance(literal, (int, float)) or isinstance(literal, bool):
         return None
     return float(literal) if abs(literal) < 1 << 63 else None
+
+
+# Read the signatures of functions in C and CUDA.
+
+_WORD = r"[A-Za-z_]\w*"
+C_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_NUMBERS = {
+    "char": "int8", "signed char": "int8", "unsigned char": "uint8", "int8_t": "int8",
+    "uint8_t": "uint8", "bool": "bool", "short": "int16", "int16_t": "int16",
+    "uint16_t": "uint16", "unsigned short": "uint16", "int": "int32", "int32_t": "int32",
+    "unsigned": "uint32", "unsigned int": "uint32", "uint32_t": "uint32", "long": "int64",
+    "long long": "int64", "int64_t": "int64", "size_t": "uint64", "uint64_t": "uint64",
+    "unsigned long": "uint64", "unsigned long long": "uint64", "float": "float32",
+    "double": "float64", "half": "float16", "__half": "float16", "__nv_bfloat16": "bfloat16",
+    "nv_bfloat16": "bfloat16",
+}  # fmt: skip
+
+
+class CParameter(Struct, frozen=True):
+    """A parameter of a function or kernel in C: a pointer, or a number."""
+
+    name: str
+    dtype: str
+    pointer: bool
+    constant: bool
+
+
+def read_signature(source: str, function: str) -> list[CParameter] | None:
+    """Return a function's parameters as its definition in C names them; None if there is none."""
+    text = C_COMMENT.sub(" ", source)
+    found = re.search(rf"\b{re.escape(function)}\s*\(([^()]*)\)\s*\{{", text)
+    if found is None:
+        return None
+    parameters = []
+    for said in filter(None, (part.strip() for part in found[1].split(","))):
+        named = re.fullmatch(rf"(.+?[\s*])({_WORD})\s*(\[\s*\d*\s*\])?", said, re.S)
+        if said == "void":
+            continue
+        if named is None:  # without a name, as by float*
+            return None
+        words = re.findall(rf"{_WORD}|\*", re.sub(r"__restrict__|\brestrict\b", "", named[1]))
+        pointer = "*" in words or named[3] is not None
+        kind = " ".join(w for w in words if w not in ("const", "*"))
+        constant = "const" in words[: words.index("*")] if "*" in words else False
+        parameters.append(CParameter(named[2], _NUMBERS.get(kind, ""), pointer, constant))
+    return parameters

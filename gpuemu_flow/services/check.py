@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import inspect
 import json
 import os
@@ -31,8 +30,8 @@ from gpuemu_flow.fuzz.session import fuzz_ops
 from gpuemu_flow.judge.fuzz_results import FuzzReport
 from gpuemu_flow.judge.results import Minimal, plain
 from gpuemu_flow.judge.verdicts import EXCEPTION
-from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean
-from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean, nearest
+from gpuemu_flow.model.syntax import C_COMMENT, parse_python, read_signature
 from gpuemu_flow.model.types import FailureKind, Json, Verdict, canonical_dtype
 from gpuemu_flow.report.fuzz_text import exit_code
 from gpuemu_flow.report.minimal import with_shown
@@ -61,17 +60,9 @@ _KINDS = (("triton", "triton"), ("torch", "torch"), ("jax", "jax"))
 _SHAPED = re.compile(r"(?:([A-Za-z]\w*)\s*)?\[(.*)\]", re.DOTALL)
 _ANNOTATED = re.compile(r"(\w+)\[[^\[\]]*,\s*['\"]([^'\"]*)['\"]\s*\]")
 _MUTATES = re.compile(r'`mutates = \["(\w+)"\]`')
-_KERNEL = re.compile(
-    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
-    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)"
-)
-_C_TYPES = {
-    "float": "float32", "double": "float64", "__half": "float16", "half": "float16",
-    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "int": "int32", "int32_t": "int32",
-    "unsigned": "uint32", "uint32_t": "uint32", "int64_t": "int64", "size_t": "int64",
-    "long": "int64", "char": "int8", "int8_t": "int8", "uint8_t": "uint8", "bool": "bool",
-}  # fmt: skip
-_C_NUMBERS = {"float32": "f32", "float64": "f64", "int32": "i32", "uint32": "i32", "int64": "i64"}
+_MEANT = re.compile(r"if that is meant, `.* for this op")
+_KERNEL = re.compile(r"__global__[^;{]*?\b(\w+)\s*\([^()]*\)\s*\{")
+_HOST = re.compile(r'extern\s+"C"\s+void\s+(\w+)\s*\([^()]*\)\s*\{')
 _SIZES = {1: (4200, 1), 2: (1100, 40), 3: (260, 17), 4: (70, 9)}
 """Largest sizes of the last and of the other dims of a tensor, by its rank."""
 
@@ -100,6 +91,7 @@ class Target(Struct, frozen=True):
     is_class: bool = False
     line: int = 0
     multiplies: bool = False  # matrices
+    launches: bool = False  # a host function of a ``.cu`` file
 
     @property
     def kind(self) -> str:
@@ -386,7 +378,9 @@ def find_target(text: str, model: str = "ModelNew") -> Target:
     path = Path(file)
     if path.suffix in (".py", ".cu", ".cuh"):
         if not path.is_file():
-            raise UsageError(Problem("check-no-file", f"there is no {file}", _similar(path)))
+            best = nearest(path.stem, [each.stem for each in path.parent.glob(f"*{path.suffix}")])
+            hint = f"did you mean {str(path.with_stem(best))!r}?" if best else ""
+            raise UsageError(Problem("check-no-file", f"there is no {file}", hint))
         path = path.absolute()
         if path.suffix == ".py":
             return _python(text, path, function, model)
@@ -396,16 +390,6 @@ def find_target(text: str, model: str = "ModelNew") -> Target:
         hint = "FILE.py:FUNCTION, KERNEL.cu:ENTRY or pkg.module:FUNCTION"
         raise UsageError(Problem("check-no-target", f"{text!r} names no program", hint))
     return Target(text, None, module, function)
-
-
-def _similar(path: Path) -> str:
-    """Name the most similar file of the folder; empty if none is similar."""
-    try:
-        stems = [p.stem for p in path.parent.iterdir() if p.suffix == path.suffix][:500]
-    except OSError:
-        return f"there is no folder {path.parent}"
-    close = difflib.get_close_matches(path.stem, stems, 1, 0.75)
-    return f"did you mean {str(path.with_stem(close[0]))!r}?" if close else ""
 
 
 def _python(text: str, path: Path, function: str, model: str) -> Target:
@@ -482,31 +466,27 @@ def _named_dims(text: str) -> Iterator[str]:
 
 
 def _kernel(text: str, path: Path, entry: str) -> Target:
-    source = re.sub(r"//[^\n]*|/\*.*?\*/", " ", path.read_text(errors="replace"), flags=re.DOTALL)
-    found = {m[1]: (m[2], source[: m.start()].count("\n") + 1) for m in _KERNEL.finditer(source)}
-    if not found or (entry and entry not in found) or (not entry and len(found) > 1):
+    """Find a kernel, or the function that launches the kernels of a file."""
+    source = path.read_text(errors="replace")
+    plain = C_COMMENT.sub(" ", source)
+    hosts = _HOST.findall(plain)
+    found = [*hosts, *_KERNEL.findall(plain)]
+    entry = entry or (hosts[0] if len(hosts) == 1 else found[0] if len(found) == 1 else "")
+    if entry not in found:
         names = ", ".join(found) or "no __global__ function"
         hint = f"write {path.name}:{next(iter(found), 'ENTRY')}"
         said = f"which kernel of {path.name}? It has {names}"
         raise UsageError(Problem("check-which-function", said, hint))
-    entry = entry or next(iter(found))
-    declared, line = found[entry]
-    parameters = [_c_parameter(each) for each in declared.split(",") if each.strip()]
-    if not any(p.pointer == "in" for p in parameters):  # without const, only the last is written
-        pointers = [p.name for p in parameters if p.pointer]
-        parameters = [
-            replace(p, pointer="in") if p.pointer and p.name != pointers[-1] else p
-            for p in parameters
-        ]
+    declared = read_signature(source, entry) or ()
+    pointers = [p.name for p in declared if p.pointer]
+    inputs = {p.name for p in declared if p.constant} or {*pointers[:-1]}
+    parameters = tuple(
+        Parameter(p.name, dtype=p.dtype, scalar="" if p.pointer else p.dtype,
+                  pointer="" if not p.pointer else "in" if p.name in inputs else "out")
+        for p in declared
+    )  # fmt: skip
     shown = text if ":" in text else f"{text}:{entry}"
-    return Target(shown, path, "", entry, tuple(parameters), line=line)
-
-
-def _c_parameter(declared: str) -> Parameter:
-    words = re.findall(r"\w+", re.sub(r"\b(__restrict__|__restrict|struct)\b", " ", declared))
-    pointer = ("in" if "const" in words else "out") if "*" in declared else ""
-    dtype = next((_C_TYPES[word] for word in words[:-1] if word in _C_TYPES), "")
-    return Parameter(words[-1], True, None, dtype, "" if pointer else dtype, pointer)
+    return Target(shown, path, "", entry, parameters, launches=entry in hosts)
 
 
 def named(function: Callable[..., Any]) -> str:
@@ -713,6 +693,7 @@ class Scratch:
         there = "" if self._base == Path.cwd() else f"{self._base}/"
         text = text.replace(f"{self.root}/", there).replace("`timeout` of the op", "--seconds")
         text = text.replace("as in `input_names`", "as the reference does")
+        text = _MEANT.sub("if that is meant, write the reference so that it does the same", text)
         return _MUTATES.sub(r"`--mutates \1`", text)
 
     def place(self, text: str) -> str:
@@ -814,7 +795,7 @@ class Scratch:
         return place.as_posix()
 
     def _launch(self, target: Target, tables: Mapping[str, Json]) -> Json:
-        """Return the program of a CUDA kernel; by default, each thread has one element."""
+        """Return the program of CUDA; by default, each thread of a kernel has one element."""
         axes = tables["inputs"]
         first = next(iter(axes.values()))
         elements = "*".join(first) or "1"
@@ -833,22 +814,24 @@ class Scratch:
                 said = f"what is {p.name} of the kernel {target.function}?"
                 hint = f"add --input {p.name}=VALUE, a number or an expression of dims"
                 raise UsageError(Problem("check-value-needed", said, hint))
-            arguments.append({_C_NUMBERS.get(p.dtype, "i32"): value})
+            arguments.append({re.sub(r"([uif])[a-z]+", r"\1", p.dtype or "int32"): value})
         outputs = {
             p.name: {"dims": list(first), "dtype": p.dtype}
             for p in target.parameters or ()
             if p.pointer == "out"
         }
-        block = self._block or "256"
-        return {
+        table = {
             "kind": "cuda",
             "file": self.relative(target),
-            "entry": target.function,
-            "grid": (self._grid or f"({elements} + {block} - 1) // {block}").split(","),
-            "block": [int(each) for each in block.split(",")],
             "args": arguments,
             "outputs": outputs,
         }
+        if target.launches:
+            return {**table, "function": target.function}
+        block = self._block or "256"
+        grid = (self._grid or f"({elements} + {block} - 1) // {block}").split(",")
+        launch = {"grid": grid, "block": [int(each) for each in block.split(",")]}
+        return {**table, "entry": target.function, **launch}
 
 
 def _axes(dims: Sequence[str]) -> list[int | str]:

@@ -44,6 +44,7 @@ from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.expressions import ExpressionError, compute
 from gpuemu_flow.model.let_through import keep_user_cache
+from gpuemu_flow.model.syntax import CParameter, read_signature
 from gpuemu_flow.model.types import CodePlace, Failure, FailureKind
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers import limits
@@ -311,54 +312,12 @@ class HostCallable(CallableRunner):
 
 
 # -------------------------------------------------------------------- host functions in C
-_WORD = r"[A-Za-z_]\w*"
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_NUMBERS = {
-    "char": "int8", "signed char": "int8", "unsigned char": "uint8", "int8_t": "int8",
-    "uint8_t": "uint8", "bool": "bool", "short": "int16", "int16_t": "int16",
-    "uint16_t": "uint16", "unsigned short": "uint16", "int": "int32", "int32_t": "int32",
-    "unsigned": "uint32", "unsigned int": "uint32", "uint32_t": "uint32", "long": "int64",
-    "long long": "int64", "int64_t": "int64", "size_t": "uint64", "uint64_t": "uint64",
-    "unsigned long": "uint64", "unsigned long long": "uint64", "float": "float32",
-    "double": "float64", "half": "float16", "__half": "float16", "__nv_bfloat16": "bfloat16",
-    "nv_bfloat16": "bfloat16",
-}  # fmt: skip
 _C_TYPES = {
     "int8": ctypes.c_int8, "uint8": ctypes.c_uint8, "int16": ctypes.c_int16, "bool": ctypes.c_bool,
     "uint16": ctypes.c_uint16, "int32": ctypes.c_int32, "uint32": ctypes.c_uint32,
     "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "float32": ctypes.c_float,
     "float64": ctypes.c_double,
 }  # fmt: skip
-
-
-class Parameter(msgspec.Struct, frozen=True):
-    """A parameter of a C function: a pointer to host memory, or a number."""
-
-    name: str
-    dtype: str
-    pointer: bool
-    constant: bool
-
-
-def read_signature(source: str, function: str) -> list[Parameter] | None:
-    """Return a function's parameters as its definition in C names them; None if there is none."""
-    text = _COMMENT.sub(" ", source)
-    found = re.search(rf"\b{re.escape(function)}\s*\(([^()]*)\)\s*\{{", text)
-    if found is None:
-        return None
-    parameters = []
-    for said in filter(None, (part.strip() for part in found[1].split(","))):
-        named = re.fullmatch(rf"(.+?[\s*])({_WORD})\s*(\[\s*\d*\s*\])?", said, re.S)
-        if said == "void":
-            continue
-        if named is None:  # without a name, as by float*
-            return None
-        words = re.findall(rf"{_WORD}|\*", re.sub(r"__restrict__|\brestrict\b", "", named[1]))
-        pointer = "*" in words or named[3] is not None
-        kind = " ".join(w for w in words if w not in ("const", "*"))
-        constant = "const" in words[: words.index("*")] if "*" in words else False
-        parameters.append(Parameter(named[2], _NUMBERS.get(kind, ""), pointer, constant))
-    return parameters
 
 
 class HostFunctionRunner:
@@ -476,7 +435,7 @@ class HostFunctionRunner:
         return values
 
     def _make_output(
-        self, given: Parameter, buffers: dict[str, np.ndarray],
+        self, given: CParameter, buffers: dict[str, np.ndarray],
         shapes: Mapping[str, tuple[int, ...]],
     ) -> None:  # fmt: skip
         """Make a pointer's output, in the shape of the first input, if nothing describes it."""

@@ -81,9 +81,25 @@ FILES = {
           int i = blockIdx.x * blockDim.x + threadIdx.x;
           if (i < n) y[i] = x[i] * 2.0f;
         }
+        /* The host function
+           launches its kernel. */
         extern "C" __global__ void beyond(const float* x, float* y, int n) {
           int i = blockIdx.x * blockDim.x + threadIdx.x;
           if (i <= n) y[i] = x[i] * 2.0f;
+        }
+        """,
+    "host.cu": """
+        __global__ void kernel(const float* x, float* y, int n, float by) {
+          int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i < n) y[i] = x[i] * by;
+        }
+        extern "C" void run(const float* x, float* y, int count, float by) {
+          float *dx, *dy;
+          cudaMalloc(&dx, 4 * count);
+          cudaMalloc(&dy, 4 * count);
+          cudaMemcpy(dx, x, 4 * count, cudaMemcpyHostToDevice);
+          kernel<<<(count + 63) / 64, 64>>>(dx, dy, count, by);
+          cudaMemcpy(y, dy, 4 * count, cudaMemcpyDeviceToHost);
         }
         """,
     "twice.py": """
@@ -192,7 +208,7 @@ def test_inputs_come_from_signatures_or_are_said(
     ("words", "said"),
     [
         (("op.py", "ref.py:softmax"), "which function of op.py? It defines softmax, hot, "),
-        (("nope.py", "ref.py"), "check-no-file: there is no nope.py\n"),
+        (("gone.py", "ref.py"), "check-no-file: there is no gone.py\n"),
         (("opp.py", "ref.py"), "there is no opp.py; did you mean 'op.py'?"),
         (("op.py:softmaxx", "ref.py"), "defines no 'softmaxx'; did you mean 'softmax'?"),
         (("op.py:times", "ref.py:times"), "what is factor, of type float?; add --input factor="),
@@ -217,7 +233,12 @@ def test_a_kernel_needs_no_description(sources: Mini) -> None:
     assert checked(sources, "scale.cu:scale", "twice.py")["verdict"] == "passed"
     (failure,) = checked(sources, "scale.cu:beyond", "twice.py", code=1)["failures"]
     assert failure["kind"] in ("OutOfBoundsRead", "OutOfBoundsWrite")
-    assert failure["minimal"]["place"] == "scale.cu:8"
+    assert failure["minimal"]["place"] == "scale.cu:10"
+    for by, verdict in ((2, "passed"), (3, "failed")):
+        found = checked(
+            sources, "host.cu", "twice.py", "--input", f"by={by}", code=int(verdict == "failed")
+        )
+        assert found["verdict"] == verdict
     done = sources.command("check", "scale.cu", "twice.py", code=2)
     assert "which kernel of scale.cu? It has scale, beyond" in done.stderr
 
