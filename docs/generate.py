@@ -71,7 +71,6 @@ If several apply, the first of 130, 1, 3, 124, 0, 4 is used.
 | `GPUEMU_CACHE_REMOTE`, `GPUEMU_CACHE_MODE` | The [shared cache](caching.md) and its mode. |
 | `GPUEMU_CACHE_HEADER`, `GPUEMU_CACHE_KEY` | Its header and its signing key. |
 | `GPUEMU_CACHE_TIMEOUT` | Seconds that a request may take, besides those of its bytes. |
-| `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |
 | `GITHUB_ACTIONS` | `true`: `ci` annotates failing ops on standard error, as GitHub reads it. |
 | `GITHUB_STEP_SUMMARY` | `ci` adds its Markdown report to this file. |
 | `GITHUB_WORKSPACE`, `CI_PROJECT_DIR` | Paths in reports and annotations are relative to it. |

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -121,42 +120,9 @@ class PlainListener(Listener):
         say_waiting(holder)
 
 
-class LineListener(PlainListener):
-    """Prints ``progress FINISHED/TODO TASK DONE/TOTAL`` on standard error, for other programs."""
-
-    _SHORTEST_PAUSE_S = 0.1
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._todo = 0
-        self._finished = 0
-        self._last = 0.0
-
-    def on_plan(self, total: int, todo: int) -> None:
-        self._todo = todo
-        self._say("-", 0, 0)
-
-    def on_task(self, event: TaskEvent) -> None:
-        with self._lock:
-            self._finished += event.what != "started"
-            self._say(event.task, 0, 0)
-
-    def on_progress(self, progress: Progress) -> None:
-        with self._lock:
-            if time.monotonic() - self._last >= self._SHORTEST_PAUSE_S:
-                self._say(progress.task, progress.done, progress.total)
-
-    def _say(self, task: str, done: int, total: int) -> None:
-        self._last = time.monotonic()
-        _show(f"progress {self._finished}/{self._todo} {task} {done}/{total}")
-
-
 @contextmanager
 def make_listener(*, live: bool) -> Iterator[Listener]:
-    """Yield a live display on a terminal, a `LineListener` on request, else a `PlainListener`."""
-    if os.environ.get("GPUEMU_PROGRESS") == "lines":
-        yield LineListener()
-        return
+    """Yield a live display on a terminal, else a `PlainListener`."""
     if not live:
         yield PlainListener()
         return

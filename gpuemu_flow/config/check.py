@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -17,28 +18,24 @@ from gpuemu_flow.config.fields import (
     Choice,
     Key,
     Table,
-    ToleranceTable,
     accepts,
     accepts_itself,
-    choice_of,
     describe,
     forms,
     keys_of,
     names_of,
     parts,
+    rows_of,
     table_of,
 )
 from gpuemu_flow.config.report import (
-    SHORT,
     KeyPath,
     Reporter,
     dotted,
-    is_misspelt,
     shortened,
     shown,
 )
-from gpuemu_flow.config.tables import File, Policies, SandboxConfig, Validation
-from gpuemu_flow.config.tables_ops import ArtifactChecks, OpTable
+from gpuemu_flow.config.tables import File
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import AddKey, Hint, Rename, nearest
 from gpuemu_flow.model.types import Json
@@ -340,63 +337,44 @@ def _joined(key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -
     return first
 
 
-def _counts(key: Key) -> bool:
-    """Tell whether a verdict could claim too much if the key were ignored."""
-    table = table_of(key.type)
-    return table is None or not table.harmless
-
-
-def _may_be(key: Key, name: str, written: str, value: Json) -> bool:
-    """Tell whether the unknown key `written` may be a misspelling of `name`, a name of `key`. If
-    one of the two is short, the unknown key's `value` must be valid for the key, since short names
-    are similar to many words."""
-    long = min(len(name), len(written)) > SHORT
-    return _counts(key) and (long or is_meant(key.type, value, ()))
+CLOSE = 0.8
+"""Similarity, as difflib counts it, from which on an unknown key is taken for a misspelt one."""
 
 
 def _report_unknown(
     table: type[Table], written: str, values: Mapping[str, Json], path: KeyPath, out: Reporter
 ) -> None:
-    """Report the unknown key `written` in `values`, a table at `path`."""
-    value = values[written]
+    """Report the unknown key `written` in `values`, a table at `path`. It is an error if a verdict
+    could claim too much since the key is ignored: if it resembles a key, or is one of another
+    table."""
     known = names_of(table)
-    place, counts, hint = "", False, ""
-    meant = _longer(table, written, value)
-    holders = () if meant else _holders_of(table, written, values, path)
-    if meant is not None:
-        counts = _counts(meant)
-        hint = Hint.of(f"did you mean {meant.name!r}?", Rename(written, meant.name))
-    elif holders:
-        place = _below(holders, written, values, path)
-        kinds = [tuple(_types_of(key.type, written)) for key in holders]
-        counts = any(map(_counts, holders)) and any(
-            not each or any(is_meant(k, value, path) for k in each) for each in kinds
-        )
-    for other, kind in () if place or hint or not out.file else _elsewhere().get(written, ()):
-        if is_meant(kind, value, path):
-            place, counts = f"in {other}", True
-    if not path and not place:
-        fit = next((k for k in keys_of(table).values() if _holds_keys_of(k.type, value)), None)
-        if fit is not None:
-            counts, hint = True, f"its keys are those of [{fit.name}]"
-    if not counts and not out.hopeless:
-        counting = [name for name, key in known.items() if _may_be(key, name, written, value)]
-        counts = table.closed or (not table.harmless and is_misspelt(written, counting))
-    if place:
-        hint = f"{written!r} belongs {place}"
-    elif not hint:
+    places = _places().get(written, ()) if out.file else ()
+    inside = f"[{'.'.join(part for part in path if isinstance(part, str))}."
+    places = [place for place in places if place.startswith(inside)] or places
+    hint = _ending(known, written)
+    counts = table.closed
+    if not hint and 0 < len(places) < FEW:
+        counts, hint = True, f"{written!r} belongs in {' or '.join(places)}"
+    if not (counts or table.harmless or out.hopeless):
+        meant = [n for n, key in known.items() if not _is_harmless(key)]
+        counts = bool(get_close_matches(written[:100].lower(), meant, 1, CLOSE))
+    if not hint:
         few = table.closed and len(keys_of(table)) <= FEW
-        hint = _ending(known, written) or out.nearest(written, known, or_all=few)
-        hint = hint or _taking(table, value, out)
+        hint = out.nearest(written, known, or_all=few)
     name = dotted((*path, written)) or shortened(written)
     out.add(
         "config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=not counts
     )
 
 
+def _is_harmless(key: Key) -> bool:
+    table = table_of(key.type)
+    return table is not None and table.harmless
+
+
 def _ending(known: Iterable[str], written: str) -> str:
     """Return a hint that names the known keys whose names end in ``_`` followed by `written`. The
-    hint is empty if there are no such keys, or more than `FEW`."""
+    keys ``fuzz_iterations`` and ``iterations`` are an example."""
     found = [name for name in known if name.endswith(f"_{written}")]
     if len(found) != 1:
         few = " or ".join(map(repr, found[:FEW]))
@@ -404,132 +382,26 @@ def _ending(known: Iterable[str], written: str) -> str:
     return Hint.of(f"did you mean {found[0]!r}?", Rename(written, found[0]))
 
 
-def _longer(table: type[Table], written: str, value: Json) -> Key | None:
-    """Return the only key whose name contains `written` and that accepts the word `value`. Names
-    consist of parts joined by underscores, and `written` must be one or several whole parts."""
-    found = [
-        key
-        for key in keys_of(table).values()
-        if f"_{written}_" in f"_{key.name}_" and _takes_word(key.type, value)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _taking(table: type[Table], value: Json, out: Reporter) -> str:
-    """Return a hint that names the only key of a table that accepts the word `value`, else ''. It
-    is also empty for a short word such as ``auto``, which the keys of other programs often have as
-    a value."""
-    if out.hopeless or not isinstance(value, str) or len(value) <= SHORT:
-        return ""
-    found = [name for name, key in keys_of(table).items() if _takes_word(key.type, value)]
-    return f"{shown(value)} is a value of {found[0]!r}" if len(found) == 1 else ""
-
-
-def _holders_of(
-    table: type[Table], written: str, values: Mapping[str, Json], path: KeyPath
-) -> tuple[Key, ...]:
-    """Find the keys of a table below which the misplaced key `written` may belong. A key is a
-    candidate if its value can be a table that has a key `written` with this value. At the top
-    level, return all candidates. Elsewhere, return the first of these groups that is not empty: the
-    candidates to which `values` gives a table, those to which it gives any value, the first
-    candidate alone."""
-    value = values[written]
-    found = []
-    for key in keys_of(table).values():
-        kinds = tuple(_types_of(key.type, written))
-        free = not kinds and any(written in parts(f)[1].get("names", ()) for f in forms(key.type))
-        if free or any(_is_possible(kind, value) for kind in kinds):
-            found.append(key)
-    if not path:
-        return tuple(found)
-    given = [key for key in found if key.name in values]
-    tables = [key for key in given if isinstance(values[key.name], dict)]
-    return tuple(tables or given or found[:1])
-
-
-def _below(holders: Iterable[Key], written: str, values: Mapping[str, Json], path: KeyPath) -> str:
-    """Return a phrase that names the subtables in which the misplaced key `written` belongs."""
-    places = []
-    for key in holders:
-        if isinstance(values.get(key.name, {}), dict):
-            full = ".".join((*(part for part in path if isinstance(part, str)), key.name))
-            places.append(f"below {key.name}, in [{full}]")
-        else:
-            places.append(f"below {key.name}, as a table: {key.name} = {{ …, {written} = … }}")
-    return ", or ".join(places)
-
-
-def _holds_keys_of(kind: ms.Type, value: Json) -> bool:
-    """Tell whether `value` is a table whose keys and values fit a closed table. The result is False
-    if it is empty or has only the key ``mode``, which several tables have."""
-    table = table_of(kind)
-    if table is None or not table.closed or not isinstance(value, dict):
-        return False
-    known = names_of(table)
-    sound = all(name in known and is_meant(known[name].type, e, ()) for name, e in value.items())
-    return sound and value.keys() > {*value} & {"mode"}
-
-
-def _types_of(kind: ms.Type, name: str) -> Iterator[ms.Type]:
-    for form in forms(kind):
-        table = table_of(form)
-        if table is not None and name in names_of(table):
-            yield names_of(table)[name].type
-
-
-def is_meant(kind: ms.Type, value: Json, path: KeyPath) -> bool:
-    """Tell whether a misplaced key with this value seems meant as a key of type `kind`. `path` is
-    the path of the table that contains the misplaced key. At the top level, the value must be valid
-    for `kind`, since the key may belong to another program. In other tables, the value need not be
-    valid, unless it is a string and `kind` is a choice of words: many programs have keys with the
-    same name, such as ``mode``, and with other words as values."""
-    common = choice_of(kind) is not None and isinstance(value, str)
-    if path and not common:
-        return True
-    return accepts(kind, value) and check(kind, value, (), Reporter("")) is not INVALID
-
-
-def _is_possible(kind: ms.Type, value: Json) -> bool:
-    """Tell whether a value is plausible: any value is, but a word that is not among the choices."""
-    words = choice_of(kind) is not None and isinstance(value, str)
-    return not words or is_meant(kind, value, ())
-
-
-def _takes_word(kind: ms.Type, value: Json) -> bool:
-    words = choice_of(kind)
-    return words is not None and not words.soft and is_meant(kind, value, ())
-
-
-_ABOUT_RUNS = {"seed", "fuzz_iterations", "cause_budget"}
-_TABLES = {"kernels", "ops", "policies", "rules", "sandbox", "validation"}
-_OF_OPS = {
-    "depends",
-    "deterministic",
-    "forbid",
-    "gradients",
-    "invariants",
-    "mutates",
-    "reference_dtype",
-    "require_kernel",
-    "schema",
-    "shared",
-}
-
-
 @cache
-def _elsewhere() -> dict[str, list[tuple[str, ms.Type]]]:
-    """Map names of keys to the tables to which they belong, and the keys' types there. The keys are
-    those that would weaken a check or the sandbox if they were ignored."""
-    found: dict[str, list[tuple[str, ms.Type]]] = {}
-    for heading, table, names in (
-        ("[sandbox]", SandboxConfig, {*keys_of(SandboxConfig)}),
-        ("[validation]", Validation, {*keys_of(Validation)} - _ABOUT_RUNS),
-        ("[[ops]]", OpTable, _OF_OPS),
-        ("[policies]", Policies, {*keys_of(Policies)} - {"rules"}),
-        ("[kernels.artifact_checks]", ArtifactChecks, {*names_of(ArtifactChecks)}),
-        ("[validation.tolerances], per dtype", ToleranceTable, {"atol", "rtol"}),
-        ("the file itself", File, _TABLES),
-    ):
-        for name in names:
-            found.setdefault(name, []).append((heading, names_of(table)[name].type))
-    return found
+def _places() -> dict[str, list[str]]:
+    """Map names of keys to the tables in which they stand, as their headings are written."""
+    found: dict[str, list[str]] = {}
+
+    def walk(table: type[Table], heading: str, where: str) -> None:
+        for key in (key for key in keys_of(table).values() if key.name != "profiles"):
+            below = f"{heading}.{key.name}" if heading else key.name
+            for form in forms(key.type):
+                node = parts(form)[0]
+                values = node.value_type if isinstance(node, ms.DictType) else form
+                inner, rows = table_of(values), rows_of(form)
+                if rows is not None:
+                    walk(rows, below, f"[[{below}]]")
+                elif inner is not None:
+                    walk(inner, below, f"[{below}]")
+                for name in parts(form)[1].get("names", ()):
+                    found.setdefault(name, []).append(f"[{below}]")
+            for name in (key.name, *key.aliases):
+                found.setdefault(name, []).append(where)
+
+    walk(File, "", "the file itself")
+    return {name: list(dict.fromkeys(places)) for name, places in found.items()}

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuemu_flow.config.check import values_of
 from gpuemu_flow.config.model import RuleConfig
 from gpuemu_flow.config.paths import WorkspacePaths, matches, plain_glob
-from gpuemu_flow.config.report import KeyPath, Reporter, dotted, is_misspelt, shown
+from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shown
 from gpuemu_flow.config.tables_ops import OpBuild
 from gpuemu_flow.model.types import Json
 
@@ -349,33 +349,21 @@ class ExpectedFiles(Struct):
     def check_apart(
         self, pattern: str, where: KeyPath, out: Reporter, *, mild: bool = False
     ) -> None:
-        """Report a glob of ``apart`` that matches nothing, which is probably a mistake. A glob is
-        not reported if its folder is empty, or if it matches files that will be made or that a
-        template looks for."""
+        """Report a glob of ``apart`` that matches nothing, which is probably a mistake; only warn
+        if its folder is there and holds no program, since files may come."""
         first = next(self._matched(pattern), None)
         if first is not None:
             self.looked_at.add(first)
+        if first is not None or self._comes(pattern):
             return
-        if self._comes(pattern):
-            return
-        parts = PurePosixPath(pattern).parts
-        # A part is missing if its parent folders exist but do not contain it.
-        number = next(n for n in range(1, len(parts) + 1) if not self._folders(parts[:n]))
-        folders = self._folders(parts[: number - 1])
-        missing = parts[number - 1]
+        self.awaited.add(f"{pattern}/")
+        plain = takewhile(lambda part: not _WILDCARDS & {*part}, PurePosixPath(pattern).parts)
+        folder = self._base(pattern).joinpath(*plain)
+        found = any(path.is_relative_to(folder) for path in self.programs)
+        may_come = _WILDCARDS & {*pattern} and isdir(folder) and not found
         text = f"{dotted(where)}: {shown(pattern)} matches nothing, so that nothing is kept apart"
-        if not _WILDCARDS & {*missing}:
-            hint = self._nearest_in(folders, missing) or "correct it, or make the folder"
-            out.add(SLUG, where, text, hint, warning=mild or self.mild)
-        elif any(not name.startswith(".") for folder in folders for name in _names(folder)):
-            # The folder of candidates may contain other files, such as notes.
-            self.awaited.add(f"{pattern}/")
-            found = any(path.is_relative_to(folder) for folder in folders for path in self.programs)
-            lost = found and not (mild or self.mild)
-            out.add(SLUG, where, text, "do the names end so?", warning=not lost)
-        else:
-            self.looked_at.update(folders)
-            self.awaited.add(f"{'/'.join((*parts[: number - 1], '*'))}/")
+        hint = self._nearest(pattern) or "correct it, or make the folder"
+        out.add(SLUG, where, text, hint, warning=mild or self.mild or bool(may_come))
 
     def check_hidden(
         self,
@@ -385,39 +373,21 @@ class ExpectedFiles(Struct):
         *,
         mild: bool = False,
     ) -> None:
-        """Report paths of ``hidden`` that do not exist. A path outside of the workspace is no error
-        if its parent folder does not exist either, and neither seems misspelt: the workspace may
-        have been imported from such folders, and then copied to another machine. A single warning
-        reports all of these paths."""
+        """Report paths of ``hidden`` that do not exist; only warn if their folders outside of the
+        workspace do not exist either, since these may be folders of another machine."""
         where = ("sandbox", "hidden")
         later = (self.root / ".gpuemu-cache", *writable)
-        gone: list[str] = []
         for written, path in paths:
-            if exists(path):
-                self.looked_at.add(path)
+            self.looked_at.add(path)
+            made = any(each.is_relative_to(path) for each in self.made)
+            if exists(path) or made or any(path.is_relative_to(folder) for folder in later):
                 continue
-            if any(each.is_relative_to(path) for each in self.made):
-                continue
-            if any(path.is_relative_to(folder) for folder in later):
-                continue
-            above = next(folder for folder in path.parents if exists(folder))
-            lost = path.relative_to(above).parts[0]
-            self.looked_at.add(above / lost)
-            near = [name for name in _names(above) if is_misspelt(lost, [name])]
-            inside = path.is_relative_to(self.root)
-            if not (inside or near or above == path.parent):
-                gone.append(written)
-                continue
-            hint = self._nearest_in([above], lost) or "correct it, or remove it"
-            if _WILDCARDS & {*written}:
-                hint = "these are paths, not globs: name the folder"
+            elsewhere = not (path.is_relative_to(self.root) or exists(path.parent))
+            hint = "these are paths, not globs: name the folder"
+            if not _WILDCARDS & {*written}:
+                hint = self._nearest(str(path)) or "correct it, or remove it"
             text = f"{dotted(where)}: {shown(written)} does not exist, so that nothing is hidden"
-            out.add(SLUG, where, text, hint, warning=mild or self.mild)
-        if gone:
-            more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
-            text = f"{dotted(where)}: {shown(gone[0])}{more} do not exist, nor do their folders"
-            hint = "take them out, if this machine has no copies of them"
-            out.add(SLUG, where, text, hint, warning=True)
+            out.add(SLUG, where, text, hint, warning=mild or self.mild or elsewhere)
 
     def _base(self, pattern: str) -> Path:
         return Path("/") if pattern.startswith("/") else self.root
@@ -430,9 +400,6 @@ class ExpectedFiles(Struct):
             yield from self._base(pattern).glob(pattern.strip("/"))
         except (OSError, ValueError, NotImplementedError):  # errors of pathlib for odd patterns
             return
-
-    def _folders(self, parts: tuple[str, ...]) -> list[Path]:
-        return [path for path in self._matched("/".join(parts)) if isdir(path)]
 
     def _comes(self, pattern: str) -> bool:
         """Tell whether a glob matches files or folders that will be made later."""

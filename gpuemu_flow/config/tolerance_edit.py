@@ -2,52 +2,80 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 import tomli
 
-from gpuemu_flow.config.report import Statement, scan
+from gpuemu_flow.config.report import scan
 from gpuemu_flow.model.errors import ConfigError, Problem, did_you_mean
 from gpuemu_flow.model.types import Tolerance, canonical_dtype
-
-_TOLERANCES = ("ops", "tolerances")
 
 
 def write_tolerances(
     text: str, op: str, tolerances: Mapping[str, Tolerance], file: str = ""
 ) -> str:
-    """Set the tolerances of some dtypes for one op, and return the new text. Values that the op
-    already has for these dtypes are replaced in place, in every allowed spelling. Other values are
-    added to the op's ``[ops.tolerances]``, or to a new table at the end of the op. Comments, order,
-    blank lines and line ends are kept. Raises ConfigError: ``config-syntax``, ``unknown-op``, or
-    ``config-not-editable`` for a form that is not supported, such as ``ops = [{ ... }]``. The hint
-    then shows the text to add."""
+    """Set the tolerances of some dtypes for one op, and return the new text. All tolerances of the
+    op then stand in one line. Raises ConfigError, and changes nothing, if the file is not valid, or
+    if the new text would mean anything else."""
     before = _parse(text, file)
     index = _op_index(before, op, file)
-    newline = "\r\n" if "\r\n" in text else "\n"
-    lines = text.splitlines(keepends=True)
-    if lines and not lines[-1].endswith(("\n", "\r")):
-        lines[-1] += newline
-    after = text
+    given = before["ops"][index].get("tolerances", {})
+    new: dict[str, Any] = {
+        d: {"atol": t.atol, "rtol": t.rtol} if t.rtol else t.atol for d, t in tolerances.items()
+    }
+    old = {canonical_dtype(name): value for name, value in given.items()}
+    wanted = {**old, **new}
+    entry = f"tolerances = {_written(wanted)}"
+    after = _edited(text, index, entry)
+    expected = copy.deepcopy(before)
+    expected["ops"][index]["tolerances"] = wanted
     try:
-        for dtype, tolerance in tolerances.items():
-            lines = _Editor(lines, index).set(dtype, tolerance, newline)
-        after = "".join(lines)
-        edited = tomli.loads(after)
-    except (ValueError, RecursionError, _NotEditableError, IndexError):
-        edited = None
-    if edited is None or not _only_changed(before, edited, index, tolerances):
-        wanted = ", ".join(f"{dtype} = {_written(t)}" for dtype, t in tolerances.items())
+        changed = tomli.loads(after)
+    except (ValueError, RecursionError):
+        changed = {}
+    if changed != expected:
         message = f"the tolerances of {op!r} cannot be written into this file automatically"
-        hint = f"add to the op: tolerances = {{ {wanted} }}"
-        raise ConfigError(Problem("config-not-editable", message, hint, file))
+        raise ConfigError(Problem("config-not-editable", message, f"add to the op: {entry}", file))
     return after
 
 
-class _NotEditableError(Exception):
-    """Raised for an op written in a form that the editor does not support."""
+def _edited(text: str, index: int, entry: str) -> str:
+    """Put a line into the op's table, in place of what was written of its tolerances."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    statements = scan(text).statements
+    starts = [n for n, s in enumerate(statements) if s.header and s.path == ("ops",)]
+    if index >= len(starts):
+        return text
+    ends = (n for n, s in enumerate(statements) if n > starts[index] and s.header)
+    own = statements[starts[index] : next((n for n in ends if n in starts), None)]
+    old = [s for s in own if s.path[:2] == ("ops", "tolerances")]
+    dropped = {number for s in old for number in range(s.start, s.stop)}
+    direct = [own[0], *takewhile(lambda s: not s.header, own[1:])]
+    last = [s for s in direct if s not in old][-1]
+    indent = re.match(r"[ \t]*", lines[last.start])
+    made = []
+    for number, line in enumerate(lines):
+        made += [] if number in dropped else [line]
+        if number == last.stop - 1:
+            made[-1] = made[-1] if made[-1].endswith("\n") else made[-1] + newline
+            made.append(f"{indent[0] if indent else ''}{entry}{newline}")
+    return "".join(made)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_key(name)} = {_written(v)}" for name, v in value.items())
+        return f"{{ {inner} }}"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
 
 
 def _parse(text: str, file: str) -> dict[str, Any]:
@@ -69,152 +97,3 @@ def _op_index(config: Mapping[str, Any], op: str, file: str) -> int:
         hint = did_you_mean(op, [name for name in names if isinstance(name, str)])
         raise ConfigError(Problem("unknown-op", f"there is no op {op!r}", hint, file))
     return names.index(op)
-
-
-def _only_changed(
-    before: Mapping[str, Any], after: dict[str, Any], index: int, wanted: Mapping[str, Tolerance]
-) -> bool:
-    """Tell whether two configurations differ only in the wanted tolerances of one op."""
-    old, new = before["ops"][index], after["ops"][index]
-    found = {canonical_dtype(name): value for name, value in new.get("tolerances", {}).items()}
-    if len(found) != len(new.get("tolerances", {})):
-        return False  # a dtype appears under two names
-    for dtype, tolerance in wanted.items():
-        value = found.pop(dtype, None)
-        whole = {"atol": tolerance.atol, "rtol": tolerance.rtol}
-        if value != whole and (tolerance.rtol or value != tolerance.atol):
-            return False
-    kept = {
-        canonical_dtype(name): value
-        for name, value in old.get("tolerances", {}).items()
-        if canonical_dtype(name) not in wanted
-    }
-    rest = {name: value for name, value in new.items() if name != "tolerances"}
-    same = rest == {name: value for name, value in old.items() if name != "tolerances"}
-    others = [*after["ops"][:index], *after["ops"][index + 1 :]]
-    same = same and others == [*before["ops"][:index], *before["ops"][index + 1 :]]
-    return same and found == kept and {**after, "ops": 0} == {**before, "ops": 0}
-
-
-class _Editor:
-    """One change to the lines of a file."""
-
-    def __init__(self, lines: Sequence[str], op_index: int) -> None:
-        self._lines = list(lines)
-        statements = scan("".join(lines)).statements
-        starts = [s for s in statements if s.header and s.path == ("ops",)]
-        first = starts[op_index] if op_index < len(starts) else None
-        if first is None:
-            raise _NotEditableError
-        place = statements.index(first)
-        self._own = [first]
-        for statement in statements[place + 1 :]:
-            if statement.header and (statement.path[0] != "ops" or statement in starts):
-                break
-            self._own.append(statement)
-
-    def set(self, dtype: str, tolerance: Tolerance, newline: str) -> list[str]:
-        value = _written(tolerance)
-        mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
-        keys = [s for s in mine if not s.header]
-        inline = next((s for s in keys if s.path == _TOLERANCES), None)
-        same = [s for s in mine if len(s.path) > 2 and canonical_dtype(s.path[2]) == dtype]
-        if inline is not None:
-            self._in_inline_table(inline, dtype, value)
-        elif same:
-            self._replace(same, tolerance, newline)
-        else:
-            self._insert(mine, f"{dtype} = {value}", newline)
-        return self._lines
-
-    def _in_inline_table(self, statement: Statement, dtype: str, value: str) -> None:
-        _, text, _ = self._parts(statement)
-        table = tomli.loads(f"value = {text}")["value"]
-        if not isinstance(table, dict):
-            raise _NotEditableError
-        entries = {name: _toml_value(old) for name, old in table.items()}
-        spelled = next((name for name in table if canonical_dtype(name) == dtype), dtype)
-        entries[spelled] = value
-        inner = ", ".join(f"{_toml_key(name)} = {entry}" for name, entry in entries.items())
-        self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
-
-    def _replace(self, statements: Sequence[Statement], tolerance: Tolerance, newline: str) -> None:
-        whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
-        if whole is not None:
-            self._rewrite(whole, _written(tolerance))
-            return
-        members = {s.path[3]: s for s in statements if len(s.path) == 4 and not s.header}
-        header = next((s for s in statements if s.header), None)
-        added = []
-        values = (("rtol", tolerance.rtol), ("atol", tolerance.atol))
-        for member, text in ((name, repr(float(value))) for name, value in values):
-            if member in members:
-                self._rewrite(members[member], text)
-            elif header is not None:
-                added.append((header.stop, f"{member} = {text}{newline}"))
-            else:
-                sibling = next(iter(members.values()))
-                line = self._lines[sibling.start]
-                key = line.split("=", 1)[0].rstrip().rpartition(".")[0]
-                added.append((sibling.stop, f"{key}.{member} = {text}{newline}"))
-        for place, line in added:
-            self._lines.insert(place, line)
-
-    def _insert(self, mine: Sequence[Statement], entry: str, newline: str) -> None:
-        """Add an entry to the op's tolerances, in a new table if necessary. `mine` holds the
-        statements that set the op's tolerances so far."""
-        header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
-        if header is not None:
-            inside = [header]
-            for statement in self._own[self._own.index(header) + 1 :]:
-                if statement.header:
-                    break
-                inside.append(statement)
-            indent = self._indent(inside[-1])
-            self._lines.insert(inside[-1].stop, f"{indent}{entry}{newline}")
-            return
-        dotted = [s for s in mine if not s.header and not self._below_header(s)]
-        if dotted:
-            self._lines.insert(dotted[-1].stop, f"tolerances.{entry}{newline}")
-            return
-        indent = self._indent(self._own[0])
-        table = [f"{indent}[ops.tolerances]{newline}", f"{indent}{entry}{newline}"]
-        self._lines[self._own[-1].stop : self._own[-1].stop] = table
-
-    def _below_header(self, statement: Statement) -> bool:
-        """Tell whether a key is under a separate header and not directly under ``[[ops]]``."""
-        place = self._own.index(statement)
-        return any(other.header for other in self._own[1:place])
-
-    def _indent(self, statement: Statement) -> str:
-        line = self._lines[statement.start]
-        return line[: len(line) - len(line.lstrip())]
-
-    def _rewrite(self, statement: Statement, value: str) -> None:
-        """Set a key to another value; keep the key's spelling and a comment at the line's end."""
-        before, _, after = self._parts(statement)
-        self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
-
-    def _parts(self, statement: Statement) -> tuple[str, str, str]:
-        text = "".join(self._lines[statement.start : statement.stop])
-        start, end = statement.value or (0, 0)
-        return text[:start], text[start:end], text[end:]
-
-
-def _written(tolerance: Tolerance) -> str:
-    if not tolerance.rtol:
-        return repr(float(tolerance.atol))
-    return f"{{ atol = {float(tolerance.atol)!r}, rtol = {float(tolerance.rtol)!r} }}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, dict):
-        inner = ", ".join(f"{_toml_key(name)} = {_toml_value(v)}" for name, v in value.items())
-        return f"{{ {inner} }}"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _NotEditableError
-    return repr(value)
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'

@@ -156,7 +156,7 @@ def test_keys_of_the_schema_beside_it_are_told_their_place(mini: Mini) -> None:
         """,
     )
     done = mini.command("config", "check", code=None)
-    assert "'inputs' belongs below schema, in [ops.schema]" in done.stdout + done.stderr
+    assert "'inputs' belongs in [ops.schema]" in done.stdout + done.stderr
     assert "input_names" not in done.stdout + done.stderr
 
 

@@ -119,14 +119,18 @@ def test_tensors_lie_far_from_each_other(tmp_path: Path) -> None:
     assert abs(a - b) >= 1 << 16
 
 
-def test_autotuning_runs_a_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel adds to its output: trying several configurations would add more than once."""
-    kernel = "\n@triton.autotune([triton.Config({'B': 4}), triton.Config({'B': 8})], key=['n'])"
+@pytest.mark.parametrize(("reset", "launches"), [("", 3), (", reset_to_zero=['y']", 1)])
+def test_autotuning_makes_trial_launches(
+    reset: str, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel adds to its output: two trials before the real launch add, too."""
+    configs = "[triton.Config({'B': 4}), triton.Config({'B': 8})]"
+    kernel = f"\n@triton.autotune({configs}, key=['n']{reset})"
     kernel += "\n@triton.jit\ndef count(y, n, B: tl.constexpr):\n    tl.atomic_add(y, B)\n"
     body = "    y = torch.zeros(1, device='cuda')\n    count[(3,)](y, 1)\n    return y"
-    assert host(tmp_path, body, kernel=kernel)(torch.zeros(1)).tolist() == [12.0]
+    assert host(tmp_path, body, kernel=kernel)(torch.zeros(1)).tolist() == [12.0 * launches]
     monkeypatch.setenv("GPUEMU_TRITON_CONFIG", "1")
-    assert host(tmp_path, body, kernel=kernel)(torch.zeros(1)).tolist() == [24.0]
+    assert host(tmp_path, body, kernel=kernel)(torch.zeros(1)).tolist() == [24.0 * launches]
 
 
 def test_compare_and_swap_out_of_bounds_ends_the_kernel(tmp_path: Path) -> None:

@@ -185,89 +185,47 @@ def unchanged_lines(before: str, after: str) -> bool:
 
 
 @pytest.mark.parametrize("op", ["softmax", "matmul"])
-def test_a_table_is_added_at_the_end_of_the_op(op: str) -> None:
+def test_a_line_is_added_to_the_op(op: str) -> None:
     after = write(PLAIN, op, {"float32": 1.5e-6, "float16": 2e-3})
     assert ops(after)[op]["tolerances"] == {"float32": 1.5e-6, "float16": 0.002}
     assert unchanged_lines(PLAIN, after)
-    assert len(after.splitlines()) == len(PLAIN.splitlines()) + 3
-    place = after.splitlines().index("[ops.tolerances]")
-    nearby = "dims = { M = [1] }" if op == "softmax" else 'name = "matmul"'
-    assert after.splitlines()[place - 1] == nearby
-
-
-def test_writing_twice_changes_nothing_and_new_values_only_their_lines() -> None:
-    once = write(PLAIN, "softmax", {"float32": 1.5e-6, "float16": 2e-3})
-    assert write(once, "softmax", {"float32": 1.5e-6}) == once
-    again = write(once, "softmax", {"float16": 3e-3})
-    assert again == once.replace("float16 = 0.002", "float16 = 0.003")
+    assert len(after.splitlines()) == len(PLAIN.splitlines()) + 1
+    again = write(after, op, {"float16": 3e-3})
+    assert again == after.replace("float16 = 0.002", "float16 = 0.003")
+    assert write(again, op, {"float32": 1.5e-6}) == again
 
 
 OP = '[[ops]]\nname = "a"\n'
+AFTER = "# tail\n[[ops]]\nname = 'b'\ntolerances.float32 = 7\n"
 
 
-@for_each(
-    ("before", "after"),
+@pytest.mark.parametrize(
+    ("before", "more"),
     [
-        # An alias is kept as it is spelled, and so is a comment with a hash in a string before it.
-        (f"{OP}[ops.tolerances]\nf32 = 1e-3 # why\n", f"{OP}[ops.tolerances]\nf32 = 1e-06 # why\n"),
-        (f'{OP}[ops.tolerances]\n"fp32"=1\n', f'{OP}[ops.tolerances]\n"fp32"=1e-06\n'),
-        (
-            f"{OP}[ops.tolerances]\nfloat32 = {{ atol = 1, rtol = 1 }}\n# tail\n",
-            f"{OP}[ops.tolerances]\nfloat32 = 1e-06\n# tail\n",
-        ),
-        (
-            f'{OP}[ops.tolerances]\nhalf = 1\n\n[[ops]]\nname = "b"\n',
-            f'{OP}[ops.tolerances]\nhalf = 1\nfloat32 = 1e-06\n\n[[ops]]\nname = "b"\n',
-        ),
-        (
-            f"{OP}tolerances = {{ f16 = 1, f32 = {{ rtol = 2.5 }} }} # c\nx = 1\n",
-            f"{OP}tolerances = {{ f16 = 1, f32 = 1e-06 }} # c\nx = 1\n",
-        ),
-        (f"{OP}tolerances.f32 = 7\n", f"{OP}tolerances.f32 = 1e-06\n"),
-        (
-            f'{OP}tolerances.bf16 = 7\nop = "b.py"\n',
-            f'{OP}tolerances.bf16 = 7\ntolerances.float32 = 1e-06\nop = "b.py"\n',
-        ),
-        (
-            f"{OP}[ops.tolerances.f32]\nrtol = 1 # r\natol = 2\n",
-            f"{OP}[ops.tolerances.f32]\nrtol = 0.0 # r\natol = 1e-06\n",
-        ),
-        (
-            OP.replace("\n", "\r\n"),
-            f"{OP}[ops.tolerances]\nfloat32 = 1e-06\n".replace("\n", "\r\n"),
-        ),
-        (OP.rstrip("\n"), f"{OP}[ops.tolerances]\nfloat32 = 1e-06\n"),
+        ("", {}),
+        ("[ops.tolerances]\nf32 = 1e-3\n", {}),
+        ('[ops.tolerances]\n"fp32"=1\n', {}),
+        ("[ops.tolerances]\nfloat32 = { atol = 1, rtol = 1 }\n", {}),
+        ("[ops.tolerances]\nhalf = 1\n", {"float16": 1}),
+        ("tolerances = { f16 = 1, f32 = { rtol = 2.5 } } # c\nx = 1\n", {"float16": 1}),
+        ("tolerances.f32 = 7\n", {}),
+        ("tolerances.bf16 = { rtol = 0.5 }\nop = 'b.py'\n", {"bfloat16": {"rtol": 0.5}}),
+        ("[ops.tolerances.f32]\nrtol = 1 # r\natol = 2\n[ops.schema]\ndims = {}\n", {}),
     ],
 )
-def test_every_spelling_is_edited_in_place(before: str, after: str) -> None:
-    assert write(before, "a", {"float32": 1e-6}) == after
-
-
-@for_each(
-    "before",
-    [
-        OP,
-        f"{OP}[ops.tolerances]\nf32 = 1e-3 # why\n",
-        f"{OP}[ops.tolerances]\nfloat32 = {{ atol = 1, rtol = 1 }}\n",
-        f"{OP}tolerances = {{ f32 = 7 }}\n",
-        f"{OP}tolerances.f32 = 7\n",
-        f"{OP}[ops.tolerances.f32]\nrtol = 1 # r\n",
-        f"{OP}[ops.tolerances.f32]\natol = 2\n",
-        f"{OP}tolerances.f32.rtol = 2\n",
-    ],
-)
-def test_a_relative_part_is_written_too(before: str) -> None:
-    after = write_tolerances(before, "a", {"float32": Tolerance(1e-6, 0.25)})
-    (written,) = ops(after)["a"]["tolerances"].values()  # type: ignore[attr-defined]
-    assert written == {"atol": 1e-6, "rtol": 0.25}
-    assert write_tolerances(after, "a", {"float32": Tolerance(1e-6, 0.25)}) == after
-
-
-def test_a_member_that_would_be_inherited_is_written_out() -> None:
-    after = write(f"{OP}[ops.tolerances.f32]\natol = 2\n", "a", {"float32": 1e-6})
-    assert ops(after)["a"]["tolerances"] == {"f32": {"atol": 1e-6, "rtol": 0.0}}
-    after = write(f"{OP}tolerances.f32.rtol = 2\n", "a", {"float32": 1e-6})
-    assert ops(after)["a"]["tolerances"] == {"f32": {"atol": 1e-6, "rtol": 0.0}}
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_every_spelling_is_replaced(before: str, more: dict[str, object], newline: str) -> None:
+    text = (OP + before + AFTER).replace("\n", newline)
+    for wanted, written in (
+        (Tolerance(1e-6, 0.0), 1e-6), (Tolerance(1e-6, 0.25), {"atol": 1e-6, "rtol": 0.25}),
+    ):  # fmt: skip
+        after = write_tolerances(text, "a", {"float32": wanted})
+        assert ops(after)["a"]["tolerances"] == {**more, "float32": written}
+        rest = {name: value for name, value in ops(text)["a"].items() if name != "tolerances"}
+        assert {**rest, "tolerances": ops(after)["a"]["tolerances"]} == ops(after)["a"]
+        assert after.endswith(AFTER.replace("\n", newline))
+        assert after.count("\n") == after.count(newline)
+    assert ops(write(OP.rstrip("\n"), "a", {"float32": 1e-6}))["a"]["tolerances"]
 
 
 def test_a_file_that_cannot_be_edited_says_what_to_add() -> None:

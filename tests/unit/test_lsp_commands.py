@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from gpuemu_flow.services.lsp.jobs import REPRODUCE, RUN, CommandResult, outcome
-
-
-def ended(document: dict[str, Any]) -> CommandResult:
-    return CommandResult(0, json.dumps(document), "")
+from gpuemu_flow.services.lsp.jobs import REPRODUCE, RUN, outcome
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,7 @@ def test_a_run(verdicts: list[str], good: bool) -> None:
         {"op": "y", "dtype": "float32", "verdict": verdict, "passed": 1, "cases": 0}
         for verdict in verdicts
     ]
-    found = outcome(RUN, "y", ended({"results": results, "problems": []}))
+    found = outcome(RUN, "y", json.dumps({"results": results, "problems": []}), "")
     assert found[0] is good
     assert all(verdict in found[1] for verdict in verdicts)
 
@@ -51,6 +46,6 @@ def test_a_failure_that_is_run_again(verdict: str, good: bool, words: str) -> No
         "still_fails": verdict in ("failed", "error"),
         "result": {"verdict": verdict, "failures": failures},
     }
-    found = outcome(REPRODUCE, "y", ended(again))
+    found = outcome(REPRODUCE, "y", json.dumps(again), "")
     assert found[0] is good
     assert words in found[1]

@@ -1,149 +1,13 @@
-"""Run `gpuemu-flow` for a code lens: its command line, its process, and what came out of it."""
+"""What a code lens runs: its command line, and what is told of what came out of it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import os
-import re
-import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-from msgspec import Struct
 
 from gpuemu_flow.report.last_results import LastResults
 from gpuemu_flow.report.text import plural, printable
-
-LIMIT_S = 6 * 3600.0
-PATIENCE_S = 5.0
-"""Seconds in which a command may end after each signal."""
-
-MAX_OUTPUT = 32 << 20
-MAX_ERRORS = 256 << 10
-
-_PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
-
-
-class CommandProgress(Struct, frozen=True):
-    """Progress of a command: numbers of tasks, and cases of the current task."""
-
-    finished: int
-    todo: int
-    task: str
-    done: int
-    total: int
-
-    @property
-    def percent(self) -> int:
-        """Return the progress in whole per cent, including a share for the current task."""
-        part = self.done / self.total if self.total else 0.0
-        return min(99, int(100 * (self.finished + part) / self.todo)) if self.todo else 0
-
-    @property
-    def text(self) -> str:
-        cases = f" {self.done}/{self.total}" if self.total else ""
-        return f"{self.finished}/{self.todo} tasks" + (
-            f", {self.task}{cases}" if self.task != "-" else ""
-        )
-
-
-class CommandResult(Struct, frozen=True):
-    """The outcome of a command; `code` is negative if a signal ended it."""
-
-    code: int
-    out: str
-    err: str
-    timed_out: bool = False
-
-
-async def run_command(
-    arguments: Sequence[str],
-    *,
-    root: Path,
-    environ: Mapping[str, str],
-    on_progress: Callable[[CommandProgress], None],
-    limit_s: float = LIMIT_S,
-) -> CommandResult:
-    """Run ``gpuemu-flow`` with `arguments` in a workspace. If the call is cancelled, it stops the
-    command, with all that the command started, before it returns."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "gpuemu_flow",
-        *arguments,
-        cwd=root,
-        env={**environ, "GPUEMU_PROGRESS": "lines", "NO_COLOR": "1"},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-        limit=1 << 20,
-    )
-    assert process.stdout is not None and process.stderr is not None  # noqa: S101 - for mypy
-    reading = asyncio.gather(
-        _read(process.stdout, MAX_OUTPUT), _follow(process.stderr, on_progress)
-    )
-    timed_out = False
-    try:
-        await asyncio.wait_for(asyncio.shield(process.wait()), limit_s)
-    except asyncio.TimeoutError:
-        timed_out = True
-    finally:
-        # This also happens if the call is cancelled.
-        await _stop(process)
-        reading_ended = asyncio.wait_for(reading, PATIENCE_S)
-        out, err = "", ""
-        with contextlib.suppress(asyncio.TimeoutError):
-            out, err = await reading_ended
-    return CommandResult(process.returncode or 0, out, err, timed_out)
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.returncode is not None:
-            break
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if number == signal.SIGKILL:
-                os.killpg(process.pid, number)
-            else:
-                process.send_signal(number)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(process.wait()), PATIENCE_S)
-
-
-async def _read(stream: asyncio.StreamReader, most: int) -> str:
-    """Return the first `most` bytes; read and discard the rest, so that the writer never waits."""
-    kept = bytearray()
-    while chunk := await stream.read(1 << 16):
-        kept += chunk[: most - len(kept)]
-    return kept.decode("utf-8", "replace")
-
-
-async def _follow(
-    stream: asyncio.StreamReader, on_progress: Callable[[CommandProgress], None]
-) -> str:
-    """Report progress lines of a command's output, and return its other lines."""
-    kept: list[str] = []
-    size = 0
-    rest = b""
-    while chunk := await stream.read(1 << 16):
-        *lines, rest = (rest + chunk).split(b"\n")
-        rest = rest[-MAX_ERRORS:]
-        for line in lines:
-            text = line.decode("utf-8", "replace")
-            found = _PROGRESS.fullmatch(text)
-            if found is not None:
-                finished, todo, task, done, total = found.groups()
-                on_progress(CommandProgress(int(finished), int(todo), task, int(done), int(total)))
-            elif size < MAX_ERRORS:
-                kept.append(text)
-                size += len(text)
-    return "\n".join([*kept, rest.decode("utf-8", "replace")]).strip("\n")
-
 
 RUN, REPRODUCE, MINIMIZE = "gpuemu-flow.run", "gpuemu-flow.reproduce", "gpuemu-flow.minimize"
 LENSES = {RUN: "run", REPRODUCE: "reproduce", MINIMIZE: "minimize"}
@@ -164,17 +28,12 @@ def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
     return [LENSES[command], "--format", "json", "--", failures[0].id]
 
 
-def outcome(command: str, op: str, finished: CommandResult) -> tuple[bool, str]:
+def outcome(command: str, op: str, out: str, err: str) -> tuple[bool, str]:
     """Tell whether a command succeeded, and describe its outcome in a sentence."""
-    if finished.timed_out:
-        return False, f"{op}: stopped, because it ran for too long"
     try:
-        found = json.loads(finished.out)
-        tell = {RUN: _run, REPRODUCE: _reproduce, MINIMIZE: _minimize}[command]
-        good, text = tell(op, found)
+        good, text = _TELL[command](op, json.loads(out))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        told = finished.err.strip() or f"the command ended with {finished.code}"
-        good, text = False, f"{op}: {told}"
+        good, text = False, f"{op}: {err.strip() or 'the command ended without a report'}"
     return good, printable(text)[:MAX_SENTENCE]
 
 
@@ -213,3 +72,6 @@ def _minimize(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
     shapes = " ".join(f"{name}{shape}" for name, shape in smallest["shapes"].items())
     steps = plural(found["steps"], "step")
     return False, f"{op}: {shapes} after {steps}: {smallest['message']}; {smallest['reproduce']}"
+
+
+_TELL = {RUN: _run, REPRODUCE: _reproduce, MINIMIZE: _minimize}
