@@ -61,12 +61,11 @@ class _Region(Struct, frozen=True):
         ways = math.log(self.size) * min(self.indices, self.size - self.indices)
         return min(1.0, ways / RARE)
 
-    def is_evident(self, failing: int) -> bool:
-        """Tell whether so many failing elements hardly lie at an end of the axis by chance."""
+    def evidence(self, failing: int) -> float:
+        """Return how little chance explains that so many failing elements lie here."""
         if self.form not in ("head", "tail") or self.indices > LEAST_SQUARE:
-            return True
-        ways = math.log(math.comb(self.size, self.indices) / 2)
-        return ways * failing / self.indices >= RARE
+            return RARE
+        return math.log(math.comb(self.size, self.indices) / 2) * failing / self.indices
 
 
 def places(evidence: Evidence) -> list[Finding]:
@@ -173,11 +172,9 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 
 def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     """Describe in one sentence the axes along which failing elements form a region."""
-    confined = [
-        region
-        for region in regions
-        if region.form not in ("all", "some") and region.is_evident(evidence.count)
-    ]
+    confined = [region for region in regions if region.form not in ("all", "some")]
+    if sum(region.evidence(evidence.count) for region in confined) < RARE:
+        return None
     confined.sort(key=lambda region: region.share)
     inside = math.prod(region.share for region in confined) * evidence.total
     density = min(1.0, evidence.count / inside)
