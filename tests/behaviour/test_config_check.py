@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from mini_workspace import Mini
 
 WRONG = """
