@@ -66,6 +66,11 @@ OF_VALUES = ("nan", "plus_inf", "minus_inf", "infinite", "not_finite", "negative
 """Kinds that are about the values of inputs. Those without a sentence are never stated: they are
 rivals, which new cases have to rule out before another condition is stated."""
 
+_FAR = ("largest_above", "lowest_below", "magnitude_above")
+_SAME = {"negative": ("lowest_below",), "plus_inf": _FAR, "minus_inf": _FAR, "infinite": _FAR,
+         "not_finite": _FAR}  # fmt: skip
+"""Kinds without a sentence that say no more than a kind with one."""
+
 _BORDERS = {
     "above": True, "at_most": False, "value_above": True, "value_below": False,
     "largest_above": True, "lowest_below": False, "magnitude_above": True,
@@ -195,6 +200,11 @@ class Rule(msgspec.Struct, frozen=True):
     def may_be_stated(self) -> bool:
         """Tell whether the condition says anything: not that a dim is above 1, for example."""
         return self.kind in SENTENCES and not (self.kind == "above" and self.other < TINY)
+
+    def may_be_taken_for(self, rival: Rule) -> bool:
+        """Tell whether a rule that no case tells from this one says something else."""
+        known = (*SENTENCES, *_SAME.get(self.kind, ()))
+        return rival.subject not in (self.subject, ELEMENTS) or rival.kind not in known
 
     def distance(self, facts: Facts) -> float:
         """Return how far the case's number is from the border."""

@@ -33,6 +33,7 @@ from gpuemu_flow.config.programs import (
     FrameworkKinds,
     Modules,
     Programs,
+    inputs_taken,
     is_module,
     refuse_one_program,
     with_shared_weights,
@@ -114,6 +115,8 @@ class OpParser(Struct, dict=True):
             text = f"{dotted(place)} cannot be skipped: {reference.skip}"
             self.out.add("config-unread-key", place, text, "remove skip_if from the reference")
         names, schema, groups = self.inputs(table, where)
+        if op is not None and "input_names" not in table and "schema" not in table:
+            self.refuse_unnamed(table, (op, reference), where)
         self.check_names(table, names, groups, op, where)
         self.check_kernel(table, op, where)
         depends, shared_files = (self.globs(table, key, where) for key in ("depends", "shared"))
@@ -267,6 +270,23 @@ class OpParser(Struct, dict=True):
             return names, default_schema(names), {}
         lists = plain.batch_sizes, plain.sequence_lengths, plain.hidden_dims
         return names, plain_shapes_schema(names, *lists, plain.edge_cases), {}
+
+    def refuse_unnamed(
+        self, table: Table, programs: tuple[ProgramRef | None, ...], where: KeyPath
+    ) -> None:
+        """Report an op of which nothing says the inputs, if its functions take others."""
+        for ref in programs:
+            if ref is None or ref.path is None or ref.kind not in IN_PROCESS:
+                continue
+            self.modules.consulted.add(ref.path)
+            kwargs = table.get("kwargs", {})
+            taken = [name for name in inputs_taken(ref.path, ref.function) if name not in kwargs]
+            if taken:
+                text = f"{shown(table.get('name', ''))} has no input_names and no schema"
+                listed = ", ".join(json.dumps(name) for name in taken)
+                hint = f"input_names = [{listed}], as {ref.text or ref.function} takes them"
+                self.out.add("config-no-inputs", where, text, hint)
+                return
 
     def check_output_dtypes(
         self, op: ProgramRef | None, schema: OpSchema, outputs: tuple[OutputContract, ...],

@@ -831,3 +831,36 @@ class Modules(Struct):
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 names.update(a.asname or a.name for a in node.names)
         return names
+
+
+def inputs_taken(path: Path, function: str) -> list[str]:
+    """Return the names of the inputs that a function takes by parameters or out of one mapping.
+
+    The result is empty if its source does not say so, or if it takes one named ``input``. A single
+    parameter may be a mapping whose use the source does not show.
+    """
+    try:
+        tree = parse_python(path.read_bytes()) if path.stat().st_size <= MAX_SOURCE else None
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] if tree else []
+    node = next((n for n in reversed(found) if n.name == function), None)
+    if node is None or node.args.posonlyargs or node.args.vararg or node.args.kwarg:
+        return []
+    given = node.args.args
+    by_name = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    taken = [a.arg for a in given[: len(given) - len(node.args.defaults)]]
+    taken += [a.arg for a, default in by_name if default is None]
+    if len(taken) == 1:
+        keys = [
+            n.slice.value
+            for n in ast.walk(node)
+            if isinstance(n, ast.Subscript)
+            and isinstance(n.value, ast.Name)
+            and n.value.id == taken[0]
+            and isinstance(n.slice, ast.Constant)
+            and isinstance(n.slice.value, str)
+        ]
+        taken = list(dict.fromkeys(keys))
+    everything = [*taken, *(a.arg for a in (*given, *node.args.kwonlyargs))]
+    return [] if "input" in everything else taken

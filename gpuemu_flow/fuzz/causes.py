@@ -43,7 +43,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.api import TIMEOUT
 from gpuemu_flow.workers.pool import Pool
 
-VERSION = 8
+VERSION = 9
 MOST_KNOWN = 100
 """Maximum number of failing cases, and of passing ones, that are compared."""
 
@@ -339,7 +339,8 @@ class CauseSearch:
             narrowed += facts is not None
             facts = facts or self._most_telling(rule, rules, unused)
             if facts is None:
-                return rule if min(self._counts(rule)) >= ENOUGH else None
+                alone = not any(rule.may_be_taken_for(each) for each in rules)
+                return rule if alone and min(self._counts(rule)) >= ENOUGH else None
             if not left or time.monotonic() > until:
                 return None
             failed = fails(facts.case)

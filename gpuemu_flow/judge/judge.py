@@ -364,9 +364,10 @@ class Judge:
     ) -> list[str]:
         """Suggest policies under which the outputs do not fail, if the inputs contain NaN or Inf.
 
-        Return an empty list if there are none. `seen` holds the outputs before their conversion.
+        Return an empty list if there are none, or if the op lets NaN or Inf into finite results: it
+        may use what it should not. `seen` holds the outputs before their conversion.
         """
-        if not SpecialInputs(inputs):
+        if not SpecialInputs(inputs) or any(_leaks(actual[n], expected[n]) for n in actual):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
             ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
@@ -608,6 +609,12 @@ NORM_NOTE = '`accuracy = "norm"`, where errors need be small only beside the lar
 def _is_poisoned(case: Case) -> bool:
     """Tell whether inputs hold NaN and Inf in elements that no op may use."""
     return any(spec.rule is not None and spec.rule.unused is not None for spec in case.inputs)
+
+
+def _leaks(actual: NDArray[Any], expected: NDArray[Any]) -> bool:
+    if dtype_name(actual.dtype) not in FLOAT_LIMITS or actual.shape != expected.shape:
+        return False
+    return bool((~np.isfinite(to_float64(actual)) & np.isfinite(to_float64(expected))).any())
 
 
 def unused_notes(case: Case, inputs: Arrays, result: CheckResult) -> list[str]:

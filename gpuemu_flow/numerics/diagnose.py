@@ -31,6 +31,7 @@ WHOLE = 0.9
 """Share of a region that must fail for it to be wrong as a whole."""
 LEAST_SQUARE = 8
 MOSTLY, FEWEST_IN_TAIL = 0.6, 8
+RARE = math.log(20.0)
 STRAY = 0.02
 """Share of the failing elements that may lie outside of a region."""
 
@@ -58,7 +59,13 @@ class _Region(Struct, frozen=True):
     def certainty(self) -> float:
         """Return the certainty of a region: 1 if chance hardly explains it, else less."""
         ways = math.log(self.size) * min(self.indices, self.size - self.indices)
-        return min(1.0, ways / math.log(20.0))
+        return min(1.0, ways / RARE)
+
+    def evidence(self, failing: int) -> float:
+        """Return how little chance explains that so many failing elements lie here."""
+        if self.form not in ("head", "tail") or self.indices > LEAST_SQUARE:
+            return RARE
+        return math.log(math.comb(self.size, self.indices) / 2) * failing / self.indices
 
 
 def places(evidence: Evidence) -> list[Finding]:
@@ -88,8 +95,9 @@ def places(evidence: Evidence) -> list[Finding]:
 
 def _one_element(evidence: Evidence) -> Finding:
     index = _multi_index(evidence, int(evidence.failing.positions[0]))
-    last = all(i == size - 1 for i, size in zip(index, evidence.shape, strict=True))
-    first = not any(index)
+    many = evidence.total >= 2 * LEAST_SQUARE
+    last = many and all(i == size - 1 for i, size in zip(index, evidence.shape, strict=True))
+    first = many and not any(index)
     which = "the last element" if last else "the first element" if first else "one element"
     sentence = f"only {which} of {evidence.total} is wrong, at {index}"
     return Finding("one-element", sentence, {"index": index, "of": evidence.total}, 0.9)
@@ -110,7 +118,9 @@ def _not_zero(evidence: Evidence) -> Finding:
 
 def _scattered(evidence: Evidence) -> Finding:
     share = evidence.count / evidence.total
-    sentence = f"{evidence.count} of {evidence.total} elements, scattered ({share:.1%})"
+    many = min(evidence.count, evidence.total - evidence.count) >= LEAST_SQUARE
+    where = f", scattered ({share:.1%})" if many else " are wrong"
+    sentence = f"{evidence.count} of {evidence.total} elements{where}"
     return Finding("scattered", sentence, {"failing": evidence.count, "share": share}, 0.2)
 
 
@@ -163,6 +173,8 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     """Describe in one sentence the axes along which failing elements form a region."""
     confined = [region for region in regions if region.form not in ("all", "some")]
+    if sum(region.evidence(evidence.count) for region in confined) < RARE:
+        return None
     confined.sort(key=lambda region: region.share)
     inside = math.prod(region.share for region in confined) * evidence.total
     density = min(1.0, evidence.count / inside)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mini_workspace import Mini
+from mini_workspace import Mini, make_one_op
 
 BUG = """
 import numpy as np
@@ -83,6 +83,25 @@ def test_without_new_cases_nothing_is_stated(mini: Mini, off: str) -> None:
 def test_nothing_is_stated_where_no_condition_separates_the_cases(mini: Mini, wrong: str) -> None:
     plant(mini, wrong)
     assert causes(mini) == []
+
+
+@pytest.mark.ci
+def test_nothing_is_stated_that_no_case_tells_from_something_else(tmp_path: Path) -> None:
+    """An input without a negative element is one of zeros, in which nothing can be wrong."""
+    mini = make_one_op(
+        tmp_path, takes="t, x", op="return (x * (2 + t.any())).astype(x.dtype)",
+        reference="return x * 2",
+        schema="""
+        dims = { N = [8, 16, 40] }
+        inputs.t = { dims = ["N"], dtype = "int8", kind = "quantized" }
+        inputs.x = { dims = ["N"], kind = "positive" }
+        output = ["N"]
+        """,
+    )  # fmt: skip
+    mini.edit("gpuemu.toml", 'cause_budget = 0\nstrategies = ["normal"]', "")
+    mini.edit("gpuemu.toml", "cases = 6", "cases = 24")
+    (result,) = mini.run(code=1)["results"]
+    assert result["failed"] and result["passed"] and not result["causes"]
 
 
 def test_few_cases_are_run_for_a_cause(mini: Mini) -> None:

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from mini_workspace import Mini
 
 WRONG = """
@@ -196,3 +198,30 @@ def test_a_path_that_is_not_there_comes_before_what_is_not_installed(mini: Mini)
         check=False,
     )
     assert (done.returncode, "import-not-found" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("takes", "names"),
+    [
+        ("a, b", '["a", "b"]'),
+        ("q, *, k, low=0", '["q", "k"]'),
+        ("given", '["k"]'),
+        ("input, low=0", ""),
+        ("**given", ""),
+    ],
+)
+def test_an_op_of_which_nothing_says_the_inputs_is_refused(
+    tmp_path: Path, takes: str, names: str
+) -> None:
+    mini = Mini(tmp_path)
+    for name in ("op", "ref"):
+        mini.write(f"{name}.py", f"def f({takes}):\n    return 2 * given['k']\n")
+    mini.write(
+        "gpuemu.toml",
+        '[project]\nname = "one"\n\n[[ops]]\nname = "it"\nop = "op.py:f"\nreference = "ref.py:f"\n',
+    )
+    said = mini.command("config", "check", code=2 if names else 0).stderr
+    told = "gpuemu.toml:4: config-no-inputs: 'it' has no input_names and no schema; input_names = "
+    assert (f"{told}{names}, as op.py:f takes them" in said) is bool(names), said
+    if names:
+        assert told in mini.command("run", code=2).stderr
