@@ -402,20 +402,24 @@ def _compare_auto(
 ) -> BlockedOutcome:
     """Compare one output under the ``auto`` tolerance.
 
-    Up to four bounds are tried, from the cheapest to the most expensive:
+    Bounds are tried from the cheapest to the most expensive:
 
     1. The quick bound takes no evaluation of the reference. It decides if no element exceeds it or
        comes near it, or if the output has no envelope.
-    2. The envelope is measured by evaluations of the reference. It decides if no element exceeds
-       it.
-    3. The second envelope takes more evaluations. It decides if no element exceeds it, or if more
+    2. Two early bounds take some evaluations. They decide if no element comes near them.
+    3. The envelope takes twice as many. It decides if no element exceeds it.
+    4. The second envelope takes more evaluations. It decides if no element exceeds it, or if more
        than a few do.
-    4. The third envelope takes even more evaluations. It decides about the few elements.
+    5. The third envelope takes even more evaluations. It decides about the few elements.
     """
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:
         return outcome
+    for early in envelope.early(name):
+        closer = run(early, stop=True)
+        if not closer.totals.failing and closer.totals.share <= QUICK_SHARE:
+            return closer
     full = envelope.full(name)
     if full == quick:
         return run(quick) if outcome.stopped else outcome

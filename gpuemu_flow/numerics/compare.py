@@ -95,10 +95,10 @@ def check_outputs(
 ) -> CheckResult:
     """Check all outputs of one case.
 
-    Under ``auto`` an output is first compared with the envelope's quick bound, which needs no
-    further evaluation of the reference. If no error exceeds `QUICK_SHARE` of this bound, the output
-    passes, and `tolerance_used` is the largest share of the bound that an error takes up. The full
-    envelope is never below the quick bound, so the errors take up no larger a share of it.
+    Under ``auto`` an output is first compared with bounds that need no or few evaluations of the
+    reference. If no error exceeds `QUICK_SHARE` of one of them, the output passes, and
+    `tolerance_used` is the largest share of that bound that an error takes up. The full envelope is
+    not below these bounds, so the errors take up no larger a share of it.
     """
     names = expected_dtypes or {}
     wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}

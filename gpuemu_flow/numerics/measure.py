@@ -73,7 +73,10 @@ ROUNDED = 5
 
 
 class ErrorMeasurement:
-    """The envelopes of one case's outputs; the constructor evaluates the reference.
+    """The envelopes of one case's outputs, from evaluations of the reference.
+
+    The constructor makes the first five, `go_on` six more, `finish` the rest. `early_bound` can be
+    asked for before the rest is made, and `bounds` after it.
 
     The tolerance ``allowed`` of an element is the error that a correct op may have there. Symbols:
 
@@ -141,23 +144,45 @@ class ErrorMeasurement:
         self._unit = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
         session = _Session(self._outputs, evaluations, self._inputs64, seed, self._unit)
         self._session = session
-        before = evaluations.succeeded
+        self._rounding = rounding
+        self._in_float64 = in_float64
+        self._weak = weak
+        self.fault = ""
+        self.weak = weak
+        self._shadowed = self._went_on = False
+        self._evaluations = evaluations
+        self._before = evaluations.succeeded
         with np.errstate(all="ignore"):
             session.keep_sides(near)
-            session.plain_draws()
+            session.first_draws()
+
+    def go_on(self) -> bool:
+        """Make the other plain evaluations in float64; return False if they were made before."""
+        if self._went_on:
+            return False
+        self._went_on = True
+        with np.errstate(all="ignore"):
+            self._session.plain_draws()
+        return True
+
+    def finish(self) -> None:
+        """Make all evaluations that are left."""
+        session, evaluations, thorough = self._session, self._evaluations, self._thorough
+        self.go_on()
+        with np.errstate(all="ignore"):
             if thorough:
                 session.more_plain_draws()
-            self.fault = evaluations.reason if evaluations.succeeded == before else ""
-            if evaluations.succeeded == before:
+            self.fault = evaluations.reason if evaluations.succeeded == self._before else ""
+            if evaluations.succeeded == self._before:
                 session.exclude_all()
-            if by_norm:
+            if self._by_norm:
                 session.take_terms()
             # No type is wider than float64: the reference's own rounding is measured instead.
-            if in_float64:
+            if self._in_float64:
                 session.reordered_draws()
                 session.noisy_draws(3 * NOISY if thorough else NOISY)
                 session.exclude_float64_overflow()
-            self._shadowed = not (in_float64 or weak) and session.shadow_draws()
+            self._shadowed = not (self._in_float64 or self._weak) and session.shadow_draws()
             if thorough and self._shadowed:
                 session.more_shadow_draws()
             # Inputs that are integers are not perturbed.
@@ -166,11 +191,11 @@ class ErrorMeasurement:
             if self._shadowed:
                 session.constant_draws(thorough=thorough)
                 session.restore_exact()
-            if rounding is not None and not in_float64:
-                session.rounded_draws(rounding, shadow=self._shadowed, thorough=thorough)
-            if not self._shadowed and not in_float64:
+            if self._rounding is not None and not self._in_float64:
+                session.rounded_draws(self._rounding, shadow=self._shadowed, thorough=thorough)
+            if not self._shadowed and not self._in_float64:
                 session.exclude_far_inputs()
-        self.weak = not self._shadowed and not in_float64
+        self.weak = not self._shadowed and not self._in_float64
 
     def look_for_cancellation(self) -> None:
         """Evaluate the reference with the operands of its sums perturbed; see `cancelling`."""
@@ -179,6 +204,21 @@ class ErrorMeasurement:
             with np.errstate(all="ignore"):
                 self._session.cancelling_draws(count, shadow=self._shadowed)
 
+    @functools.cached_property
+    def _terms(self) -> int:
+        return max((array.size for array in self._inputs64.values()), default=1)
+
+    @functools.cached_property
+    def _usual(self) -> float:
+        return max(1.0, largest_magnitude(self._inputs64))
+
+    def early_bound(self, name: str) -> ElementBound | None:
+        """Return a bound from the evaluations so far; see `Spread.early_bound`."""
+        with np.errstate(all="ignore"):
+            return self._outputs[name].early_bound(
+                self._longest_dim, self._unit, terms=self._terms, usual=self._usual
+            )
+
     def bounds(self) -> dict[str, ElementBound]:
         """Return the bounds on the errors of each output's elements, by the output's name."""
         with np.errstate(all="ignore"):
@@ -186,8 +226,8 @@ class ErrorMeasurement:
                 name: output.bound(
                     self._longest_dim,
                     self._unit,
-                    terms=max((array.size for array in self._inputs64.values()), default=1),
-                    usual=max(1.0, largest_magnitude(self._inputs64)),
+                    terms=self._terms,
+                    usual=self._usual,
                     weak=not self._shadowed,
                     safety=SECOND_LOOK_SAFETY if self._thorough else 1.0,
                     step=self._step,
@@ -224,12 +264,16 @@ class _Session:
         if sides:
             self._perturbation = Perturbation(self._inputs64, self._seed, self._unit, sides)
 
-    def plain_draws(self) -> None:
-        """Evaluate the reference in float64 on perturbed inputs and on their magnitudes."""
+    def first_draws(self) -> None:
+        """Evaluate the reference in float64 on perturbed inputs once, and on their magnitudes."""
         first = self._evaluate(self._perturbation.independent(0))
         self._use_own_rounding()
         if not self._narrow:
             self._add(first)
+        self._take_magnitudes()
+
+    def plain_draws(self) -> None:
+        """Evaluate the reference in float64 on more perturbed inputs."""
         moved = self._perturbation
         for draw in range(0 if self._narrow else 1, 3):
             self._add(self._evaluate(moved.independent(draw)))
@@ -238,7 +282,6 @@ class _Session:
         self._add(self._evaluate(moved.scaled()))
         self._flush(moved.flushed())
         self._flush(moved.flushed(FEW_BITS))
-        self._take_magnitudes()
         if not self._narrow:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
 

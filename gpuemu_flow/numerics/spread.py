@@ -243,6 +243,27 @@ class Spread:
             same = (found == self._reference) | (np.isnan(found) & np.isnan(self._reference))
             self.unstable |= ~self.finite & ~same
 
+    def early_bound(
+        self, longest_dim: int, unit_roundoff: float, *, terms: int, usual: float
+    ) -> ElementBound | None:
+        """Return a bound from the evaluations so far; None if these tell too little.
+
+        It is not above the envelope of `bound`, after any further evaluations, on elements that
+        have a verdict there: each element's own part counts alone, and only if it is tight.
+        """
+        if self.fmt is None:
+            return None
+        quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
+        accounted = self._accounted(unit_roundoff, terms, self._error)
+        magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
+        scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
+        own = FACTOR * growth(longest_dim) * (self._error + unit_roundoff * magnitude)
+        judged = self.finite & ~self.unstable & (own <= LOOSE_SHARE * scale)
+        judged &= self._noise <= NOISE_SHARE * self._largest
+        allowed = own + 2.0 * spacing(self._reference, self.fmt) + least(self.fmt, longest_dim)
+        allowed = np.where(judged, allowed, quick.tolerance(self._reference, slice(None)))
+        return ElementBound(allowed, None)
+
     def bound(
         self,
         longest_dim: int,
@@ -277,7 +298,9 @@ class Spread:
         if self.fmt is None:
             return ElementBound(None, self._without_verdict())
         factor = FACTOR * growth(longest_dim)
-        accounted = self._accounted(unit_roundoff, terms)
+        usable = self.finite & ~self.unstable
+        peers = _spread_over_binades(self._error, self._reference, usable)
+        accounted = self._accounted(unit_roundoff, terms, np.maximum(peers, self._error))
         # Below the smallest normal numbers it is `least` that decides.
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
         if by_norm:
@@ -378,16 +401,14 @@ class Spread:
         ]
         return replace(excuse, largest=max(sizes))
 
-    def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
+    def _accounted(self, unit_roundoff: float, terms: int, error: Float64Array) -> Float64Array:
         """Return S, the sum of the magnitudes of an element's terms, limited by the measured error.
         The estimate of S may be far too large: ``1 / eps`` for ``1 / (relu(-x) + eps)``. Let N be
-        the number of `terms`, u the `unit_roundoff`, E the measured error of an element, and r its
-        expected value. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. The
+        the number of `terms`, u the `unit_roundoff`, E the measured `error` of an element, and r
+        its expected value. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. The
         reason: each term was perturbed by a rounding, so E is at least about ``u S / sqrt(N)``."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         sizes = np.abs(self._reference)
-        judged = self.finite & ~self.unstable
-        error = np.maximum(_spread_over_binades(self._error, self._reference, judged), self._error)
         shown = np.maximum(sizes, ACCOUNTED * math.sqrt(terms) * error / unit_roundoff)
         return np.minimum(self._magnitude, np.minimum(shown, self.fmt.max))
 

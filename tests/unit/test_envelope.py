@@ -121,6 +121,23 @@ def test_the_quick_bound_never_exceeds_the_envelope(dtype: str) -> None:
         assert np.any(full.allowed > 1.5 * quick) or dtype == "float16"
 
 
+@pytest.mark.parametrize("name", REFERENCES)
+def test_no_early_bound_exceeds_the_envelope(name: str) -> None:
+    for dtype, strategy in (("float32", "normal"), ("float16", "offset"), ("float64", "normal")):
+        reference = Reference(name)
+        inputs = inputs_of(name, strategy, (5, 65), dtype, 1)
+        expected = reference(widen(inputs))
+        envelope = build_envelope(
+            inputs, expected, reference, dtype=dtype, seed=1, exact_op=False, weak=False
+        )
+        early = [bound.tolerance(expected["y"], slice(None)) for bound in envelope.early("y")]
+        full = envelope.full("y")
+        assert isinstance(full, ElementBound) and full.allowed is not None and early
+        judged = slice(None) if full.unstable is None else ~full.unstable
+        for allowed in early:
+            assert np.all(allowed[judged] <= full.allowed[judged] * (1 + 1e-12))
+
+
 def test_quick_bound_is_the_documented_formula() -> None:
     found = quick_bound(np.array([3.0, -0.5, 0.0]), "float32", 64)
     g, u, least = 1 + 8 / 8, 2.0**-23, 2.0**-126
