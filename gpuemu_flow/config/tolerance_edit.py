@@ -27,7 +27,7 @@ def write_tolerances(
     new: dict[str, Any] = {
         d: {"atol": t.atol, "rtol": t.rtol} if t.rtol else t.atol for d, t in tolerances.items()
     }
-    old = {canonical_dtype(name): value for name, value in given.items()}
+    old: dict[str, Any] = {canonical_dtype(name) or name: value for name, value in given.items()}
     wanted = {**old, **new}
     entry = f"tolerances = {_written(wanted)}"
     after = _edited(text, index, entry)
