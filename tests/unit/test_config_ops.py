@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from config_workspace import DATA, SOFTMAX, ConfigWorkspace
 
-from gpuemu_flow.cases.schema import default_schema
+from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.config.fields import split_task
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.model.errors import UsageError
