@@ -22,7 +22,6 @@ from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
 from gpuemu_flow.build.selection import is_set, owned, select, touched_since
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.build.unordered import announced, refuse_unordered
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.plain_text import printable
@@ -321,11 +320,11 @@ def _run(
     shown.on_plan(len(selected), len(todo))
     if options.dry_run:
         _explain_all(workspace, options, todo, outcome, forced)
-        outcome.problems += announced(workspace, outcome.status)
+        outcome.problems += _unordered(workspace, outcome)
     else:
         if todo:
             _execute(workspace, options, todo, outcome, shown, pool, forced)
-        outcome.problems += refuse_unordered(workspace, outcome.status)
+        outcome.problems += _unordered(workspace, outcome)
         _remember(workspace, outcome)
     outcome.problems += workspace.cache.problems
     outcome.duration_s = time.perf_counter() - begin
@@ -514,6 +513,17 @@ def open_context(
             force=options.force,
             only_restore=options.only_restore,
         )
+
+
+def _unordered(workspace: Workspace, outcome: RunOutcome) -> list[Problem]:
+    """Return, or refuse, what used a rule's output without waiting for the rule."""
+    if all(spec.stage != stages.RULE for _, spec in workspace.graph.tasks.items()):
+        return []
+    from gpuemu_flow.build import unordered  # noqa: PLC0415 - few have rules
+
+    if outcome.options.dry_run:
+        return unordered.announced(workspace, outcome.status)
+    return unordered.refuse_unordered(workspace, outcome.status)
 
 
 def _remember(workspace: Workspace, outcome: RunOutcome) -> None:

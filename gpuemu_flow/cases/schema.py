@@ -22,11 +22,7 @@ from gpuemu_flow.cases.op_schema import (
     OpSchema,
     TensorDef,
     allowed_sizes,
-    default_schema,
-    fixed_shapes_schema,
-    plain_shapes_schema,
     same_shape_schema,
-    with_shapes,
 )
 from gpuemu_flow.cases.output_contracts import plain_dims
 from gpuemu_flow.cases.schema_constraints import Constraints, demand_feasible, demand_rules
@@ -46,20 +42,6 @@ from gpuemu_flow.cases.schema_rules import (
 )
 from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.types import DTYPES, Unused, ValueRule, canonical_dtype, strategies_of
-
-__all__ = [
-    "BUILTIN_SCHEMAS",
-    "WARNING_SLUGS",
-    "Dim",
-    "OpSchema",
-    "Report",
-    "TensorDef",
-    "default_schema",
-    "fixed_shapes_schema",
-    "parse_schema",
-    "plain_shapes_schema",
-    "with_shapes",
-]
 
 _UNUSED = re.compile(r"\s*([A-Za-z_]\w*)\s*>=\s*([A-Za-z_]\w*)(?:\s+in\s+([A-Za-z_]\w*))?\s*")
 MAX_SIZE = 2**31 - 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.say import VARIABLE, say
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import DTYPES
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 PROGRAM = "gpuemu-flow"
-VARIABLE = "_GPUEMU_FLOW_COMPLETE"  # what click derives from the program's name
 
 # Without this call, zsh without configuration has no completion.
 _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"

@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build.signals import (
@@ -18,11 +18,13 @@ from gpuemu_flow.build.signals import (
     terminating_as_interrupting,
     unwrapped_interrupts,
 )
-from gpuemu_flow.cli.completion import complete_names
 from gpuemu_flow.cli.options import add_grants
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.say import VARIABLE, say
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.plain_text import printable
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "artifacts": "Show the kernels' registers, spills, occupancy, instruction mix.",
@@ -95,7 +97,9 @@ class Commands(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        begun = [CompletionItem(n, help=h) for n, h in COMMANDS.items() if n.startswith(incomplete)]
+        from click.shell_completion import CompletionItem as Item  # noqa: PLC0415
+
+        begun = [Item(n, help=h) for n, h in COMMANDS.items() if n.startswith(incomplete)]
         return [*begun, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -117,7 +121,10 @@ class Commands(click.Group):
             command: click.Command = getattr(found, attribute)
             if name in RUN_CODE:
                 add_grants(command)
-            complete_names(command)
+            if VARIABLE in os.environ:  # only a shell that completes needs the names
+                from gpuemu_flow.cli.completion import complete_names  # noqa: PLC0415
+
+                complete_names(command)
             self.add_command(command)
         return self.commands[name]
 

@@ -9,6 +9,8 @@ import click
 
 from gpuemu_flow.model.plain_text import inert
 
+VARIABLE = "_GPUEMU_FLOW_COMPLETE"
+"""Set by a shell that completes a command line; click derives it from the program's name."""
 _ESCAPE = "\x1b"
 
 

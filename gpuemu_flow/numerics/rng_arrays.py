@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.rng_words import MASK64, SMALLEST_UNIFORM, State, box_muller, next_word
+from gpuemu_flow.numerics.rng import MASK64, SMALLEST_UNIFORM, State, box_muller, next_word
 
 Words = NDArray[np.uint64]
 

@@ -14,9 +14,16 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import DTYPES, canonical_dtype
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.rng import ArrayDraws, SeededRng
+from gpuemu_flow.numerics.rng import (
+    MASK64,
+    ArrayDraws,
+    SeededRng,
+    State,
+    derive_seed,
+    initial_state,
+    next_word,
+)
 from gpuemu_flow.numerics.rng_arrays import converted, draw, normals_f32, step_through
-from gpuemu_flow.numerics.rng_words import MASK64, State, derive_seed, initial_state, next_word
 
 T = TypeVar("T")
 

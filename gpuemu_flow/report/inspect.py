@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from gpuemu_flow.build.selection import select
+from gpuemu_flow.build.session import RunOptions, RunOutcome
 from gpuemu_flow.build.states import TaskStates
+from gpuemu_flow.build.unordered import unordered
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.judge.results import Absence
-from gpuemu_flow.report.report import item_of, known_report
+from gpuemu_flow.judge.results import Absence, RunReport
+from gpuemu_flow.report.report import build_report, item_of
 from gpuemu_flow.report.submissions import forget_submissions
 from gpuemu_flow.report.workspace_text import (
     CacheSize,
@@ -119,6 +123,24 @@ def summarise_tasks(workspace: Workspace, chosen: set[str]) -> list[TaskSummary]
         found.append(TaskSummary(name, state, states.duration(name), spec.outputs))
     workspace.cache.close()
     return found
+
+
+def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
+    """Build the report of all known results, without running anything."""
+    graph, states = workspace.graph, workspace.states()
+    stale = workspace.stale(set(graph.tasks))
+    moved = {name for name in stale if states.moved(graph.tasks[name])}
+    causes = {name: states.broken(graph.tasks[name]) for name in moved}
+    broken = {name: why for name, why in causes.items() if why is not None}
+    broken |= {name: [problem] for name, problem in unordered(workspace, graph.tasks).items()}
+    outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
+    outcome.status = {name: "current" for name in graph.tasks if name not in stale}
+    outcome.problems = [problem for why in broken.values() for problem in why]
+    # As after an interrupted run, missing results are no errors.
+    outcome.interrupted = True
+    report = build_report(workspace, outcome, broken=graph.downstream(set(broken)))
+    outdated = graph.downstream(moved - set(broken)) - graph.downstream(set(broken))
+    return replace(report, interrupted=False), stale, outdated
 
 
 def workspace_status(workspace: Workspace) -> WorkspaceStatus:

@@ -78,7 +78,7 @@ def _results(
 
 def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
     """Return the ops with changed inputs, and the reason for each task that made no result. As in
-    `report.report.known_report`, only records are read. A task of which a case ended in an error
+    `report.inspect.known_report`, only records are read. A task of which a case ended in an error
     counts as unchanged, although a run would execute it again."""
     lookup = Discovery(known.files, ignored=[cache.folder])
     changed = known.files.refresh()

@@ -12,7 +12,6 @@ from gpuemu_flow.build import session
 from gpuemu_flow.build.graph import Listener, Skip
 from gpuemu_flow.build.selection import owned
 from gpuemu_flow.build.session import RunOptions, RunOutcome
-from gpuemu_flow.build.unordered import unordered
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import (
     KernelResult,
@@ -61,24 +60,6 @@ def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
     from gpuemu_flow.fuzz.failures import record_results  # noqa: PLC0415 - brings numpy
 
     return record_results(workspace, fresh)
-
-
-def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
-    """Build the report of all known results, without running anything."""
-    graph, states = workspace.graph, workspace.states()
-    stale = workspace.stale(set(graph.tasks))
-    moved = {name for name in stale if states.moved(graph.tasks[name])}
-    causes = {name: states.broken(graph.tasks[name]) for name in moved}
-    broken = {name: why for name, why in causes.items() if why is not None}
-    broken |= {name: [problem] for name, problem in unordered(workspace, graph.tasks).items()}
-    outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
-    outcome.status = {name: "current" for name in graph.tasks if name not in stale}
-    outcome.problems = [problem for why in broken.values() for problem in why]
-    # As after an interrupted run, missing results are no errors.
-    outcome.interrupted = True
-    report = build_report(workspace, outcome, broken=graph.downstream(set(broken)))
-    outdated = graph.downstream(moved - set(broken)) - graph.downstream(set(broken))
-    return replace(report, interrupted=False), stale, outdated
 
 
 def item_of(spec: TaskSpec) -> tuple[str, str]:

@@ -19,7 +19,8 @@ from gpuemu_flow.report import history
 from gpuemu_flow.report.ci import against
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.gather import gather
-from gpuemu_flow.report.report import item_of, known_report
+from gpuemu_flow.report.inspect import known_report
+from gpuemu_flow.report.report import item_of
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks import stages

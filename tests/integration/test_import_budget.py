@@ -55,6 +55,7 @@ def test_help_and_version_import_nothing_heavy(mini: Mini, arguments: tuple[str,
 def test_the_answer_that_nothing_changed_imports_next_to_nothing(mini: Mini) -> None:
     first = imported(mini, "run")
     assert "doit" in tops(first), "a run that works is what the list must be able to show"
+    assert loaded(first, PARTS_FOR_OTHERS) == set()
     again = imported(mini, "run")
     assert not tops(again) & (HEAVY | {"click", "diskcache", "json", "hashlib"})
     own = {name for name in again if name.startswith("gpuemu_flow")}
@@ -78,6 +79,13 @@ PARTS_FOR_WORK = (
     "judge.case_evaluator", "judge.judge_requests", "services.daemon.control", "tasks.compare",
     "tasks.parts.execute",
 )  # fmt: skip
+
+
+PARTS_FOR_OTHERS = (
+    "build.compile_kernels", "build.unordered", "cli.completion", "emulator", "fuzz", "lint",
+    "report.json_writer", "report.submissions", "services", "wire",
+)  # fmt: skip
+"""What a run of ops that pass does without: kernels, rules, failures, clients."""
 
 
 def loaded(found: set[str], parts: tuple[str, ...]) -> set[str]:

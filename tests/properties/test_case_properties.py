@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.op_schema import WARNING_SLUGS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
+from gpuemu_flow.cases.schema import parse_schema
 from gpuemu_flow.model.types import DTYPES, LAYOUTS, STRATEGIES, Case, effective_layout
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.layouts import describe, lay_out_guarded

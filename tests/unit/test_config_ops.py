@@ -10,7 +10,7 @@ import pytest
 from config_workspace import DATA, SOFTMAX, ConfigWorkspace
 from for_each import for_each
 
-from gpuemu_flow.cases.schema import default_schema
+from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.config.fields import split_task
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.model.errors import UsageError

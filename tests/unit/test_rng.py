@@ -12,8 +12,16 @@ import numpy as np
 import pytest
 
 from gpuemu_flow.numerics import rng_arrays
-from gpuemu_flow.numerics.rng import MASK64, SeededRng, derive_seed, generate_seed
-from gpuemu_flow.numerics.rng_words import box_muller, initial_state, next_word, splitmix64
+from gpuemu_flow.numerics.rng import (
+    MASK64,
+    SeededRng,
+    box_muller,
+    derive_seed,
+    generate_seed,
+    initial_state,
+    next_word,
+    splitmix64,
+)
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "rng_vectors.json").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from for_each import for_each
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.schema import (
+from gpuemu_flow.cases.op_schema import (
     BUILTIN_SCHEMAS,
     WARNING_SLUGS,
     Dim,
@@ -16,10 +16,10 @@ from gpuemu_flow.cases.schema import (
     TensorDef,
     default_schema,
     fixed_shapes_schema,
-    parse_schema,
     plain_shapes_schema,
     with_shapes,
 )
+from gpuemu_flow.cases.schema import parse_schema
 
 
 class Reports:

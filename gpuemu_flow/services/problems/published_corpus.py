@@ -13,7 +13,8 @@ import msgspec
 from msgspec.inspect import type_info
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.schema import WARNING_SLUGS, parse_schema
+from gpuemu_flow.cases.op_schema import WARNING_SLUGS
+from gpuemu_flow.cases.schema import parse_schema
 from gpuemu_flow.config.check import INVALID, check
 from gpuemu_flow.config.fields import Name, Tolerances, name_fault
 from gpuemu_flow.config.paths import is_file

@@ -20,10 +20,10 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from gpuemu_flow.workers.limits import c_library
-from gpuemu_flow.workers.sandbox.listings import LOOK
 
 # System calls, by number, for which Python has no function.
 
+LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 PROCESSOR = platform.machine() if sys.platform == "linux" else ""
 NO_NEW_PRIVS, DROP_FROM_BOUNDS = 38, 24  # prctl
 

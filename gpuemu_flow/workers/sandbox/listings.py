@@ -16,7 +16,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+from gpuemu_flow.workers.sandbox.filters import LOOK
+
 _MOST = 1 << 16
 _LOW = 512  # lower numbers are left for other files
 _SETTLED_NS = 2_000_000_000  # a younger folder may change again within a tick of the clock
