@@ -22,7 +22,9 @@ from urllib.parse import quote
 
 from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW, UNKNOWN
+from msgspec import Struct, ValidationError, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_bytes
@@ -38,8 +40,20 @@ SUFFIX = ".safetensors"
 _SALT, _SALT_BYTES = "salt", 32
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NUMBERS = itertools.count()
+_PLACE = "blob:"
+"""What the keys of the rows begin with that say where small blobs lie."""
+_SMALL, _MOST_WAITING = 1 << 16, 256
+"""Largest blob, in bytes, that shares a file: to make a file takes longer than to write so much."""
 LARGEST = 1 << 40
 """Largest size of a blob to read, in bytes."""
+
+
+class _Place(Struct, frozen=True, array_like=True):
+    """Where a small blob lies in a file of several: its first byte there, and its size."""
+
+    file: str
+    start: int
+    size: int
 
 
 class BlobStore:
@@ -48,13 +62,22 @@ class BlobStore:
     list their names. Without the secret, the names do not tell it whether the store contains a
     certain tensor."""
 
-    def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        set_aside: Callable[[Path, str], None],
+        index: Callable[[], JsonStore] | None = None,
+    ) -> None:
+        """`index` gets the places of small blobs, of which many share a file; see `add`."""
         self.folder = folder
         self._files = PrivateFolder(folder.parent)
         self._set_aside = set_aside
         self._salt = b""
         self.written = 0  # bytes that this object has added
         self._folders: set[Path] = set()  # that exist
+        self._index = index
+        self._waiting: dict[str, bytes] = {}
+        self._lock = threading.Lock()
 
     def _name(self, digest: str) -> str:
         self._salt = self._salt or self._stored_salt() or self._draw_salt()
@@ -104,7 +127,21 @@ class BlobStore:
         return self.folder / name[:2] / (name + SUFFIX)
 
     def has(self, digest: str) -> bool:
+        if self._has_file(digest) or digest in self._waiting:
+            return True
+        place = self._place(digest)
+        return place is not None and self._has_file(place.file)
+
+    def _has_file(self, digest: str) -> bool:
         return stat.S_ISREG(self._mode(digest))
+
+    def _place(self, digest: str) -> _Place | None:
+        """Return where a blob lies that shares a file with others."""
+        found = self._index().get(_PLACE + digest) if self._index is not None and digest else None
+        try:
+            return convert(found, _Place | None)
+        except ValidationError:
+            return None
 
     def size(self, digest: str) -> int:
         """Return the size of a blob in bytes; 0 if there is none."""
@@ -113,7 +150,8 @@ class BlobStore:
         try:
             return self.path(digest).lstat().st_size
         except (FileNotFoundError, NotADirectoryError):
-            return 0
+            place = self._place(digest)
+            return 0 if place is None else place.size
 
     def delete(self, digest: str) -> None:
         if self._is_new():
@@ -130,13 +168,18 @@ class BlobStore:
 
     def read(self, digest: str) -> bytes | None:
         """Return a blob's content; None if it is missing or damaged. Move a damaged file aside."""
+        if digest in self._waiting:
+            return self._waiting[digest]
         if not self._salt and not self._stored_salt():
             return None
-        path = self.path(digest)
+        place = None if self._has_file(digest) else self._place(digest)
+        path = self.path(digest if place is None else place.file)
         try:
             data = self._files.read(path, LARGEST)
         except FileNotFoundError:
             return None
+        if place is not None:
+            data = data[place.start : place.start + place.size]
         if digest_bytes(data) != digest:
             self._set_aside(path, "content does not match its digest")
             return None
@@ -148,31 +191,67 @@ class BlobStore:
     def write(self, data: bytes) -> str:
         digest = digest_bytes(data)
         path = self.path(digest)
-        if not self.has(digest):
+        if not self._has_file(digest):
             self._files.write(path, data)
             self.written += len(data)
         return digest
 
-    def write_parts(self, parts: Sequence[bytes | memoryview]) -> tuple[str, int]:
-        """Write a blob of several parts; return its digest and its size."""
-        found, size = hashlib.sha256(), 0
-        for part in parts:
-            found.update(part)
-            size += len(part)
+    def add(self, data: bytes) -> str:
+        """Keep a blob, and return its digest. A small one waits in memory until `write_waiting`."""
+        digest = digest_bytes(data)
+        if self._index is None or len(data) > _SMALL:
+            self._write_file(digest, data)
+        else:
+            with self._lock:
+                self._waiting[digest] = data
+            if len(self._waiting) > _MOST_WAITING:
+                self.flush()
+        return digest
+
+    def write_waiting(self) -> list[tuple[str, Json]]:
+        """Write the small blobs that wait to one file; return what the index must hold of them."""
+        with self._lock:
+            waiting = dict(self._waiting)
+        if not waiting:
+            return []
+        content = b"".join(waiting.values())
+        file, start = digest_bytes(content), 0
+        self._write_file(file, content)
+        rows: list[tuple[str, Json]] = []
+        for digest, data in waiting.items():
+            rows.append((_PLACE + digest, to_builtins(_Place(file, start, len(data)))))
+            start += len(data)
+        return rows
+
+    def forget_waiting(self, rows: Iterable[tuple[str, Json]]) -> None:
+        """Free the memory of the blobs whose rows `write_waiting` returned, and the index has."""
+        with self._lock:
+            for key, _ in rows:
+                self._waiting.pop(key.removeprefix(_PLACE), None)
+
+    def flush(self) -> None:
+        """Write the small blobs that wait, and their places."""
+        rows = self.write_waiting()
+        if rows and self._index is not None:
+            self._index().put_many(rows)
+            self.forget_waiting(rows)
+
+    def _write_file(self, digest: str, data: bytes) -> None:
         staging = self.folder.parent / "staging"
         staged = staging / f"{os.getpid()}-{next(_NUMBERS)}.part"
-        if staging not in self._folders:
-            self._files.make(staging)
-            self._folders.add(staging)
         with disk_errors(staged):
             try:
-                with os.fdopen(os.open(staged, _NEW_FILE, 0o600), "wb") as file:
-                    file.writelines(parts)
-                self.publish(staged, found.hexdigest())
+                try:
+                    descriptor = os.open(staged, _NEW_FILE, 0o600)
+                except FileNotFoundError:
+                    self._files.make(staging)
+                    descriptor = os.open(staged, _NEW_FILE, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                self.publish(staged, digest)
             except BaseException:
                 staged.unlink(missing_ok=True)
                 raise
-        return found.hexdigest(), size
 
     def publish(self, staged: Path, digest: str) -> None:
         path = self.path(digest)
@@ -733,7 +812,7 @@ class WorkspaceCache:
     @cached_property
     def blobs(self) -> BlobStore:
         """Return the store of tensor files, named by content."""
-        return BlobStore(self.folder / "blobs", self.set_aside)
+        return BlobStore(self.folder / "blobs", self.set_aside, lambda: self.actions)
 
     def limit_blobs(self, limit: int, keep: Callable[[], Iterable[str]]) -> None:
         """Delete the least recently used blobs if they are larger than `limit` together. To measure

@@ -664,10 +664,10 @@ class SharedCache:
                 return False
             if not there:
                 # What was damaged on this disk must not become an answer elsewhere.
-                if self._blobs.read(digest) is None:
+                data = self._blobs.read(digest)
+                if data is None:
                     return False
-                path = self._blobs.path(digest)
-                if not self._attempt(lambda: self._put(CONTENT, digest, path), writing=True):
+                if not self._attempt(lambda: self._put(CONTENT, digest, data), writing=True):
                     return False
                 self.counts.bytes_out += size
             self._there.add(digest)

@@ -46,8 +46,8 @@ def _refuse(slug: str, message: str) -> BlobError:
     return BlobError(Problem(slug, message, "the blob is damaged; it can be made again"))
 
 
-def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
-    """Return the pieces whose concatenation is the blob, without copying contiguous tensors."""
+def encode(tensors: Mapping[str, np.ndarray]) -> bytes:
+    """Return the blob of tensors."""
     named = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Json] = {}
     parts: list[bytes | memoryview] = [b""]
@@ -69,12 +69,7 @@ def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
     if len(text) > MAX_HEADER:
         raise ValueError(f"a header of {len(text)} bytes is over {MAX_HEADER}")
     parts[0] = _LENGTH.pack(len(text)) + text
-    return parts
-
-
-def encode(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """Return the blob as one bytes object; see `encode_parts`."""
-    return b"".join(encode_parts(tensors))
+    return b"".join(parts)
 
 
 def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.model.errors import StoreError
-from gpuemu_flow.store.cache import BlobStore
+from gpuemu_flow.store.cache import BlobStore, WorkspaceCache
 from gpuemu_flow.store.keys import digest_bytes
 
 
@@ -81,11 +81,33 @@ def test_publish_moves_a_staged_file(store: BlobStore, tmp_path: Path) -> None:
     assert store.read(digest) == b"from a worker"
 
 
-def test_a_blob_of_several_parts(store: BlobStore) -> None:
-    digest, size = store.write_parts([b"head", memoryview(b"tensor bytes")])
-    assert (digest, size) == (digest_bytes(b"headtensor bytes"), 16)
-    assert store.read(digest) == b"headtensor bytes"
-    assert store.written == 16
+def test_small_blobs_share_a_file(tmp_path: Path) -> None:
+    cache = WorkspaceCache(tmp_path / "cache")
+    contents = [bytes([n]) * 100 for n in range(5)]
+    digests = [cache.blobs.add(data) for data in contents]
+    assert [cache.blobs.read(digest) for digest in digests] == contents, "from memory"
+    large = cache.blobs.add(bytes(1 << 17))
+    cache.blobs.flush()
+    assert len(list(cache.blobs.folder.rglob("*.safetensors"))) == 2
+    cache.close()
+    again = WorkspaceCache(tmp_path / "cache").blobs
+    assert [again.read(digest) for digest in digests] == contents
+    assert [again.size(digest) for digest in (*digests, large)] == [100] * 5 + [1 << 17]
+    assert again.verify() == []
+    again.collect(0)
+    assert not any(map(again.has, digests))
+    assert again.read(digests[0]) is None
+
+
+def test_a_damaged_file_of_several_blobs_gives_none(tmp_path: Path) -> None:
+    cache = WorkspaceCache(tmp_path / "cache")
+    first, second = cache.blobs.add(b"first"), cache.blobs.add(b"second")
+    cache.blobs.flush()
+    (file,) = cache.blobs.folder.rglob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:8])
+    assert cache.blobs.read(second) is None
+    assert cache.blobs.read(first) is None, "the file is set aside"
+    assert len(cache.problems) == 1
 
 
 def test_collect_takes_the_least_recently_used_and_keeps_what_it_must(store: BlobStore) -> None:

@@ -80,6 +80,7 @@ def execute(
         write=Outcome.to_json,
         force=context.force,
         unchanged=context.unchanged,
+        blobs=context.cache.blobs,
     )
     found: dict[int, Outcome] = {}
     abouts: dict[int, Json] = {}
@@ -102,6 +103,7 @@ def execute(
             _run(spec, context, program, requests, checks, known, abouts, missing, found)
         finally:
             known.flush()
+            context.cache.blobs.flush()  # of programs that changed meanwhile, too
         known.join((abouts[n], found[n]) for n in abouts if found[n].ok)
     good = {n: found[n] for n in abouts if found[n].ok}
     known.share(context.shared, program.given, abouts, good, [each.blob for each in good.values()])
@@ -161,11 +163,12 @@ def _run(
 
 def keep_outputs(context: StageContext, outputs: Arrays) -> tuple[str, int]:
     """Store outputs as a blob, and keep them in memory; return their digest and their bytes."""
-    from gpuemu_flow.workers.blobs import encode_parts  # noqa: PLC0415 - loads numpy
+    from gpuemu_flow.workers.blobs import encode  # noqa: PLC0415 - loads numpy
 
-    digest, size = context.cache.blobs.write_parts(encode_parts(outputs))
+    data = encode(outputs)
+    digest = context.cache.blobs.add(data)
     context.tensors.keep_outputs(digest, outputs)
-    return digest, size
+    return digest, len(data)
 
 
 def _read(context: StageContext, record: Json | None) -> Outcome | None:

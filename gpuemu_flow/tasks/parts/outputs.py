@@ -68,6 +68,7 @@ def _run_again(
         draw=context.tensors.drawing([stored.case for stored in lost]),
         cancel=context.cancel,
     )
+    context.cache.blobs.flush()
     if len(outcomes) != len(lost):
         raise Interrupted
     found = []
