@@ -268,6 +268,7 @@ def test_a_run_blocks_nothing_and_stops_when_told_so(editor: Editor) -> None:
     assert alive == []
 
 
+@pytest.mark.ci
 def test_a_request_that_is_cancelled_stops_its_run(editor: Editor) -> None:
     number, _ = start_slow_run(editor)
     editor.tell("$/cancelRequest", {"id": number})
@@ -276,6 +277,7 @@ def test_a_request_that_is_cancelled_stops_its_run(editor: Editor) -> None:
     assert editor.ask("textDocument/codeLens", editor.about())
 
 
+@pytest.mark.ci
 def test_goodbye_ends_what_runs(mini: Mini) -> None:
     with Editor(mini) as editor:
         start_slow_run(editor)

@@ -46,6 +46,7 @@ def test_changed(gpuemu_case):
 """
 
 
+@pytest.mark.ci
 def test_scalars_are_values(tested: Place) -> None:
     (tested.folder / "gpuemu.toml").write_text(CONFIG + OPS)
     reference = tested.folder / "ref.py"
