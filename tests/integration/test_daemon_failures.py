@@ -14,7 +14,9 @@ def client(daemon: Served) -> Client:
     return daemon.client(timeout_ms=600_000)
 
 
-@pytest.mark.parametrize("differs", ["dtype", "op", "case"])
+@pytest.mark.parametrize(
+    "differs", ["dtype", *(pytest.param(each, marks=pytest.mark.ci) for each in ("op", "case"))]
+)
 def test_one_of_several_failures_of_a_seed_is_named_by_its_id(client: Client, differs: str) -> None:
     failed = []
     for number in range(2):

@@ -85,6 +85,7 @@ def test_a_changed_reference_makes_them_old(submitted: Served) -> None:
     assert "4 submissions" in result.reason
 
 
+@pytest.mark.ci
 def test_another_tolerance_makes_them_old(submitted: Served) -> None:
     path = submitted.root / "gpuemu.toml"
     text = path.read_text()
@@ -92,6 +93,7 @@ def test_another_tolerance_makes_them_old(submitted: Served) -> None:
     assert results(submitted)["softmax", "float32"].verdict is Verdict.SKIPPED
 
 
+@pytest.mark.ci
 def test_results_where_the_file_says(unserved: Served) -> None:
     path = unserved.root / "gpuemu.toml"
     path.write_text(path.read_text() + '\n[storage]\ndb_path = "db"\n')
@@ -190,6 +192,7 @@ def test_a_failure_whose_op_lives_in_a_client_is_not_run_here(submitted: Served)
     assert command(submitted, "failures", "show", failure["id"]).returncode == 0
 
 
+@pytest.mark.ci
 def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
     """The documented table judged it; the default allows what such a sum must lose."""
     unserved.write("gpuemu.toml", ONLY_CLIENTS + SUMS)
@@ -266,7 +269,7 @@ def test_input_names_that_are_not_the_ops(daemon: Served, names: list[str], slug
     assert daemon.ask({**request, "inputs": {"x": tensor}})["type"] == "ValidationResult"
 
 
-@pytest.mark.parametrize("tolerance", ["auto", "explicit"])
+@pytest.mark.parametrize("tolerance", ["auto", pytest.param("explicit", marks=pytest.mark.ci)])
 def test_zeros_are_no_pass(unserved: Served, tolerance: str) -> None:
     """Whatever an op does with zeros, a test of anything else is missing."""
     explicit = "tolerances = { float32 = { atol = 1e-6, rtol = 1e-6 } }\n"
@@ -295,7 +298,7 @@ def test_zeros_are_no_pass(unserved: Served, tolerance: str) -> None:
     assert run(unserved, 0)["verdict"] == "passed"
 
 
-@pytest.mark.parametrize("whose", ["the call's", "the file's"])
+@pytest.mark.parametrize("whose", ["the call's", pytest.param("the file's", marks=pytest.mark.ci)])
 def test_a_case_that_zeros_pass_is_no_pass_alone(unserved: Served, whose: str) -> None:
     """The op's cases are judged together: a tolerance may be too large for some of them."""
     explicit = "tolerances = { float32 = { atol = 0.3, rtol = 0 } }\n"
@@ -332,6 +335,7 @@ def test_a_case_that_zeros_pass_is_no_pass_alone(unserved: Served, whose: str) -
         assert run(unserved, 0)["passed"] == 2, "one of them is judged"
 
 
+@pytest.mark.ci
 def test_chosen_inputs_that_give_one_value_are_no_pass(unserved: Served) -> None:
     """Those that are drawn are warned of only: there the reference is such."""
     unserved.write("gpuemu.toml", ONLY_CLIENTS)
@@ -352,7 +356,7 @@ def rename(served: Served, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(f'name = "{old}"', f'name = "{new}"'))
 
 
-@pytest.mark.parametrize("kind", ["changed", "two"])
+@pytest.mark.parametrize("kind", ["changed", pytest.param("two", marks=pytest.mark.ci)])
 def test_submissions_of_an_op_that_is_gone_are_not_another_s(unserved: Served, kind: str) -> None:
     """Another reference, or two ops that either of them may be."""
     unserved.write("gpuemu.toml", ONLY_CLIENTS)

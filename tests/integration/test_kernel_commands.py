@@ -54,6 +54,7 @@ def test_the_workspace_is_described(racy: KernelWorkspace) -> None:
     assert lint.returncode in (0, 4) and "Traceback" not in lint.stderr
 
 
+@pytest.mark.ci
 def test_a_debugger_steps_through_it(racy: KernelWorkspace) -> None:
     (first, *_) = racy.json("failures", "--format", "json")["failures"]
     words = f"show {first['id']}\nreproduce\nstep all\ntensor actual[0]\ndiff\nstatus\nquit\n"
@@ -83,6 +84,7 @@ def test_fuzz_finds_it_and_mutate_says_that_nothing_can_be_planted(racy: KernelW
     assert "PTX bugs found" not in planted.stdout
 
 
+@pytest.mark.ci
 def test_a_baseline_notices_a_race(tmp_path: Path) -> None:
     made = make_ptx_workspace(tmp_path / "ws")
     broken = made.source("matrices.ptx").read_text()
@@ -132,6 +134,7 @@ def test_a_source_outside_of_the_workspace_is_no_place_for_an_editor(tmp_path: P
     assert line <= place["region"]["startLine"] <= line + 2
 
 
+@pytest.mark.ci
 def test_what_a_kernel_prints_stands_with_the_case_that_fails(tmp_path: Path) -> None:
     made = make_workspace(tmp_path / "ws", 'kind = "ptx", file = "k.ptx"')
     made.source("k.ptx").write_text(PRINTING)

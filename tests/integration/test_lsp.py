@@ -259,6 +259,7 @@ def test_a_run_blocks_nothing(editor: Editor) -> None:
     assert [d["code"] for d in editor.change(bad, 2)] == ["config-unknown-key"]
 
 
+@pytest.mark.ci
 def test_goodbye_ends_what_runs(mini: Mini) -> None:
     with Editor(mini) as editor:
         start_slow_run(editor)

@@ -251,6 +251,7 @@ def test_expected(gpuemu_case):
     assert "ToleranceExceeded" in text and "gpuemu-flow failures show" in text
 
 
+@pytest.mark.ci
 def test_a_check_that_fails_after_the_test_has_ended_is_an_error(tested: Place) -> None:
     """The thread waits for the test's report, the fixture's end for the thread's check."""
     (tested.folder / "conftest.py").write_text(

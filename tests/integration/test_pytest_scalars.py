@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pytest_workspace import CONFIG, Place
 
 OPS = """
@@ -46,6 +47,7 @@ def test_changed(gpuemu_case):
 """
 
 
+@pytest.mark.ci
 def test_scalars_are_values(tested: Place) -> None:
     (tested.folder / "gpuemu.toml").write_text(CONFIG + OPS)
     reference = tested.folder / "ref.py"

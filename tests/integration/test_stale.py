@@ -893,6 +893,7 @@ def interpreter(mini: Mini, name: str, number: int | str) -> None:
     mini.write(name, text).chmod(0o755)
 
 
+@pytest.mark.ci
 def test_a_link_to_nothing_is_no_reason_to_run_again(tmp_path: Path) -> None:
     """The program looks for a file that is a dangling link; the link's target comes and goes."""
     way = Way("import os\nv = 4 if os.path.exists('to') else 3", lambda _: None)
