@@ -69,6 +69,8 @@ _PLACES = {
         "get_tensorflow_adapter",
     ),
 }  # fmt: skip
+# Not public: what `Client.minimize` does with an op of its own process
+_PLACES["fuzz.minimizing"] = ("minimise_own",)
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [

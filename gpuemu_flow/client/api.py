@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import gpuemu_flow
 from gpuemu_flow.client import calls
 from gpuemu_flow.client.calls import Call, Reply, elements_changed
 from gpuemu_flow.client.connection import PING, Calling, Connection, OnProgress
@@ -516,7 +517,12 @@ class Client(Calling):
         return self._do(Call(request, "ReproduceResult", read))
 
     def minimize(
-        self, seed: int | str, strategy: str | None = None, max_iters: int = 100
+        self,
+        seed: int | str,
+        strategy: str | None = None,
+        max_iters: int = 100,
+        *,
+        run_op: RunOp | None = None,
     ) -> MinimizeResult:
         """Search for the smallest case that fails in the same way as a recorded failure.
 
@@ -528,8 +534,12 @@ class Client(Calling):
             ``binary-search-dims`` (the default), ``binary-search-values`` or ``all``.
         max_iters : int
             Largest number of runs of the op.
+        run_op : callable, optional
+            An op that only this process can run, as in `fuzz_op_client_side`.
         """
         wanted = strategy or "binary-search-dims"
+        if run_op is not None:
+            return self._minimize_own(seed, run_op, wanted, max_iters)
         request = {
             "type": "Minimize",
             **calls.failure_fields(seed),
@@ -539,6 +549,23 @@ class Client(Calling):
         }
         return self._do_long(
             Call(request, "MinimizeResult", lambda reply: MinimizeResult.from_dict(reply.fields))
+        )
+
+    def _minimize_own(
+        self, seed: int | str, run_op: RunOp, strategy: str, max_iters: int
+    ) -> MinimizeResult:
+        minimise: Any = gpuemu_flow.__getattr__("minimise_own")  # loads what judges here
+        folder = Path(self.ping()["workspace"])
+        found = minimise(folder, seed, run_op, strategy=strategy, budget=max_iters)
+        smallest = found.minimized or found.original
+        return MinimizeResult(
+            original_seed=found.original.seed,
+            minimized_seed=smallest.seed,
+            minimized_shape=list(smallest.shape),
+            result=self.reproduce(smallest.id).result,
+            still_fails=found.minimized is not None,
+            steps=found.steps,
+            one_minimal=found.one_minimal,
         )
 
     def get_result(self, seed: int) -> ValidationResult | None:

@@ -314,18 +314,22 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
     raise StoreError(Problem("failure-inputs-lost", f"the inputs of failure {record.id} {how}"))
 
 
-def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
+def subject_for(
+    workspace: Workspace, record: FailureRecord, *, given_op: bool = False
+) -> tuple[Subject, OpSchema | None]:
     """Return the subject of a failure: the op as configured now, or as recorded if it was removed.
     A request to the daemon can set the op's arguments and tolerance. So a failure from a request is
     judged with the recorded arguments and tolerance. The second result is the op's schema; None if
     the op was removed. Raises UsageError: ``failure-not-runnable``: the outputs were computed by
-    the user's own process."""
+    the user's own process, unless `given_op` says that this process has the op."""
     provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
     op = provenance.get("op")
-    if isinstance(op, Mapping) and op.get("kind") == SUBMITTED:
+    if isinstance(op, Mapping) and op.get("kind") == SUBMITTED and not given_op:
         raise _not_runnable(record)
     schema = None
-    if record.op in op_names(workspace) and record.dtype in dtypes_of(workspace, record.op):
+    if given_op:
+        schema = next((o.schema for o in workspace.config.ops if o.name == record.op), None)
+    elif record.op in op_names(workspace) and record.dtype in dtypes_of(workspace, record.op):
         found = op_subject(workspace, record.op, record.dtype)
         schema = found.schema
         if _first(workspace, record).source != "daemon":
@@ -361,7 +365,8 @@ def _not_runnable(record: FailureRecord) -> UsageError:
         whence = "a client"
         hint = (
             "run your op on the inputs that it failed on: "
-            f"`gpuemu_flow.Client().reproduce({record.seed}).inputs`"
+            f"`gpuemu_flow.Client().reproduce({record.seed}).inputs`, or shrink them: "
+            f"`gpuemu_flow.Client().minimize({record.seed}, run_op=my_op)`"
         )
     message = f"the outputs of failure {record.id} of {record.op} came from {whence}"
     return UsageError(Problem("failure-not-runnable", message, hint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -21,10 +22,13 @@ from gpuemu_flow.cases.minimize import (
     minimised_case,
 )
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.client.calls import output_fields
 from gpuemu_flow.fuzz.failures import (
+    CODE,
     FailureLog,
     FailureSetting,
     fails_alike,
+    find_failure,
     judge_in,
     recorded_reason,
     stored_inputs,
@@ -34,12 +38,18 @@ from gpuemu_flow.fuzz.failures import (
 from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import Minimization
+from gpuemu_flow.judge.judge_requests import GivenCase
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import Problem, RunnerError
-from gpuemu_flow.model.types import Case, CheckResult, FailureKind
+from gpuemu_flow.model.in_place import with_changed_inputs
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Verdict
+from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
-from gpuemu_flow.workers.api import TIMEOUT
+from gpuemu_flow.workers.api import DEFAULT_OUTPUT, TIMEOUT
+from gpuemu_flow.workers.arena import changed_inputs
 from gpuemu_flow.workers.pool import Pool
+
+RunOp = Callable[[dict[str, Any]], Any]
 
 HANG_SECONDS = 2.0
 """Time limit, in seconds, of each smaller case while a hang is shrunk."""
@@ -53,15 +63,17 @@ def minimise_failure(
     budget: int,
     seconds: float = math.inf,
     cancel: Event | None = None,
+    run_op: RunOp | None = None,
 ) -> Minimization:
     """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
     After `seconds`, counted from the first call, the search ends with the smallest case found.
+    `run_op` is an op that only this process can run; it gets the inputs by name.
     Raises StoreError: ``failure-inputs-lost``. Raises RunnerError: ``not-minimizable``: an input
     could not be made, or the failure is a timeout and every smaller case ends in time. ``needs-
     missing``: a program used a file that a build rule makes, without waiting for the rule."""
     store = FailureStore(workspace.cache)
     workspace.cache.create()
-    subject, schema = subject_for(workspace, record)
+    subject, schema = subject_for(workspace, record, given_op=run_op is not None)
     case = Case.from_json(record.case)
     inputs = stored_inputs(store, record)
     if case_fault(case) is not None:
@@ -76,7 +88,7 @@ def minimise_failure(
         "strategy": strategy,
     }
     with Pool(2 * SESSIONS_PER_EVALUATOR) as pool:
-        shrinker = _Shrinker(workspace, pool, subject, record, cancel, seconds)
+        shrinker = _Shrinker(workspace, pool, subject, record, cancel, seconds, run_op)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:
             return Minimization(record, None, 0, found.calls, one_minimal=False)
@@ -98,6 +110,7 @@ def minimise_failure(
         subject=subject,
         inputs=found.inputs,
         minimized_from=record.id,
+        more={} if run_op is None else {CODE: None},  # which is not known of either
     )
     return Minimization(
         store.get(record.id), store.get(new_id), found.steps, found.calls, found.one_minimal,
@@ -134,6 +147,7 @@ class _Shrinker:
         record: FailureRecord,
         cancel: Event | None,
         seconds: float,
+        run_op: RunOp | None = None,
     ) -> None:
         self._workspace = workspace
         self._pool = pool
@@ -145,6 +159,7 @@ class _Shrinker:
             self._subject = replace(subject, op=quick)
         self._record = record
         self._cancel = cancel
+        self._run_op = run_op
         self._case = Case.from_json(record.case)
         self._setting = FailureSetting.ALONE
 
@@ -156,6 +171,8 @@ class _Shrinker:
             self._setting = setting
             with self._evaluator() as evaluator:
                 found = minimise(inputs, still_fails=self._in_time(evaluator), **ask)
+            if self._run_op is not None:
+                break
             if found.reproduced and not self.fails_alone(
                 Candidate(found.inputs, found.layouts, found.dims)
             ):
@@ -170,7 +187,36 @@ class _Shrinker:
 
     def _judge(self, evaluator: CaseEvaluator, candidate: Candidate) -> EvaluatedCase:
         case = minimised_case(self._case, candidate)
+        if self._run_op is not None:
+            return self._judge_own(self._run_op, evaluator, case, candidate)
         return judge_in(self._setting, evaluator, case, candidate.laid_out(), self._record)
+
+    def _judge_own(
+        self, run_op: RunOp, evaluator: CaseEvaluator, case: Case, candidate: Candidate
+    ) -> EvaluatedCase:
+        """Judge what the user's op gives, as the daemon judges what a client submits."""
+        before, given = candidate.laid_out(), candidate.laid_out()
+        narrow = numpy_dtype("bfloat16")
+        if case.dtype == "bfloat16":  # which clients have as float32
+            given = {n: a.astype("float32") if a.dtype == narrow else a for n, a in given.items()}
+        op = self._workspace.config.op(self._record.op)
+        names = self._subject.reference.output_names
+        try:
+            returned = with_changed_inputs(run_op(dict(given)), given, names, op.in_place)
+        except Exception as error:
+            text = f"the op: {type(error).__name__}: {error}"
+            failure = Failure(FailureKind.EXECUTION, text, why=type(error).__name__)
+            return EvaluatedCase(case, CheckResult(Verdict.ERROR, (failure,)))
+        fields = output_fields(returned)
+        outputs = fields.get("outputs") or {(names or (DEFAULT_OUTPUT,))[0]: fields["output"]}
+        if case.dtype == "bfloat16":
+            given, outputs = (
+                {n: a.astype(narrow) if a.dtype.kind == "f" else a for n, a in each.items()}
+                for each in (given, outputs)
+            )
+        changed = [f for f in changed_inputs(before, given) if f.output not in op.mutates]
+        (result,) = evaluator.judge_given([GivenCase(case, before, outputs, changed)])
+        return EvaluatedCase(case, result)
 
     def _fails(self, evaluator: CaseEvaluator, candidate: Candidate) -> bool:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
@@ -213,3 +259,12 @@ class _Shrinker:
         """Tell whether the candidate fails in a process of its own."""
         with self._evaluator() as evaluator:
             return self._fails(evaluator, candidate)
+
+
+def minimise_own(
+    folder: Path, failure: int | str, run_op: RunOp, *, strategy: str, budget: int
+) -> Minimization:
+    """Shrink a failure of an op of this process, in the workspace of a folder."""
+    workspace = Workspace(folder)
+    record = find_failure(workspace, str(failure))
+    return minimise_failure(workspace, record, strategy=strategy, budget=budget, run_op=run_op)

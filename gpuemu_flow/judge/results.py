@@ -98,6 +98,7 @@ class CaseVerdict(Struct, frozen=True):
     op: str
     case: Case
     result: CheckResult
+    command: str = ""  # that gives a client, which alone runs the op, the case's inputs
 
     @property
     def name(self) -> str:
@@ -123,7 +124,7 @@ class CaseVerdict(Struct, frozen=True):
     def reproduce(self) -> str:
         """Return the command that runs this case again."""
         words = [str(self.case.seed), "--op", self.op, "--case", self.case.to_text()]
-        return f"gpuemu-flow reproduce {shlex.join(words)}"
+        return self.command or f"gpuemu-flow reproduce {shlex.join(words)}"
 
 
 NONFINITE_SLUG = "nonfinite-untried"

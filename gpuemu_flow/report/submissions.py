@@ -287,4 +287,5 @@ def _failure(workspace: Workspace, stored: StoredResult) -> CaseVerdict | None:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:
         return None
-    return CaseVerdict(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))
+    case, result = Case.from_json(known.case), CheckResult.from_json(known.result)
+    return CaseVerdict(stored.op, case, result, known.reproduce)

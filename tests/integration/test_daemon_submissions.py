@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -190,6 +192,58 @@ def test_a_failure_whose_op_lives_in_a_client_is_not_run_here(submitted: Served)
         assert "came from a client" in done.stderr
         assert f"reproduce({failure['seed']})" in done.stderr
     assert command(submitted, "failures", "show", failure["id"]).returncode == 0
+    told = json.loads(command(submitted, "run", "softmax", "--format", "json").stdout)
+    (shown,) = told["failures"]
+    assert shown["reproduce"] == shown["minimal"]["command"] == failure["reproduce"]
+    line = shown["reproduce"].replace("python", sys.executable, 1)
+    printed = subprocess.run(
+        line, shell=True, check=True, cwd=submitted.root, env=submitted.environ,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert printed.startswith("{'x': array(")
+
+
+def wrong_beyond_64(i: dict[str, Any]) -> Any:
+    y = softmax(i["x"])
+    y[..., 64:] = 0
+    return y
+
+
+def changing_its_input(i: dict[str, Any]) -> Any:
+    y = softmax(i["x"])
+    i["x"][..., :1] = 0
+    return y
+
+
+def raising_beyond_32(i: dict[str, Any]) -> Any:
+    if i["x"].shape[-1] > 32:
+        raise ValueError("too long")
+    return softmax(i["x"])
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("op", "dtype", "size", "kind"),
+    [
+        (wrong_beyond_64, "bfloat16", 65, "ToleranceExceeded"),
+        (changing_its_input, "float32", 2, "InputModified"),
+        (raising_beyond_32, "float32", 33, "ExecutionError"),
+    ],
+)
+def test_a_client_shrinks_what_its_own_op_fails_on(
+    unserved: Served, op: Any, dtype: str, size: int, kind: str
+) -> None:
+    unserved.start()
+    with unserved.client() as client:
+        case = client.get_test_case("softmax", seed=1, dtypes=[dtype])
+        (failure,) = client.fuzz_op_client_side("softmax", op, 1, 1, dtypes=[dtype]).failures
+        small = client.minimize(failure.failure_id, "all", 300, run_op=op)
+        assert small.still_fails and small.minimized_shape[-1] == size < case.shape[-1]
+        assert small.result.failures[0].kind == kind
+        again = client.reproduce(small.result.failure_id)
+        assert list(again.inputs["x"].shape) == small.minimized_shape
+        mended = client.minimize(failure.failure_id, run_op=lambda i: softmax(i["x"]))
+        assert not mended.still_fails
 
 
 @pytest.mark.ci
