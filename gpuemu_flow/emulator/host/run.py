@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -133,12 +134,21 @@ class Device:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+_THP_DISABLE, _MMAP_THRESHOLD = 41, -3
+"""Of prctl and mallopt."""
+
+
 def serve(connection: socket.socket, options: Options) -> HostReport | None:
     """Run the kernels of the process at the other end until it ends; None if it launched none."""
     hello, fds, _, _ = socket.recv_fds(connection, 256, 1)
     if not hello:
         return None
     _, pid, size = hello.decode().split()
+    # Tables for each byte of the device are mostly never touched: their memory comes page by page.
+    libc = ctypes.CDLL(None)
+    libc.prctl(_THP_DISABLE, 1, 0, 0, 0)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_MMAP_THRESHOLD, 1 << 20)
     session = Session(connection, fds[0], int(pid), int(size), options)
     connection.sendall(b"!")
     return session.serve()
