@@ -28,7 +28,7 @@ def write_tolerances(
         d: {"atol": t.atol, "rtol": t.rtol} if t.rtol else t.atol for d, t in tolerances.items()
     }
     old = {canonical_dtype(name): value for name, value in given.items()}
-    wanted = {**old, **new}
+    wanted: dict[Any, Any] = old | new
     entry = f"tolerances = {_written(wanted)}"
     after = _edited(text, index, entry)
     expected = copy.deepcopy(before)
