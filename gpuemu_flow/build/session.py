@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.build.elsewhere import far_results, place_for, shared
+from gpuemu_flow.build.elsewhere import place_for, shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
 from gpuemu_flow.build.selection import is_set, owned, select, touched_since
@@ -33,7 +33,6 @@ from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.elsewhere import Elsewhere
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.config.model import TargetOptions
@@ -197,7 +196,6 @@ class RunOptions(Struct, frozen=True):
     triggers: tuple[str, ...] = TRIGGERS
     time_limit: float | None = None
     only_restore: bool = False
-    elsewhere: Elsewhere | None = None
 
     def under(self, target: TargetOptions) -> RunOptions:
         """Return these options, with unset ones replaced by the options of a target."""
@@ -445,13 +443,9 @@ def _execute(
         )
         with (
             _time_limit(options.time_limit, executor) as limit,
-            far_results(workspace, options.elsewhere, todo, context) as lost,
             states.only_writer(),
         ):
-            execution = executor.run(todo - set(lost))
-    for name, problem in lost.items():
-        execution.status[name], execution.broken[name] = "failed", (problem,)
-    execution.problems += dict.fromkeys(lost.values())
+            execution = executor.run(todo)
     states = workspace.states()
     tasks = workspace.graph.tasks
     built = [name for name in tasks if execution.status.get(name) in ("ran", "restored")]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,10 +11,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.fuzz.failures import list_failures
 from gpuemu_flow.report.text import Style, plural
-from gpuemu_flow.services.debugger import DebugSession, Pipe, Terminal, line_editing, run_repl
-
-if TYPE_CHECKING:
-    from gpuemu_flow.services.debugger import CommandReader
+from gpuemu_flow.services.debugger import DebugSession, run_repl
 
 
 @click.command(short_help="Look into recorded failures.")
@@ -45,7 +41,7 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
         say(f"{plural(known, 'failure')}{of}; `help` lists the commands")
     for line in session.execute(f"show {seed}") if seed is not None else ():
         say(line)
-    reader: CommandReader = Terminal(session) if typed else Pipe()
-    with line_editing(session) if typed else nullcontext():
-        code = run_repl(session, reader, say, lambda text: say(text, err=True))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # what is no UTF-8 is no command
+    code = run_repl(session, say, lambda text: say(text, err=True), typed=typed)
     raise SystemExit(0 if typed else code)

@@ -162,14 +162,6 @@ class ExecutorOptions(Struct, frozen=True):
         if self.name == "local" and (self.scheduler or self.resources):
             raise click.UsageError("--scheduler and --resource need --executor dask")
 
-    def check_forced(self) -> None:
-        """Refuse dask for a command that must ignore caches, as with ``-B``. The results of dask's
-        workers come through a cache. Raises click.UsageError: Dask is selected."""
-        if self.name == "dask":
-            raise click.UsageError(
-                "-B ignores caches, but results of --executor dask come through one"
-            )
-
     def open_cluster(
         self, jobs: int, *, force: bool = False
     ) -> AbstractContextManager[DaskCluster | None]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.failures import reproduce
@@ -21,7 +20,6 @@ from gpuemu_flow.cli.options import (
     AliasedChoice,
     F,
     config_options,
-    executor_options,
     part_options,
     seed_overrides,
     split_words,
@@ -38,7 +36,6 @@ from gpuemu_flow.store.private_files import write_atomic
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.selection import Shard
-    from gpuemu_flow.cli.options import ExecutorOptions
     from gpuemu_flow.report.document import Report
 
 
@@ -333,7 +330,6 @@ def keygen(output: Path) -> None:
 )
 @click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
-@executor_options
 @part_options
 @config_options
 @NO_CONFIRM
@@ -348,7 +344,6 @@ def ci(
     fail_on_regression: bool | None,
     require_all: bool,
     allow_empty: bool,
-    executor: ExecutorOptions,
     since: str,
     shard: Shard | None,
     profile: str,
@@ -377,8 +372,6 @@ def ci(
     mode = QUICK if quick else THOROUGH
     given = frozenset({"jobs"} if parallel is not None else ())
     workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings, chosen, given))
-    own = [parallel, workspace.target.jobs, workspace.config.ci.parallel_jobs]
-    jobs = next((number for number in own if number is not None), 0)
     request = ReportRequest(
         chosen,
         quick=quick,
@@ -391,11 +384,7 @@ def ci(
         since=since,
         shard=shard,
     )
-    with (
-        executor.open_cluster(jobs) as cluster,
-        make_listener(live=wants_color() and output_format == "text") as listener,
-    ):
-        request = replace(request, elsewhere=cluster)
+    with make_listener(live=wants_color() and output_format == "text") as listener:
         report = check(workspace, request, listener, announce=say_looking, conclude=save_if_clean)
     publish(
         report,

@@ -14,7 +14,6 @@ from gpuemu_flow.cli.options import (
     SEED,
     canonical_dtypes,
     config_options,
-    executor_options,
     format_option,
     parse_triggers,
     part_options,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.build.session import RunOptions, RunOutcome
     from gpuemu_flow.build.workspace import Workspace
-    from gpuemu_flow.cli.options import ExecutorOptions
     from gpuemu_flow.judge.results import RunReport
 
 
@@ -71,7 +69,6 @@ _MOST_CASES = 1_000_000  # as `config.tables_ops.MAX_CASES`, whose import would 
     help="Run it and what depends on it, whatever is cached; may be repeated.",
 )
 @click.option("--cases", type=click.IntRange(1, _MOST_CASES), help="Cases per op and dtype.")
-@executor_options
 @part_options
 @config_options
 @NO_CONFIRM
@@ -90,7 +87,6 @@ def run(
     until: tuple[str, ...],
     forcerun: tuple[str, ...],
     cases: int | None,
-    executor: ExecutorOptions,
     since: str,
     shard: Shard | None,
     profile: str,
@@ -102,8 +98,6 @@ def run(
     from gpuemu_flow.build import session  # noqa: PLC0415
     from gpuemu_flow.build.workspace import Workspace  # noqa: PLC0415
 
-    if force or forcerun:
-        executor.check_forced()
     options = session.RunOptions(
         words=words,
         dtypes=canonical_dtypes(dtypes),
@@ -138,35 +132,26 @@ def run(
             return
         options = replace(options, dry_run=False)
 
-    raise SystemExit(
-        _validate(workspace, options, executor, output_format=output_format, confirm=confirm)
-    )
+    raise SystemExit(_validate(workspace, options, output_format=output_format, confirm=confirm))
 
 
 def _validate(
     workspace: Workspace,
     options: RunOptions,
-    executor: ExecutorOptions,
     *,
     output_format: str,
     confirm: bool,
 ) -> int:
     """Run stale tasks, record and show the results, and return the exit code."""
-    from gpuemu_flow.build.session import count_jobs  # noqa: PLC0415
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.report.report import run_and_report  # noqa: PLC0415
 
     gc.freeze()  # spares the garbage collector modules and graph, all of which stay
-    jobs = count_jobs(workspace, options)
     begin, live = time.perf_counter(), wants_color() and output_format == "text"
     warnings = workspace.settings.warnings if live else ()
     for problem in warnings:  # before a run that may be long
         say(str(problem), err=True)
-    with (
-        executor.open_cluster(jobs) as cluster,
-        make_listener(live=live) as listener,
-    ):
-        options = replace(options, elsewhere=cluster)
+    with make_listener(live=live) as listener:
         outcome, report = run_and_report(workspace, options, listener)
         search = False
         if report.failures:  # only then: what they need brings numpy

@@ -129,7 +129,7 @@ class WatchState(Struct):
                 raise  # the command line is wrong; no save can fix it
             same = error.problems == self._problems
             self._problems = error.problems
-            self.files.follow_config(self.config, saved if same else ())
+            self.files.follow_config(self.config)
             if same and quiet:
                 return False
             if quiet:

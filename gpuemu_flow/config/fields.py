@@ -255,12 +255,6 @@ def rows_of(kind: ms.Type) -> type[Table] | None:
     return None
 
 
-def choice_of(kind: ms.Type) -> Choice | None:
-    """Return the words that a value of this type is one of; None for any other type."""
-    found: Choice | None = parts(kind)[1].get("choice")
-    return found
-
-
 def accepts(kind: ms.Type, value: Json) -> bool:
     """Tell whether a value has an allowed TOML type; the content is not checked."""
     return any(accepts_itself(form, value) for form in forms(kind))

@@ -37,7 +37,6 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.params import LintParams, params_of
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.elsewhere import Elsewhere
     from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.build.session import RunOutcome
 
@@ -59,7 +58,6 @@ class ReportRequest(Struct, frozen=True):
     confirm: bool = True
     since: str = ""
     shard: Shard | None = None
-    elsewhere: Elsewhere | None = None
 
     @property
     def mode(self) -> str:
@@ -91,7 +89,6 @@ def check(
         time_limit=limit,
         since=request.since,
         shard=request.shard,
-        elsewhere=request.elsewhere,
     ).under(workspace.target)
     if options.jobs is None:
         options = replace(options, jobs=ci.parallel_jobs)

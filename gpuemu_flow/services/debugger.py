@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import sys
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from types import EllipsisType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -220,19 +219,7 @@ def difference_lines(names: tuple[str, str], first: Array, second: Array) -> lis
 STAGES = ("generate", "op", "reference", "compare")
 
 
-class Steps(Protocol):
-    """The interface from which `stage_lines` gets the data of the selected failure."""
-
-    @property
-    def selected(self) -> FailureRecord | None: ...
-    @property
-    def style(self) -> Style: ...
-
-    def inputs(self) -> Mapping[str, NDArray[Any]]: ...
-    def reproduction(self) -> Reproduction: ...
-
-
-def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
+def stage_lines(stage: str, steps: DebugSession) -> Iterator[str]:
     """Yield lines of text about one stage: the name of its task, then its result."""
     record = steps.selected
     assert record is not None, "the session selects a failure first"  # noqa: S101
@@ -240,7 +227,7 @@ def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
     yield from (f"  {line}" for line in _TELL[stage](record, steps))
 
 
-def _generate(record: FailureRecord, steps: Steps) -> Iterator[str]:
+def _generate(record: FailureRecord, steps: DebugSession) -> Iterator[str]:
     case = Case.from_json(record.case)
     target = f" of {case.target}" if case.target else ""
     yield f"seed {case.seed}  strategy {case.strategy}{target}  layout {case.layout}"
@@ -249,15 +236,15 @@ def _generate(record: FailureRecord, steps: Steps) -> Iterator[str]:
     yield from (describe(name, array) for name, array in steps.inputs().items())
 
 
-def _op(record: FailureRecord, steps: Steps) -> Iterator[str]:
+def _op(record: FailureRecord, steps: DebugSession) -> Iterator[str]:
     yield from _outputs(steps.reproduction().actual, steps)
 
 
-def _reference(record: FailureRecord, steps: Steps) -> Iterator[str]:
+def _reference(record: FailureRecord, steps: DebugSession) -> Iterator[str]:
     yield from _outputs(steps.reproduction().expected, steps)
 
 
-def _outputs(tensors: Mapping[str, NDArray[Any]], steps: Steps) -> Iterator[str]:
+def _outputs(tensors: Mapping[str, NDArray[Any]], steps: DebugSession) -> Iterator[str]:
     if tensors:
         yield from (describe(name, array) for name, array in tensors.items())
         return
@@ -266,7 +253,7 @@ def _outputs(tensors: Mapping[str, NDArray[Any]], steps: Steps) -> Iterator[str]
         yield from printable(failure.message).splitlines()
 
 
-def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
+def _compare(record: FailureRecord, steps: DebugSession) -> Iterator[str]:
     found = steps.reproduction()
     result, stats = found.result, found.result.stats
     verdict, word = outcome_of(found)
@@ -322,9 +309,6 @@ LISTED = 20
 MINIMIZE_RUNS = 2000
 
 
-_ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
-
-
 @contextmanager
 def _cancellable() -> Iterator[Event]:
     """Yield an event that is set by Ctrl-C, to cancel the work inside the context. When the work
@@ -372,24 +356,8 @@ class DebugSession(Struct):
             return
         command = BY_WORD.get(word)
         if command is None:
-            raise unknown_command(word, tuple(BY_WORD))
+            raise unknown_command(word[:80], tuple(BY_WORD))
         yield from getattr(self, f"_{command.name}")(rest.strip())
-
-    def completions(self, begun: str, line: str) -> list[str]:
-        """Return the possible completions of the word `begun` at the end of `line`, sorted."""
-        before = line[: len(line) - len(begun)].split()
-        if not before:
-            words: tuple[str, ...] = tuple(c.name for c in COMMANDS)
-        else:
-            command = BY_WORD.get(before[0])
-            name = command.name if command is not None else ""
-            if name in _ABOUT_A_FAILURE:
-                words = tuple(w for r in self._records() for w in (str(r.seed), r.id))
-            elif name in ("tensor", "diff"):
-                words = self._tensor_names()
-            else:
-                words = (*STAGES, "all") if name == "step" else ()
-        return sorted({f"{word} " for word in words if word.startswith(begun)})
 
     def _records(self) -> tuple[FailureRecord, ...]:
         return FailureStore(Workspace().cache).list(self.op)
@@ -578,128 +546,34 @@ class DebugSession(Struct):
         yield  # a generator, as all actions are
 
 
-# Read commands from a terminal, with history and completion, or from a pipe.
-
-LONGEST_LINE = 64 * 1024
-REMEMBERED = 1000
-
-
-class CommandReader(Protocol):
-    """A source of commands."""
-
-    interactive: bool
-
-    def read(self) -> str | None:
-        """Return the next line; None at the end."""
+# Read commands from a terminal or from a pipe.
 
 
 def run_repl(
     session: DebugSession,
-    reader: CommandReader,
     write: Callable[[str], None],
     complain: Callable[[str], None],
+    *,
+    typed: bool,
 ) -> int:
+    """Execute the lines of standard input until it ends; ask for them if they are `typed`."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401, PLC0415 - arrow keys; absent from some builds of Python
     code = 0
     while True:
         try:
-            line = reader.read()
-            if line is None:
+            line = input(session.prompt) if typed else sys.stdin.readline()
+            if not (line or typed):
                 return code
-            if len(line) > LONGEST_LINE:
-                raise _too_long()
             for answer in session.execute(line):
                 write(answer)
-        except Quit:
+        except (Quit, EOFError):
             return code
         except FlowError as error:
             code = code or error.exit_code
             for problem in error.problems:
                 complain(printable(str(problem)))
         except KeyboardInterrupt as stop:
-            if not reader.interactive or isinstance(stop, TerminatedError):
+            if not typed or isinstance(stop, TerminatedError):
                 raise
             complain("\ninterrupted")
-
-
-def _too_long() -> UsageError:
-    message = f"a command of more than {LONGEST_LINE} characters"
-    return UsageError(Problem("debug-bad-arguments", message))
-
-
-class Pipe:
-    """A source of commands: the lines of standard input, with bytes that are no UTF-8 replaced."""
-
-    interactive = False
-
-    def read(self) -> str | None:
-        """Return the next line, cut off if it is far too long; None at the end of the input."""
-        stream = sys.stdin.buffer
-        line = stream.readline(4 * LONGEST_LINE + 4)
-        rest = line
-        while rest and not rest.endswith(b"\n"):
-            rest = stream.readline(LONGEST_LINE)
-        return line.decode("utf-8", "replace") if line else None
-
-
-class Terminal(Struct):
-    """A source of commands: lines typed on a terminal, until Ctrl-D. Use it in `line_editing`."""
-
-    session: DebugSession
-    interactive = True
-
-    def read(self) -> str | None:
-        """Show the prompt and return the next line; None after Ctrl-D."""
-        try:
-            return input(self.session.prompt)
-        except EOFError:
-            print()
-            return None
-        except UnicodeDecodeError:
-            return "\N{REPLACEMENT CHARACTER}"
-
-
-@contextlib.contextmanager
-def line_editing(session: DebugSession) -> Iterator[None]:
-    """Inside the context, enable completion and a history file, if Python has readline."""
-    try:
-        import readline  # noqa: PLC0415 - absent from some builds of Python
-    except ImportError:
-        yield
-        return
-    words: list[str] = []
-
-    def complete(begun: str, number: int) -> str | None:
-        nonlocal words
-        if number == 0:
-            try:
-                words = session.completions(
-                    begun, readline.get_line_buffer()[: readline.get_endidx()]
-                )
-            except FlowError:
-                words = []
-        return words[number] if number < len(words) else None
-
-    path = history_path()
-    readline.set_completer_delims(" \t\n")
-    readline.set_completer(complete)
-    libedit = "libedit" in (readline.__doc__ or "")
-    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
-    readline.set_history_length(REMEMBERED)
-    with contextlib.suppress(OSError):
-        readline.read_history_file(path)
-    try:
-        yield
-    finally:
-        readline.set_completer(None)
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-            readline.write_history_file(path)
-
-
-def history_path() -> Path:
-    """Return the path of the command history, in the XDG state folder."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    # By the XDG specification, a relative path is ignored.
-    state = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
-    return state / "gpuemu-flow" / "debug-history"

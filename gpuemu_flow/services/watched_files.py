@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -20,8 +19,6 @@ from gpuemu_flow.build.workspace import Workspace
 
 MOST_FOLDERS = 2000  # each costs a system call per check
 MOST_FILES = 2000  # files that may fix a broken configuration
-PATIENCE_S = 2.0  # between two looks at a file whose last change mended nothing
-_OUTPUTS = (1, 2)  # descriptors of standard output and standard error
 _TICKS_NS = 50_000_000
 _NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
 _SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml")
@@ -38,14 +35,10 @@ class FileWatch(Struct):
     # True if every new name in a folder counts. While the configuration is valid, only sources
     # count, so that files that programs write do not start another run.
     anything: bool = False
-    # Returns the present time in seconds.
-    clock: Callable[[], float] = time.monotonic
     _files: dict[str, Stamp | None] = field(default_factory=dict)
     _folders: dict[str, tuple[Stamp | None, frozenset[str]]] = field(default_factory=dict)
     _globs: dict[str, list[str]] = field(default_factory=dict)
     _shown: dict[tuple[str, str], object] = field(default_factory=dict)
-    _vain: dict[str, float] = field(default_factory=dict)
-    _named: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:
         return sum(stamp is not None for stamp in self._files.values())
@@ -75,46 +68,21 @@ class FileWatch(Struct):
         paths |= {path for path, _ in basis.config}
         observed, shown = _observed(workspace, tasks)
         self.anything = False
-        self._vain.clear()
-        self._named.clear()
         known = {**observed, **self._files}
         self._files = {p: known[p] if p in known else stamp_of(p) for p in (*paths, *observed)}
         self._shown = {key: self._shown.get(key, seen) for key, seen in shown.items()}
         self._globs = dict(basis.globs)
         self._follow_folders()
 
-    def follow_config(self, path: Path, in_vain: Iterable[str] = ()) -> None:
-        """Watch an invalid configuration, and the files whose change may make it valid. Files in
-        `in_vain` changed without making it valid. Their further changes count only after
-        `PATIENCE_S` seconds, since programs write files all the time."""
+    def follow_config(self, path: Path) -> None:
+        """Watch an invalid configuration, and what may mend it: sources, programs, new names."""
         self.anything = True
-        now = self.clock()
-        self._vain = {place: end for place, end in self._vain.items() if end > now}
-        self._vain |= {self._place(p): now + PATIENCE_S for p in in_vain if p != path.name}
-        self._named.clear()
         self._follow_folders()
-        self._forget_gone()
         inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))
-        for file in (str(path), *islice(inside, MOST_FILES)):
+        sources = (f for f in inside if may_be_source(f) or "." not in f.rpartition("/")[2])
+        for file in (str(path), *islice(sources, MOST_FILES)):
             if file not in self._folders:
                 self._files.setdefault(file, stamp_of(file))
-
-    def _place(self, path: str) -> str:
-        """Return the path of a changed file, or the folder of a file that was created or deleted. A
-        folder ends in a slash. Temporary files often get a new name each time, so their folder
-        stands for all of them."""
-        if path not in self._named:
-            return path
-        return f"{os.path.dirname(path)}/"  # noqa: PTH120 - often
-
-    def _forget_gone(self) -> None:
-        """Forget deleted files whose folder is watched, since a new name there is noticed."""
-        for path in [path for path, stamp in self._files.items() if stamp is None]:
-            folder, _, name = path.rpartition("/")
-            known = self._folders.get(folder)
-            # A name that is listed there came back meanwhile.
-            if known is not None and _may_be_input(name) and name not in known[1]:
-                del self._files[path]
 
     def _follow_folders(self) -> None:
         known = self._folders
@@ -128,7 +96,6 @@ class FileWatch(Struct):
         `PATIENCE_S` seconds."""
         now = {path: stamp_of(path) for path in self._files}
         found = {path for path, known in self._files.items() if now[path] != known}
-        named = {path for path in found if None in (now[path], self._files[path])}
         found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
         appeared = set()
@@ -149,16 +116,7 @@ class FileWatch(Struct):
         if not appeared:  # then these folders need not be listed again
             self._folders.update({f: known for f, known in moved.items() if _is_past(known[0])})
         found |= appeared
-        outputs = _outputs() if found else set()
-        prefix = f"{self.root}/"
-        self._named |= {path.removeprefix(prefix) for path in (*named, *appeared)}
-        changed_paths = {
-            path.removeprefix(prefix) for path in found if not outputs or _file(path) not in outputs
-        }
-        if not self.anything:
-            return changed_paths
-        time_now = self.clock()
-        return {p for p in changed_paths if self._vain.get(self._place(p), time_now) <= time_now}
+        return {path.removeprefix(f"{self.root}/") for path in found}
 
 
 def _observed(
@@ -192,24 +150,6 @@ def may_be_source(path: str) -> bool:
 
 def _may_be_input(name: str) -> bool:
     return name[0] not in ".#" and name not in _NEVER_SOURCES
-
-
-def _outputs() -> set[tuple[int, int]]:
-    found = set()
-    for number in _OUTPUTS:
-        with suppress(OSError):
-            status = os.fstat(number)
-            if stat.S_ISREG(status.st_mode):
-                found.add((status.st_dev, status.st_ino))
-    return found
-
-
-def _file(path: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - as `stamp_of`
-    except (OSError, ValueError):
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:

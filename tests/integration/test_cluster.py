@@ -297,34 +297,6 @@ def test_the_command_reports_what_it_reports_without_a_cluster(
     assert mini.command("fuzz", "--scheduler", "tcp://x:1", code=2).stdout == ""
 
 
-def test_run_takes_what_workers_computed_and_runs_no_program_itself(
-    tmp_path: Path, scheduler: Scheduler
-) -> None:
-    mini = make_mini(tmp_path / "w")
-    mini.without_causes()
-    mini.edit("scripts/total.py", "acc +=", "acc =")
-    words = ["scale", "total", "--no-confirm", "-j", "1"]
-    here = mini.run(*words, code=1)
-    assert "op:scale:float32" in here["executed"]
-    recorded(mini)
-    for _ in range(2):
-        scheduler.add_worker()
-    process = mini.popen("run", *words, "--format", "json", "--executor", "dask",
-                         "--scheduler", scheduler.address)  # fmt: skip
-    out, err = process.communicate(timeout=600)
-    assert process.returncode == 1, out + err
-    there = json.loads(out)
-    far = ("op:", "reference:", "compare:")
-    assert not [name for name in there["executed"] if name.startswith(far)]
-    assert [plain(op) for op in there["results"]] == [plain(op) for op in here["results"]]
-    assert mini.command("run", "--executor", "dask", "-B", code=2).stdout == ""
-
-
-def plain(op: dict[str, object]) -> dict[str, object]:
-    """An op's results, but for times and what was run here."""
-    return {k: v for k, v in op.items() if k not in ("duration_s", "cached")}
-
-
 def listening() -> set[tuple[int, str, int]]:
     """Return (process, address, port) of sockets on which this process and its children listen."""
     me = psutil.Process()

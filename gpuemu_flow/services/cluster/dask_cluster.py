@@ -15,18 +15,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Event
-from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from gpuemu_flow.build.elsewhere import Unit
-from gpuemu_flow.build.signals import WAKE_SECONDS
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.case_queue import BatchReply, CaseBatch, Farm, QueuedCase
 from gpuemu_flow.fuzz.fuzzing import differs
-from gpuemu_flow.fuzz.subjects import OpSubject, op_subject
+from gpuemu_flow.fuzz.subjects import OpSubject
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError, UsageError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.model.plain_text import printable
@@ -36,10 +31,7 @@ from gpuemu_flow.services.cluster.worker import (
     BatchAnswer,
     BatchRequest,
     RunSetup,
-    UnitRequest,
-    end_units,
     facts,
-    run_unit,
 )
 
 try:  # an extra; who imports this module has asked for a cluster
@@ -99,7 +91,7 @@ class DaskCluster:
     ) -> Iterator[Farm]:
         """Yield the workers for one op's cases; at the end of the context, end their work."""
         setup = self._setup(workspace, op, subjects, alone=alone)
-        tasks: ClusterTasks[CaseBatch] = ClusterTasks(
+        tasks: ClusterTasks = ClusterTasks(
             self._client,
             worker.judge_batch,
             setup.run,
@@ -128,47 +120,13 @@ class DaskCluster:
             alone=alone,
         )
 
-    def run_units(
-        self, workspace: Workspace, units: Sequence[Unit], remote: str, cancel: Event
-    ) -> list[Unit]:
-        """Run tasks on the workers, which store the results in a shared cache."""
-        run = secrets.token_hex(8)
-        tasks: ClusterTasks[Unit] = ClusterTasks(
-            self._client,
-            run_unit,
-            run,
-            end=end_units,
-            resources=self._resources,
-            trials=self._trials,
-        )
-
-        def message(unit: Unit) -> bytes:
-            subject = op_subject(workspace, unit.op, unit.dtype, to_run=False, learned=False)
-            setup = replace(self._setup(workspace, unit.op, [subject]), run=run)
-            return UnitRequest(setup, remote).encode()
-
-        lost, left = [], deque(units)
-        try:
-            while (left or tasks.outstanding) and not cancel.is_set():
-                while left and tasks.outstanding < tasks.capacity:
-                    tasks.submit(left.popleft(), message)
-                for unit, data in tasks.answers(WAKE_SECONDS):
-                    if data is None:
-                        lost.append(unit)
-                    else:
-                        _demand(data)
-        finally:
-            tasks.close()
-            _restore(self._environ)
-        return lost
-
 
 class DaskFarm:
     """The workers of a cluster, for the cases of one op; see `fuzz.case_queue.Farm`."""
 
     first_batch = 8
 
-    def __init__(self, tasks: ClusterTasks[CaseBatch], setup: RunSetup) -> None:
+    def __init__(self, tasks: ClusterTasks, setup: RunSetup) -> None:
         self._tasks = tasks
         self._setup = setup
 
@@ -308,31 +266,18 @@ FETCHERS = 8
 of the fetching threads."""
 
 
-D = TypeVar("D")
-
-
-class Divisible(Protocol):
-    """Work that can be sent in parts."""
-
-    def halves(self: D) -> tuple[D, D] | None:
-        """Return two parts; None if there is nothing to divide."""
-
-
-W = TypeVar("W", bound=Divisible)
-
-
-class _Sent(Struct, Generic[W], frozen=True):
+class _Sent(Struct, frozen=True):
     """Work that was sent and has no answer yet."""
 
-    work: W
+    work: CaseBatch
     # Makes the work's message.
-    message: Callable[[W], bytes]
+    message: Callable[[CaseBatch], bytes]
     # 0 for work that was sent normally. Work that may have killed a worker is tried again while
     # no other work runs; then this is the number of the trial, from 1.
     trial: int = 0
 
 
-class ClusterTasks(Generic[W]):
+class ClusterTasks:
     """Sends work to workers, and returns their answers. Used by one thread. When a worker dies, all
     work that it ran or held in its queue is divided in halves, which are sent again. Work that
     cannot be divided any more is a suspect: it may have killed the worker, or only have waited in
@@ -354,8 +299,8 @@ class ClusterTasks(Generic[W]):
         self._run = run
         self._end = end
         self._resources = dict(resources)
-        self._sent: dict[str, tuple[Future, _Sent[W]]] = {}
-        self._suspects: deque[_Sent[W]] = deque()
+        self._sent: dict[str, tuple[Future, _Sent]] = {}
+        self._suspects: deque[_Sent] = deque()
         self._arrived: queue.SimpleQueue[tuple[str, bytes | FlowError | None]] = queue.SimpleQueue()
         self._fetchers = ThreadPoolExecutor(FETCHERS)
         self._count = 0
@@ -376,10 +321,10 @@ class ClusterTasks(Generic[W]):
     def outstanding(self) -> int:
         return len(self._sent) + len(self._suspects)
 
-    def submit(self, work: W, message: Callable[[W], bytes]) -> None:
+    def submit(self, work: CaseBatch, message: Callable[[CaseBatch], bytes]) -> None:
         self._submit(_Sent(work, message))
 
-    def _submit(self, sent: _Sent[W]) -> None:
+    def _submit(self, sent: _Sent) -> None:
         self._count += 1
         key = f"gpuemu-{self._run}-{self._count}"
         future = self._client.submit(
@@ -400,11 +345,11 @@ class ClusterTasks(Generic[W]):
         """Fetch a task's answer from the worker that holds it, and queue it for `answers`."""
         self._arrived.put((key, _outcome(future)))
 
-    def answers(self, timeout: float) -> list[tuple[W, bytes | None]]:
+    def answers(self, timeout: float) -> list[tuple[CaseBatch, bytes | None]]:
         """Return the answers that have arrived, each with its work; wait at most `timeout` seconds.
         An answer is None if the work cannot be divided and its workers died in every trial. Raises
         RunnerError: ``cluster-lost``, ``cluster-no-workers``, ``cluster-worker-failed``."""
-        found: list[tuple[W, bytes | None]] = []
+        found: list[tuple[CaseBatch, bytes | None]] = []
         for key, outcome in self._wait(timeout):
             _, sent = self._sent.pop(key)
             if isinstance(outcome, FlowError):
@@ -432,7 +377,7 @@ class ClusterTasks(Generic[W]):
             self._look()
         return [(key, outcome) for key, outcome in came if key in self._sent]
 
-    def _divide(self, sent: _Sent[W]) -> None:
+    def _divide(self, sent: _Sent) -> None:
         halves = sent.work.halves()
         if halves is None:
             self._suspects.append(sent)
