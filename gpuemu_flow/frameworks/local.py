@@ -35,9 +35,10 @@ from gpuemu_flow.numerics.envelope import (
     build_envelope,
     exact_outputs_of,
     is_exact_op,
-    separate_axes,
+    is_separate,
     shadow_is_faithful,
 )
+from gpuemu_flow.numerics.evaluations import on_each
 from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for, rounding_to
 from gpuemu_flow.numerics.shadow import shadow_source
 
@@ -529,9 +530,9 @@ def local_envelope(
     precision : str
         Which values a correct op may round as it computes; one of `PRECISIONS`.
     """
-    plain = [_plain(inputs, seed)]
-    exact = is_exact_op(reference, plain)
-    weak = not exact and not shadow_is_faithful(reference, plain)
+    plain = on_each(reference, [_plain(inputs, seed)])
+    exact = is_exact_op(plain)
+    weak = not exact and not shadow_is_faithful(plain)
     names = [dtype_name(array.dtype) or "" for array in inputs.values()]
     floats = [name for name in names if name in FLOAT_LIMITS]
     return build_envelope(
@@ -541,10 +542,10 @@ def local_envelope(
         dtype=dtypes,
         seed=seed,
         exact_op=exact,
-        exact_outputs=exact_outputs_of(reference, plain) if not exact and not weak else (),
+        exact_outputs=exact_outputs_of(plain) if not exact and not weak else (),
         weak=weak,
         rounding=rounding_for(precision, floats[0]) if floats else None,
-        separate=lambda: separate_axes(reference, plain),
+        separate=lambda axis: is_separate(axis, plain),
     )
 
 

@@ -17,12 +17,11 @@ from gpuemu_flow.judge.compare_functions import CompareFunctions
 from gpuemu_flow.judge.protocol import OpTraits
 from gpuemu_flow.judge.subject import CompareParams
 from gpuemu_flow.judge.traits import (
+    Probes,
     blamed,
-    find_traits,
     overflow_notes,
     same_values,
     unsteady_output,
-    with_separate_axes,
 )
 from gpuemu_flow.judge.verdicts import PASSES_UNDER, SPECIAL_ALONE, few_values
 from gpuemu_flow.model.types import (
@@ -54,7 +53,7 @@ from gpuemu_flow.numerics.contracts import (
 )
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, element_name, to_float64
-from gpuemu_flow.numerics.envelope import Envelope, build_envelope
+from gpuemu_flow.numerics.envelope import Axis, Envelope, build_envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
@@ -121,7 +120,7 @@ class Judge:
         self._settings = settings
         self._expected_dtypes = expected_dtypes
         self._evaluate = evaluate
-        self._samples = samples
+        self._probes = Probes(evaluate, samples)
         self.traits = traits
         self._last: _Measured | None = None
         self._tolerances = {
@@ -346,9 +345,8 @@ class Judge:
 
     def _combines(self, inputs: Arrays) -> bool:
         """Tell whether elements of the output depend on several elements of a float input."""
-        apart = {tuple(key) for key in self._separate_axes()}
         return any(
-            size > 1 and (name, array.ndim, axis) not in apart
+            size > 1 and not self._is_separate((name, array.ndim, axis))
             for name, array in inputs.items()
             if dtype_name(array.dtype) in FLOAT_LIMITS
             for axis, size in enumerate(array.shape)
@@ -528,21 +526,23 @@ class Judge:
                 exact_outputs=traits.exact_outputs,
                 weak=traits.weak,
                 rounding=rounding_for(precision, case.dtype),
-                separate=self._separate_axes,
+                separate=self._is_separate,
                 by_norm=accuracy == NORM,
                 near=_compared_numbers(case, last.inputs),
             )
         return last.envelopes[key]
 
-    def _separate_axes(self) -> Sequence[Sequence[Any]]:
-        traits = self._traits()
-        if traits.separate is None:
-            self.traits = traits = with_separate_axes(traits, self._evaluate, self._samples)
-        return traits.separate or ()
+    def _is_separate(self, axis: Axis) -> bool:
+        known = {tuple(key): separate for *key, separate in self._traits().separate}
+        if axis not in known:
+            known[axis] = self._probes.is_separate(axis)
+            separate = [(*key, found) for key, found in known.items()]
+            self.traits = replace(self._traits(), separate=separate)
+        return bool(known[axis])
 
     def _traits(self) -> OpTraits:
         if self.traits is None:
-            self.traits = find_traits(self._evaluate, self._samples)
+            self.traits = self._probes.traits()
         return self.traits
 
 

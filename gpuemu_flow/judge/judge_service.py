@@ -36,7 +36,7 @@ from gpuemu_flow.judge.protocol import (
 )
 from gpuemu_flow.judge.subject import expected_dtypes, own_dtypes, probe_case
 from gpuemu_flow.judge.verdicts import comparison_failed
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import (
     Case,
@@ -488,3 +488,7 @@ def _own_fault(error: Exception) -> CheckResult:
     )
     failure = Failure(FailureKind.REFERENCE, fault.message, why=fault.slug, place=place)
     return CheckResult(Verdict.ERROR, (failure,), notes=(fault.hint,))
+
+
+for _each in (Setup, AnyAsk):
+    known(_each)  # takes milliseconds: once here, before processes are forked

@@ -22,8 +22,9 @@ class OpTraits(Struct, frozen=True):
     weak: bool
     exact_outputs: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()  # the inputs in `mutates` that the reference changes
-    # Axes that the op does not reduce, found when first needed; see `envelope.separate_axes`
-    separate: Sequence[Sequence[Any]] | None = None
+    # An input's name, its number of axes, an axis, and whether the op does not combine elements
+    # along it; found when first needed, see `envelope.is_separate`
+    separate: Sequence[Sequence[Any]] = ()
 
 
 class Facts(Struct, frozen=True):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -19,60 +19,69 @@ from gpuemu_flow.numerics.contract_views import after_call
 from gpuemu_flow.numerics.contracts import PairedReference
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import (
+    Axis,
     exact_outputs_of,
     is_exact_op,
-    separate_axes,
+    is_separate,
     shadow_is_faithful,
 )
-from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
+from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations, on_each
 from gpuemu_flow.numerics.perturb import widen
 
+MOST_KEPT = 1 << 18
+"""Most elements of the samples' inputs that are kept for further evaluations."""
 
-def find_traits(reference: Any, samples: Sequence[Case]) -> OpTraits:
-    """Find an op's traits by evaluating its reference on inputs of the samples' shapes.
 
-    The samples' own values are replaced by ordinary ones; see `plain_inputs`. They are the same for
+class Probes:
+    """What evaluations of an op's reference on its samples show; a worker serves several dtypes.
+
+    The samples' own values are replaced by ordinary ones; see `_plain`. They are the same for
     all float dtypes of an op.
     """
-    inputs = [plain_inputs(case) for case in with_all_scalars(samples)]
-    return _known("traits", reference, inputs, _find_traits)
+
+    def __init__(self, reference: Any, samples: Sequence[Case]) -> None:
+        self._reference = PairedReference(reference)
+        self._cases = [_plain(case) for case in with_all_scalars(samples)]
+        memo: dict[bytes, dict[Any, Any]] = getattr(reference, "memo", {})
+        alike = [replace(each, dtype="", strategy="", layout="") for each in self._cases]
+        self._known = memo.setdefault(msgspec.msgpack.encode(alike), {})
+        self._kept: list[Evaluations] = []
+
+    def _samples(self) -> list[Evaluations]:
+        if self._kept:
+            return self._kept
+        made = on_each(self._reference, map(_plain_values, self._cases))
+        if sum(array.size for each in made for array in each.inputs.values()) <= MOST_KEPT:
+            self._kept = made
+        return made
+
+    def traits(self) -> OpTraits:
+        """Find the op's traits."""
+        if OpTraits not in self._known:
+            samples = self._samples()
+            exact = is_exact_op(samples)
+            shadowed = self._reference.has_source and (exact or shadow_is_faithful(samples))
+            outputs = exact_outputs_of(samples) if shadowed and not exact else []
+            changes = tuple(_changed_by(samples))
+            self._known[OpTraits] = OpTraits(exact, not shadowed, tuple(outputs), changes)
+        found: OpTraits = self._known[OpTraits]
+        return found
+
+    def is_separate(self, axis: Axis) -> bool:
+        """Tell whether the op does not combine elements along an axis of an input."""
+        if axis not in self._known:
+            self._known[axis] = is_separate(axis, self._samples())
+        return bool(self._known[axis])
 
 
-T = TypeVar("T")
-
-
-def _known(what: str, reference: Any, inputs: Sequence[Arrays], find: Callable[[Any, Any], T]) -> T:
-    """Return what was found with this reference, on inputs with these bytes; find it if nothing.
-
-    A worker serves several dtypes of an op.
-    """
-    memo: dict[str, T] = getattr(reference, "memo", {})
-    key = hashlib.sha256(what.encode())
-    for name, array in ((name, array) for arrays in inputs for name, array in arrays.items()):
-        key.update(f"{name} {dtype_name(array.dtype)} {array.shape} ".encode())
-        key.update(np.ascontiguousarray(array).tobytes())
-    if key.hexdigest() not in memo:
-        memo[key.hexdigest()] = find(reference, inputs)
-    return memo[key.hexdigest()]
-
-
-def _find_traits(reference: Any, inputs: Sequence[Arrays]) -> OpTraits:
-    evaluate = PairedReference(reference)
-    exact = is_exact_op(evaluate, inputs)
-    shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, inputs))
-    outputs = exact_outputs_of(evaluate, inputs) if shadowed and not exact else []
-    changes = tuple(changed_by(evaluate, inputs))
-    return OpTraits(exact, not shadowed, tuple(outputs), changes)
-
-
-def changed_by(evaluate: Evaluate, samples: Sequence[Arrays]) -> list[str]:
+def _changed_by(samples: Sequence[Evaluations]) -> list[str]:
     """Return the inputs, of those whose content after the call is known, that a reference changes.
 
     An op may use the others as scratch memory: the reference does not say what they hold.
     """
     changed: set[str] = set()
-    for inputs in samples:
-        outputs = Evaluations(evaluate, inputs).outputs(widen(inputs)) or {}
+    for evaluations in samples:
+        inputs, outputs = evaluations.inputs, evaluations.plain or {}
         if not any(after_call(name) in outputs for name in inputs):
             break
         changed.update(
@@ -86,17 +95,6 @@ def changed_by(evaluate: Evaluate, samples: Sequence[Arrays]) -> list[str]:
 def same_values(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Tell whether two arrays hold the same values, whatever their dtypes."""
     return np.array_equal(_as_float64(one), _as_float64(other), equal_nan=True)
-
-
-def with_separate_axes(traits: OpTraits, reference: Any, samples: Sequence[Case]) -> OpTraits:
-    """Return the traits, with the axes along which the op does not combine elements."""
-    inputs = [plain_inputs(case) for case in with_all_scalars(samples)]
-    return replace(
-        traits,
-        separate=_known(
-            "axes", reference, inputs, lambda one, on: separate_axes(PairedReference(one), on)
-        ),
-    )
 
 
 # Make the inputs on which the traits of an op are decided.
@@ -132,8 +130,8 @@ def with_all_scalars(samples: Sequence[Case]) -> list[Case]:
     ]
 
 
-def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
-    """Make inputs in a case's shapes, but with plain values: those of the strategy ``normal``.
+def _plain(case: Case) -> Case:
+    """Return a case of the same shapes with plain values: those of the strategy ``normal``.
 
     All inputs are contiguous, and floats have the dtype float32. An input that a user's function
     makes keeps the values that it has in the case.
@@ -149,10 +147,16 @@ def plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
         )
         for spec in case.inputs
     )
-    made = materialise(replace(case, inputs=plain))
-    floats = {spec.name for spec in plain if spec.is_generated and spec.dtype != "float32"}
-    floats -= {spec.name for spec in plain if DTYPES[spec.dtype].kind != "float"}
-    return {n: a.astype(np.float32) if n in floats else a for n, a in made.items()}
+    return replace(case, index=0, inputs=plain)
+
+
+def _plain_values(case: Case) -> dict[str, NDArray[Any]]:
+    """Make the inputs of a plain case, all floats in float32."""
+    floats = {spec.name for spec in case.inputs if DTYPES[spec.dtype].kind == "float"}
+    return {
+        name: array.astype(np.float32, copy=False) if name in floats else array
+        for name, array in materialise(case).items()
+    }
 
 
 # Find references whose outputs differ between evaluations on the same inputs.

@@ -10,7 +10,7 @@ not depend on the op, so it can be stored with a case's expected values.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from gpuemu_flow.numerics.judge import AffineBound, Bound, ElementBound, make_qu
 from gpuemu_flow.numerics.measure import ErrorMeasurement
 from gpuemu_flow.numerics.noise import STAND_INS, marking, noisy
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, Arrays, Perturbation, as_float32, widen
+from gpuemu_flow.numerics.perturb import FLOAT32_UNIT, Arrays, Perturbation, as_float32
 from gpuemu_flow.numerics.rng import SeededRng
 
 FINE, COARSE = 2.0**-20, 2.0**-10
@@ -47,6 +47,9 @@ A recurrence rounds in each step, but a perturbation changes its inputs only onc
 perturbation has the size of several roundings.
 """
 
+
+Axis = tuple[str, int, int]
+"""An axis of an input: the input's name, its number of axes, and the axis."""
 
 USUAL = 64
 """Size of a dim up to which it does not matter whether an op reduces along it."""
@@ -72,7 +75,7 @@ class Envelope:
         weak: bool,
         bounds: Mapping[str, ElementBound] | None,
         rounding: Rounding | None = None,
-        separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
+        separate: Callable[[Axis], bool] = lambda _: False,
         by_norm: bool = False,
         near: Collection[float] = (),
     ) -> None:
@@ -99,18 +102,17 @@ class Envelope:
     def _longest_dim(self) -> int:
         """Return the longest dim along which rounding errors may add up, but `USUAL` at least.
 
-        The axes that `separate` returns do not count; see `separate_axes`.
+        Axes along which the op does not combine elements do not count; see `is_separate`.
         """
-        sizes = {
-            (name, array.ndim, axis): size
+        axes = [
+            (size, (name, array.ndim, axis))
             for name, array in self._inputs.items()
             for axis, size in enumerate(array.shape)
-        }
-        longest = max(sizes.values(), default=1)
-        if longest <= USUAL:
-            return longest
-        apart = {tuple(key) for key in self._separate()}
-        return max((size for key, size in sizes.items() if key not in apart), default=0) or USUAL
+        ]
+        axes.sort(key=lambda each: -each[0])
+        if not axes or axes[0][0] <= USUAL:
+            return axes[0][0] if axes else 1
+        return next((size for size, key in axes if not self._separate(key)), 0) or USUAL
 
     @property
     def label(self) -> str:
@@ -141,7 +143,8 @@ class Envelope:
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
-        return make_quick_bound(fmt, self._longest_dim, exact_op=self._is_exact(name))
+        exact = self._is_exact(name)
+        return make_quick_bound(fmt, 1 if exact else self._longest_dim, exact_op=exact)
 
     def _is_exact(self, name: str) -> bool:
         return self._exact_op or name in self._exact_outputs
@@ -261,7 +264,7 @@ def build_envelope(
     weak: bool,
     bounds: Mapping[str, ElementBound] | None = None,
     rounding: Rounding | None = None,
-    separate: Callable[[], Iterable[Sequence[Any]]] = tuple,
+    separate: Callable[[Axis], bool] = lambda _: False,
     by_norm: bool = False,
     near: Collection[float] = (),
 ) -> Envelope:
@@ -291,44 +294,34 @@ def build_envelope(
     )
 
 
-def separate_axes(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[tuple[str, int, int]]:
-    """Return the axes of inputs along which the op does not combine elements.
+def is_separate(key: Axis, samples: Iterable[Evaluations]) -> bool:
+    """Tell whether the op does not combine elements along an axis of an input.
 
-    An axis is given as the input's name, its number of axes, and the axis. Half of the positions
-    along an axis get other values, then the other half. If no element of the output changes both
-    times, each depends on one position along the axis at most: no errors add up there.
+    Half of the positions along the axis get other values, then the other half. If no element of the
+    output changes both times, each depends on one position along the axis at most: no errors add up
+    there.
     """
-    rng = SeededRng(0).derive("axes")
-    apart: dict[tuple[str, int, int], bool] = {}
-    for inputs in samples:
-        evaluations, wide = Evaluations(evaluate, inputs), widen(inputs)
-        plain = evaluations.outputs(wide)
+    name, ndim, axis = key
+    rng, changes = np.random.default_rng(0), False
+    for evaluations in samples:
+        array, plain = evaluations.wide.get(name), evaluations.plain
         if plain is None:
-            return []
-        for name, array in wide.items():
-            for axis, size in enumerate(array.shape):
-                key = (name, array.ndim, axis)
-                if size < 2 or not apart.get(key, True):
-                    continue
-                half = np.zeros(size, bool)
-                half[_shuffled(rng, size)[: size // 2]] = True
-                other = array.reshape(-1)[_shuffled(rng, array.size)].reshape(array.shape)
-                found = []
-                for chosen in (half, ~half):
-                    mask = chosen.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
-                    moved = np.where(mask, other, array).astype(array.dtype)
-                    found.append(_differing(evaluations.outputs({**wide, name: moved}), plain))
-                first, second = found
-                if first is None or second is None:
-                    apart[key] = False
-                    continue
-                if any((first[n] | second[n]).any() for n in plain):
-                    apart[key] = not any((first[n] & second[n]).any() for n in plain)
-    return [key for key, separate in apart.items() if separate]
-
-
-def _shuffled(rng: SeededRng, count: int) -> NDArray[np.intp]:
-    return np.argsort(rng.u64(count), kind="stable")
+            return False
+        if array is None or array.ndim != ndim or array.shape[axis] < 2:
+            continue
+        half = np.zeros(array.shape[axis], bool)
+        half[rng.permutation(half.size)[: half.size // 2]] = True
+        other = rng.permutation(array.reshape(-1)).reshape(array.shape)
+        found = []
+        for chosen in (half, ~half):
+            mask = chosen.reshape([-1 if at == axis else 1 for at in range(ndim)])
+            moved = np.where(mask, other, array).astype(array.dtype)
+            found.append(_differing(evaluations.outputs({**evaluations.wide, name: moved}), plain))
+        first, second = found
+        if first is None or second is None or any((first[n] & second[n]).any() for n in plain):
+            return False
+        changes = changes or any((first[n] | second[n]).any() for n in plain)
+    return changes
 
 
 def _differing(outputs: Arrays | None, plain: Arrays) -> dict[str, NDArray[np.bool_]] | None:
@@ -339,19 +332,17 @@ def _differing(outputs: Arrays | None, plain: Arrays) -> dict[str, NDArray[np.bo
     return {n: ~((a == b) | (np.isnan(a) & np.isnan(b))) for n, (a, b) in values.items()}
 
 
-def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
+def is_exact_op(samples: Collection[Evaluations]) -> bool:
     """Tell whether the op only moves, selects and compares values, or computes exactly.
 
     True when the reference in float64, on float32 inputs, always gives values that float32 can
     hold. Rounding excuses no error of such an op: copies, ReLU, max, one-hot, masks.
     """
     seen = decides = False
-    samples = list(samples)
-    for inputs in samples:
-        outputs = Evaluations(evaluate, inputs).outputs(widen(inputs))
-        if outputs is None:
+    for evaluations in samples:
+        if evaluations.plain is None:
             return False
-        for array in outputs.values():
+        for array in evaluations.plain.values():
             seen = True
             if dtype_name(array.dtype) not in FLOAT_LIMITS:
                 decides = True
@@ -363,10 +354,10 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             if not np.array_equal(values, _round32(values)):
                 return False
     # Integers may be rounded quotients, on which earlier roundings have an effect.
-    return seen and not (decides and any(_rounding_decides(evaluate, each) for each in samples))
+    return seen and not (decides and any(map(_rounding_decides, samples)))
 
 
-def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]:
+def exact_outputs_of(samples: Collection[Evaluations]) -> list[str]:
     """Return the float outputs that no rounding can change, for an op that is not exact as a whole.
 
     The shadow (the reference in float32) is run twice on every sample. In the first run, each value
@@ -374,42 +365,51 @@ def exact_outputs_of(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[str]
     returned if all runs give exactly the values of the float64 reference. Integer outputs are not
     returned: `measure` finds out case by case which of their elements depend on a rounding.
     """
-    exact: set[str] | None = None
+    exact = _in_float32(samples)
     shown = False
-    for inputs in samples:
-        evaluations = Evaluations(evaluate, inputs)
-        copies = as_float32(widen(inputs))
-        wide = evaluations.outputs(widen(inputs))
+    for evaluations in samples if exact else ():
+        copies, wide = as_float32(evaluations.wide), evaluations.plain
         marked = evaluations.outputs(marking(copies, STAND_INS[0]), shadow=True)
         moved = evaluations.outputs(noisy(copies, SeededRng(0), COARSE), shadow=True)
         if wide is None or marked is None or moved is None:
             return []
-        found = set()
         for name, array in wide.items():
             if array.dtype != np.float64 or name not in marked or name not in moved:
+                exact.discard(name)
                 continue
             touched = not _equal(marked[name], array)
             shown = shown or (touched and bool(np.isnan(to_float64(marked[name])).any()))
-            if not touched and _equal(moved[name], array):
-                found.add(name)
-        exact = found if exact is None else exact & found
-    return sorted(exact or ()) if shown else []
+            if touched or not _equal(moved[name], array):
+                exact.discard(name)
+    return sorted(exact) if shown else []
+
+
+def _in_float32(samples: Collection[Evaluations]) -> set[str]:
+    """Return the float64 outputs that hold only values that float32 has, too."""
+    found: set[str] | None = None
+    for evaluations in samples:
+        held = {
+            name
+            for name, array in (evaluations.plain or {}).items()
+            if array.dtype == np.float64 and _equal(_round32(array), array)
+        }
+        found = held if found is None else found & held
+    return found or set()
 
 
 def _equal(values: NDArray[Any], expected: Float64Array) -> bool:
     return np.array_equal(to_float64(values), expected, equal_nan=True)
 
 
-def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
+def _rounding_decides(evaluations: Evaluations) -> bool:
     """Tell whether intermediate roundings have an influence on an integer output.
 
     Perturbing the roundings may change no element, for example if nearly all results saturate.
     Therefore, each rounded value is replaced by NaN, which always shows an influence.
     """
-    evaluations = Evaluations(evaluate, inputs)
-    if _rounds_in_sight(evaluations, inputs, COARSE):
+    if _rounds_in_sight(evaluations, COARSE):
         return True
-    copies = as_float32(widen(inputs))
+    copies = as_float32(evaluations.wide)
     plain = evaluations.outputs(copies, shadow=True)
     marked = [evaluations.outputs(marking(copies, each), shadow=True) for each in STAND_INS]
     return plain is not None and any(
@@ -419,7 +419,7 @@ def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
     )
 
 
-def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
+def shadow_is_faithful(samples: Iterable[Evaluations]) -> bool:
     """Tell whether the float32 shadow computes the reference's function, in float32 throughout.
 
     The shadow is the reference's source with float64 replaced by float32. The shadow's result is
@@ -436,12 +436,11 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
        shadow that never differs is trusted in two cases: if the reference is exact on small
        integers, or if perturbing the shadow's roundings (see `noise`) changes the shadow's result.
     """
-    counted: list[Arrays] = []
+    counted: list[Evaluations] = []
     differs, unit = False, COARSE
-    for inputs in samples:
-        evaluations = Evaluations(evaluate, inputs)
-        plain = evaluations.outputs(widen(inputs))
-        shadow = evaluations.outputs(as_float32(widen(inputs)), shadow=True)
+    for evaluations in samples:
+        plain = evaluations.plain
+        shadow = evaluations.outputs(as_float32(evaluations.wide), shadow=True)
         if plain is None or shadow is None or plain.keys() != shadow.keys():
             return False
         floats = {n: to_float64(a) for n, a in plain.items() if dtype_name(a.dtype) in FLOAT_LIMITS}
@@ -450,28 +449,26 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         if any(in_float32[name].shape != array.shape for name, array in floats.items()):
             return False
         if _deviation(in_float32, floats) > FAITHFUL:
-            if not _amplifies(evaluations, inputs, floats):
+            if not _amplifies(evaluations, floats):
                 return False
             continue
-        counted.append(inputs)
+        counted.append(evaluations)
         unit = FINE if floats else unit
         # A reference that refuses float64 computes in float32 itself.
         differs = differs or not evaluations.takes_float64 or _deviation(in_float32, floats) > 0.0
-    return bool(counted) and (differs or _rounds(evaluate, counted, unit))
+    return bool(counted) and (differs or _rounds(counted, unit))
 
 
-def _rounds(evaluate: Evaluate, samples: Collection[Arrays], unit: float) -> bool:
+def _rounds(samples: Collection[Evaluations], unit: float) -> bool:
     """Tell whether a shadow computes in float32, where its results do not show this.
 
     The results equal the float64 results rounded to float32. A shadow that computes in float64, and
     rounds only at the end, would give the same results. `unit` is the size of the perturbations:
     `FINE` if there are float outputs, else `COARSE`.
     """
-    if is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
+    if is_exact_op([each.on(_small_integers(each.inputs)) for each in samples]):
         return True
-    if unit == COARSE:
-        return any(_rounding_decides(evaluate, each) for each in samples)
-    return any(_rounds_in_sight(Evaluations(evaluate, each), each) for each in samples)
+    return any(map(_rounding_decides if unit == COARSE else _rounds_in_sight, samples))
 
 
 def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float64Array]) -> float:
@@ -491,13 +488,13 @@ def _deviation(values: Mapping[str, Float64Array], expected: Mapping[str, Float6
     return largest
 
 
-def _amplifies(evaluations: Evaluations, inputs: Arrays, plain: Mapping[str, Float64Array]) -> bool:
+def _amplifies(evaluations: Evaluations, plain: Mapping[str, Float64Array]) -> bool:
     """Tell whether a small perturbation of inputs changes the result by more than `FAITHFUL`.
 
     `plain` is the float64 result on the unperturbed inputs. The perturbation has the size of
     `AMPLIFYING_UNITS` roundings to float32.
     """
-    moved = Perturbation(widen(inputs), 0, FLOAT32_UNIT)
+    moved = Perturbation(evaluations.wide, 0, FLOAT32_UNIT)
     for draw in range(AMPLIFYING_DRAWS):
         outputs = evaluations.outputs(moved.independent(draw, AMPLIFYING_UNITS))
         if outputs is not None and outputs.keys() >= plain.keys():
@@ -507,12 +504,12 @@ def _amplifies(evaluations: Evaluations, inputs: Arrays, plain: Mapping[str, Flo
     return False
 
 
-def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
+def _rounds_in_sight(evaluations: Evaluations, unit: float = FINE) -> bool:
     """Tell whether outputs change if the roundings of the shadow's numpy operations are perturbed.
 
     `unit` is the relative size of the perturbations.
     """
-    copies = as_float32(widen(inputs))
+    copies = as_float32(evaluations.wide)
     plain = evaluations.outputs(copies, shadow=True)
     moved = evaluations.outputs(noisy(copies, SeededRng(0), unit), shadow=True)
     if plain is None or moved is None:

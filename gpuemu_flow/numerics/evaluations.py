@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import OWN, SINGLE, WIDE, dtypes_to_try
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.perturb import Arrays, widen
 from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 
 REFUSED = "reference-failed"
@@ -36,6 +37,7 @@ class Evaluations:
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
         self._evaluate = evaluate
+        self.inputs = native
         self._native = {name: array.dtype for name, array in native.items()}
         self._kinds = dtypes_to_try(widened=True, single=True)
         """Dtypes to try; once the reference has given outputs, only the dtype that it accepted."""
@@ -46,6 +48,21 @@ class Evaluations:
         self.reason = ""
         self.makes_arrays = False
         self.from_integers = False
+
+    def on(self, inputs: Arrays) -> Evaluations:
+        """Return the evaluations of the same reference on other inputs."""
+        return Evaluations(self._evaluate, inputs)
+
+    @functools.cached_property
+    def wide(self) -> Arrays:
+        """Return the inputs in float64."""
+        return widen(self.inputs)
+
+    @functools.cached_property
+    def plain(self) -> Arrays | None:
+        """Return the outputs on the inputs as they are; None if the evaluation failed."""
+        outputs = self.outputs(self.wide)  # copied: another call may overwrite them
+        return outputs and {name: array.copy() for name, array in outputs.items()}
 
     @property
     def takes_float64(self) -> bool:
@@ -134,6 +151,11 @@ class Evaluations:
                 else array
                 for name, array in inputs.items()
             }
+
+
+def on_each(evaluate: Evaluate, samples: Iterable[Arrays]) -> list[Evaluations]:
+    """Return the evaluations of a reference on each of several inputs."""
+    return [Evaluations(evaluate, inputs) for inputs in samples]
 
 
 def same_outputs(one: Arrays, other: Arrays) -> bool:

@@ -154,6 +154,8 @@ def _without_unjudged(
 
 def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
     """Clip finite values to ±largest; NaN and Inf stay as they are."""
+    if -largest <= values.min(initial=0.0) and values.max(initial=0.0) <= largest:  # and no NaN
+        return values
     clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
     return clipped
 

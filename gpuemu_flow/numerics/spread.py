@@ -253,15 +253,16 @@ class Spread:
         """
         if self.fmt is None:
             return None
-        quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
+        factor, smallest = FACTOR * growth(longest_dim), least(self.fmt, longest_dim)
         accounted = self._accounted(unit_roundoff, terms, self._error)
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
-        scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
-        own = FACTOR * growth(longest_dim) * (self._error + unit_roundoff * magnitude)
-        judged = self.finite & ~self.unstable & (own <= LOOSE_SHARE * scale)
+        own = factor * (self._error + unit_roundoff * magnitude)
+        judged = own <= LOOSE_SHARE * np.maximum(magnitude, smallest)
+        judged &= self.finite & ~self.unstable
         judged &= self._noise <= NOISE_SHARE * self._largest
-        allowed = own + 2.0 * spacing(self._reference, self.fmt) + least(self.fmt, longest_dim)
-        allowed = np.where(judged, allowed, quick.tolerance(self._reference, slice(None)))
+        quick = factor * unit_roundoff * np.abs(self._reference)
+        allowed = np.where(judged, own, quick)
+        allowed += 2.0 * spacing(self._reference, self.fmt) + smallest
         return ElementBound(allowed, None)
 
     def bound(

@@ -26,7 +26,7 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
-from gpuemu_flow.numerics.evaluations import Evaluate
+from gpuemu_flow.numerics.evaluations import Evaluate, on_each
 
 
 def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:
@@ -87,9 +87,9 @@ def recurrence_samples(*lengths: int) -> list[Arrays]:
 
 
 def test_samples_that_amplify_roundings_say_nothing_of_a_shadow() -> None:
-    assert shadow_is_faithful(logistic(200), recurrence_samples(4, 128, 300))
-    assert not shadow_is_faithful(logistic(200), recurrence_samples(128, 300))
-    assert not shadow_is_faithful(logistic(200, 3.95), recurrence_samples(4, 128, 300))
+    assert shadow_is_faithful(on_each(logistic(200), recurrence_samples(4, 128, 300)))
+    assert not shadow_is_faithful(on_each(logistic(200), recurrence_samples(128, 300)))
+    assert not shadow_is_faithful(on_each(logistic(200, 3.95), recurrence_samples(4, 128, 300)))
 
 
 def test_evaluations_of_another_shape_are_not_used() -> None:
@@ -134,8 +134,8 @@ def samples() -> list[Arrays]:
     ],
 )
 def test_exact_ops_are_recognised(function: Op, exact: bool) -> None:
-    assert is_exact_op(Function(function), samples()) is exact
-    assert is_exact_op(Function(function), []) is False
+    assert is_exact_op(on_each(Function(function), samples())) is exact
+    assert is_exact_op(on_each(Function(function), [])) is False
 
 
 def test_exact_ops_allow_two_ulp_and_no_more() -> None:
@@ -156,24 +156,24 @@ def test_exact_ops_allow_two_ulp_and_no_more() -> None:
 
 
 def test_a_faithful_shadow_differs_from_rounding_and_is_close() -> None:
-    assert shadow_is_faithful(Reference("softmax"), samples())
+    assert shadow_is_faithful(on_each(Reference("softmax"), samples()))
 
     def rounds_only(inputs: Arrays, *, shadow: bool = False) -> Arrays:
         result = np.exp(inputs["x"].astype(np.float64))
         return {"y": result.astype(np.float32) if shadow else result}
 
-    assert not shadow_is_faithful(rounds_only, samples())
+    assert not shadow_is_faithful(on_each(rounds_only, samples()))
 
     def something_else(inputs: Arrays, *, shadow: bool = False) -> Arrays:
         return {"y": np.exp(inputs["x"]) * inputs["x"].dtype.type(1.01 if shadow else 1)}
 
-    assert not shadow_is_faithful(something_else, samples())
+    assert not shadow_is_faithful(on_each(something_else, samples()))
 
     def failing(inputs: Arrays, *, shadow: bool = False) -> Arrays:
         raise RunnerError(Problem("reference-failed", "broken"))
 
-    assert not shadow_is_faithful(failing, samples())
-    assert not is_exact_op(failing, samples())
+    assert not shadow_is_faithful(on_each(failing, samples()))
+    assert not is_exact_op(on_each(failing, samples()))
 
 
 def test_float64_outputs_are_held_to_float64_accuracy() -> None:
@@ -208,9 +208,13 @@ def reference_of_several(inputs: Arrays, *, shadow: bool = False) -> Arrays:
 
 
 def test_exact_outputs_are_recognised_beside_others() -> None:
-    assert not is_exact_op(reference_of_several, samples())
-    assert exact_outputs_of(reference_of_several, samples()) == ["copy", "rounded", "twice"]
-    assert exact_outputs_of(reference_of_several, []) == []
+    assert not is_exact_op(on_each(reference_of_several, samples()))
+    assert exact_outputs_of(on_each(reference_of_several, samples())) == [
+        "copy",
+        "rounded",
+        "twice",
+    ]
+    assert exact_outputs_of(on_each(reference_of_several, [])) == []
 
 
 def test_no_output_is_exact_where_no_rounding_is_in_sight() -> None:
@@ -219,7 +223,7 @@ def test_no_output_is_exact_where_no_rounding_is_in_sight() -> None:
     def opaque(inputs: Arrays, *, shadow: bool = False) -> Arrays:
         return several(np.array(inputs["x"], copy=True, subok=False))
 
-    assert exact_outputs_of(opaque, samples()) == []
+    assert exact_outputs_of(on_each(opaque, samples())) == []
 
 
 def test_an_exact_output_is_judged_as_such_beside_one_that_rounds() -> None:
@@ -275,15 +279,15 @@ def test_integers_that_saturate_are_rounded_all_the_same(largest: float) -> None
     """Moved roundings that change none of a few samples say nothing of all cases."""
     samples = [saturated_operands(columns, largest) for columns in (40, 60)]
     reference = Function(requantised)
-    assert not is_exact_op(reference, samples)
-    assert shadow_is_faithful(reference, samples)
+    assert not is_exact_op(on_each(reference, samples))
+    assert shadow_is_faithful(on_each(reference, samples))
 
 
 def test_integers_of_exact_arithmetic_are_exact() -> None:
     whole = {**saturated_operands(40), "scale": np.full(5, 2.0, np.float32)}
-    assert is_exact_op(Function(requantised), [whole])
-    assert is_exact_op(Function(lambda x: np.argmax(x, -1)), samples())
-    assert is_exact_op(Function(lambda x: (x > 0.5).sum(-1)), samples())
+    assert is_exact_op(on_each(Function(requantised), [whole]))
+    assert is_exact_op(on_each(Function(lambda x: np.argmax(x, -1)), samples()))
+    assert is_exact_op(on_each(Function(lambda x: (x > 0.5).sum(-1)), samples()))
 
 
 def test_a_product_that_float32_alone_rounds_to_a_half_has_no_verdict() -> None:
@@ -301,7 +305,7 @@ def test_a_product_that_float32_alone_rounds_to_a_half_has_no_verdict() -> None:
         return np.clip(np.rint(total * scale), -128, 127).astype(np.int8)
 
     reference = Function(requantised)
-    exact = is_exact_op(reference, [saturated_operands(40, 10.0)])
+    exact = is_exact_op(on_each(reference, [saturated_operands(40, 10.0)]))
     result, _ = check(reference, op, inputs, "int8", exact_op=exact)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.stats.num_no_verdict == 1

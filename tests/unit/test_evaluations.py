@@ -10,7 +10,7 @@ from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import shadow_is_faithful
-from gpuemu_flow.numerics.evaluations import Evaluations
+from gpuemu_flow.numerics.evaluations import Evaluations, on_each
 
 
 class Choosy:
@@ -103,5 +103,5 @@ def test_where_all_evaluations_fail_there_is_no_verdict_and_a_reason() -> None:
 
 
 def test_a_reference_that_takes_float32_alone_is_its_own_shadow() -> None:
-    assert shadow_is_faithful(Choosy("float32"), [matrices(0), matrices(1)])
-    assert not shadow_is_faithful(Choosy("float16"), [matrices(0)])
+    assert shadow_is_faithful(on_each(Choosy("float32"), [matrices(0), matrices(1)]))
+    assert not shadow_is_faithful(on_each(Choosy("float16"), [matrices(0)]))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.envelope import is_exact_op, shadow_is_faithful
+from gpuemu_flow.numerics.evaluations import on_each
 from gpuemu_flow.numerics.shadow import shadow_source
 
 Array = NDArray[Any]
@@ -111,8 +112,8 @@ def test_single_elements_are_judged_as_larger_inputs(expression: str) -> None:
             {name: np.asarray(rng.integers(1, 1000, shape), np.int32) for name in "ab"}
             for _ in range(4)
         ]
-        exact = is_exact_op(evaluate, pairs)
-        found[shape] = exact, exact or shadow_is_faithful(evaluate, pairs)
+        exact = is_exact_op(on_each(evaluate, pairs))
+        found[shape] = exact, exact or shadow_is_faithful(on_each(evaluate, pairs))
     assert found[()] == found[1,] == found[7,]
     assert found[()][1], "the tolerance would be `auto (weak)`"
 
@@ -187,7 +188,7 @@ def test_float32_arithmetic_on_integers_passes_and_wrong_values_fail(name: str) 
 
 @for_each("name", [name for name in REFERENCES if name != "buckets"])
 def test_the_shadow_of_floats_of_integers_is_faithful(name: str) -> None:
-    assert shadow_is_faithful(Reference(name), [{"t": t} for t in samples(name)])
+    assert shadow_is_faithful(on_each(Reference(name), [{"t": t} for t in samples(name)]))
 
 
 def test_a_shadow_in_pythons_own_floats_is_not_faithful() -> None:
@@ -196,4 +197,4 @@ def test_a_shadow_in_pythons_own_floats_is_not_faithful() -> None:
     def op(inputs: Any, *, shadow: bool = False) -> dict[str, Array]:
         return {"y": np.array([float(v) * 0.1 for v in inputs["t"]], np.float64)}
 
-    assert not shadow_is_faithful(op, [{"t": t} for t in samples("sine")])
+    assert not shadow_is_faithful(on_each(op, [{"t": t} for t in samples("sine")]))
