@@ -44,9 +44,11 @@ from gpuemu_flow.model.types import (
     Failure,
     FailureKind,
     Json,
+    MeasuredErrors,
     Verdict,
     dtypes_to_try,
 )
+from gpuemu_flow.numerics.calibrate import NOT_MEASURED, measured_outputs, observe
 from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.workers import blobs
@@ -200,14 +202,17 @@ class JudgeService:
         if len(self._items) == 1:
             self._only_expected()
         changed: list[tuple[Failure, ...]] = []
+        measured: list[tuple[MeasuredErrors, ...]] = []
         verdicts = self._verdicts(context, explain=ask.explain)
         for item, place in zip(self._items, places, strict=False):
             self._fill_expected(item, context)
             changed.append(_changed(item, context.peer) if ask.watch else ())
-            self._add(verdicts, item, arena.read(place), context, submitted=ask.submitted)
+            actual = arena.read(place)
+            self._add(verdicts, item, actual, context, submitted=ask.submitted)
+            measured.append(self._errors(item, actual) if ask.submitted else ())
             if len(self._items) > 1:
                 item.expected = None
-        return Judged(verdicts.finish(), self._found_out(), changed)
+        return Judged(_with_errors(verdicts, measured), self._found_out(), changed)
 
     def _judge_there(self, ask: JudgeThere, context: ServiceContext) -> Judged:
         """Judge cases whose outputs are in files, or came with the request."""
@@ -223,13 +228,28 @@ class JudgeService:
                 actual, expected = (blobs.read(Path(file)) for file in pair)
                 verdicts.add(Ran(case, actual, expected, inputs))
             return Judged(verdicts.finish(), self._found_out())
+        measured = []
         for case, (inputs_at, outputs_at) in zip(ask.cases, ask.keys, strict=True):
             given = {name: ask.slots[key] for name, key in inputs_at.items()}
             outputs = {name: ask.slots[key] for name, key in outputs_at.items()}
             item = _Item(case, _copied(context.own, given), widens=self._setup.widens)
             self._fill_expected(item, context)
-            self._add(verdicts, item, context.own.read(outputs), context, submitted=True)
-        return Judged(verdicts.finish(), self._found_out())
+            actual = context.own.read(outputs)
+            self._add(verdicts, item, actual, context, submitted=True)
+            measured.append(self._errors(item, actual))
+        return Judged(_with_errors(verdicts, measured), self._found_out())
+
+    def _errors(self, item: _Item, actual: Arrays) -> tuple[MeasuredErrors, ...]:
+        """Measure the errors of a case, from which `calibrate` suggests a tolerance."""
+        if item.expected is None or item.case.strategy in NOT_MEASURED:
+            return ()
+        contracts = self._setup.compare.outputs
+        given = {
+            name: actual[name]
+            for name in measured_outputs(contracts, actual)
+            if name in item.expected and actual[name].shape == item.expected[name].shape
+        }
+        return tuple(observe(given, item.expected))
 
     def _add(
         self,
@@ -302,6 +322,15 @@ class JudgeService:
                 functions=CompareFunctions(context.evaluate.program),
             )
         return self._judge
+
+
+def _with_errors(
+    verdicts: Verdicts, measured: Sequence[tuple[MeasuredErrors, ...]]
+) -> list[CheckResult | None]:
+    return [
+        replace(result, measured=errors) if result is not None and errors else result
+        for result, errors in zip(verdicts.finish(), measured, strict=True)
+    ]
 
 
 def _number(value: Any) -> Json:
