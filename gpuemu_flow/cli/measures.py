@@ -18,9 +18,10 @@ from gpuemu_flow.fuzz import measures
 from gpuemu_flow.fuzz.measures import mutate as measure
 from gpuemu_flow.fuzz.session import fuzz_coverage, measure_coverage
 from gpuemu_flow.judge.fuzz_results import CoverageReport
+from gpuemu_flow.numerics.calibrate import calibrate as measured
 from gpuemu_flow.numerics.calibrate import to_toml
 from gpuemu_flow.report import fuzz_text, json_writer, text
-from gpuemu_flow.report.submissions import submitted_results
+from gpuemu_flow.report.submissions import submitted_errors, submitted_results
 from gpuemu_flow.store.private_files import write_atomic
 
 # ``gpuemu-flow mutate``: measure how many planted bugs an op's check finds.
@@ -72,13 +73,18 @@ def mutate(op: str, output_format: str) -> None:
 @click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")
 @format_option("text", "json")
 def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
-    """Suggest tolerances from the errors of OP. Use this only if you trust that OP is correct.
+    """Suggest tolerances from the errors of OP, or of what clients submitted for it.
+
+    Use this only if you trust that OP is correct.
 
     Prints an [ops.tolerances] table, with the figures that each number is based on.
     """
     workspace = Workspace()
-    with cancel_on_signals() as cancel:
-        found = measures.calibrate_op(workspace, op, cases=cases, cancel=cancel)
+    if any(skip.op == op and skip.dtype for skip in workspace.graph.skips):
+        found = measured(submitted_errors(workspace, op, cases))
+    else:
+        with cancel_on_signals() as cancel:
+            found = measures.calibrate_op(workspace, op, cases=cases, cancel=cancel)
     if output_format == "json":
         suggestions = [calibration.to_json() for calibration in found]
         shown = {"schema_version": 1, "op": op, "calibrations": suggestions, "written": write}

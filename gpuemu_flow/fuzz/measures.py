@@ -28,12 +28,13 @@ from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluat
 from gpuemu_flow.judge.fuzz_results import Mutation
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
-from gpuemu_flow.model.types import BAD, Case, Verdict
+from gpuemu_flow.model.types import BAD, Case, MeasuredErrors, Verdict
 from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.numerics.calibrate import (
+    NOT_MEASURED,
     Calibration,
-    MeasuredErrors,
     calibrate,
+    measured_outputs,
     observe,
     tolerances,
 )
@@ -154,24 +155,27 @@ def calibrate_op(
         for subject, evaluator in each:
             verdicts = Tally()
             contracts = subject.subject.compare.outputs
-            # For these outputs, two tensors show no error; other outputs have a separate tolerance.
-            elsewhere = {c.name for c in contracts if not c.plain or c.tolerance is not None}
             for case in _cases(workspace, subject, cases):
-                if case.strategy in ("special", "extremes"):
-                    continue  # no tolerance is meant to cover overflow
+                if case.strategy in NOT_MEASURED:
+                    continue
                 evaluated = evaluator.judge(case)
                 if evaluated.result.verdict is Verdict.ERROR:
                     message = evaluated.result.failures[0].message
                     raise RunnerError(Problem("calibration-failed", f"{op}: {message}"))
                 verdicts.add(evaluated.result)
-                given = {n: a for n, a in evaluated.actual.items() if n not in elsewhere}
+                names = measured_outputs(contracts, evaluated.actual)
+                given = {name: evaluated.actual[name] for name in names}
                 observations += observe(given, evaluated.expected)
-            failed, tried = verdicts.counts.get(Verdict.FAILED, 0), verdicts.cases
-            if tried and failed == tried:
-                text = f"{op} is wrong in all {tried} cases of {subject.subject.dtype}"
-                hint = f"make it right first: `gpuemu-flow run {op}`; a tolerance would hide it"
-                raise RunnerError(Problem("calibration-failed", text, hint))
+            refuse_wrong(op, subject.subject.dtype, verdicts)
     return calibrate(observations)
+
+
+def refuse_wrong(op: str, dtype: str, verdicts: Tally) -> None:
+    """Raise RunnerError ``calibration-failed`` if an op is wrong in every case of a dtype."""
+    if verdicts.cases and verdicts.counts.get(Verdict.FAILED, 0) == verdicts.cases:
+        text = f"{op} is wrong in all {verdicts.cases} cases of {dtype}"
+        hint = f"make it right first: `gpuemu-flow run {op}`; a tolerance would hide it"
+        raise RunnerError(Problem("calibration-failed", text, hint))
 
 
 def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:

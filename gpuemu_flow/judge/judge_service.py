@@ -44,9 +44,11 @@ from gpuemu_flow.model.types import (
     Failure,
     FailureKind,
     Json,
+    MeasuredErrors,
     Verdict,
     dtypes_to_try,
 )
+from gpuemu_flow.numerics.calibrate import NOT_MEASURED, measured_outputs, observe
 from gpuemu_flow.numerics.compare import MOST_CASES, MOST_ELEMENTS, Form, check_batch, form_of
 from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.workers.api import Outcome, OutputInfo, RunError, Slot, end_of
@@ -196,14 +198,17 @@ class JudgeService:
         if len(self._items) == 1:
             self._only_expected()
         changed: list[tuple[Failure, ...]] = []
+        measured: list[tuple[MeasuredErrors, ...]] = []
         verdicts = self._verdicts(context, explain=ask.explain)
         for item, place in zip(self._items, places, strict=False):
             self._fill_expected(item, context)
             changed.append(_changed(item, context.peer) if ask.watch else ())
-            self._add(verdicts, item, arena.read(place), context, submitted=ask.submitted)
+            actual = arena.read(place)
+            self._add(verdicts, item, actual, context, submitted=ask.submitted)
+            measured.append(self._errors(item, actual) if ask.submitted else ())
             if len(self._items) > 1:
                 item.expected = None
-        return Judged(verdicts.finish(), self._found_out(), changed)
+        return Judged(_with_errors(verdicts, measured), self._found_out(), changed)
 
     def _judge_there(self, ask: JudgeThere, context: ServiceContext) -> Judged:
         """Judge cases whose outputs came with the request."""
@@ -213,6 +218,7 @@ class JudgeService:
             # The reference only serves the comparison, so its memory limit does not apply.
             lift_memory_limit()
             np.random.seed(0)  # so that a verdict does not depend on the cases before
+        measured: list[tuple[MeasuredErrors, ...]] = []
         for number, case in enumerate(ask.cases):
             inputs, outputs = (
                 {name: ask.slots[key] for name, key in keys[number].items()}
@@ -224,11 +230,25 @@ class JudgeService:
                 expected = context.own.read({name: ask.slots[key] for name, key in keys.items()})
                 laid = materialise(case, context.own.views(inputs))
                 verdicts.add(Ran(case, actual, expected, laid))
+                measured.append(())
                 continue
             item = _Item(case, _copied(context.own, inputs), widens=self._setup.widens)
             self._fill_expected(item, context)
             self._add(verdicts, item, actual, context, submitted=True)
-        return Judged(verdicts.finish(), self._found_out())
+            measured.append(self._errors(item, actual))
+        return Judged(_with_errors(verdicts, measured), self._found_out())
+
+    def _errors(self, item: _Item, actual: Arrays) -> tuple[MeasuredErrors, ...]:
+        """Measure the errors of a case, from which `calibrate` suggests a tolerance."""
+        if item.expected is None or item.case.strategy in NOT_MEASURED:
+            return ()
+        contracts = self._setup.compare.outputs
+        given = {
+            name: actual[name]
+            for name in measured_outputs(contracts, actual)
+            if name in item.expected and actual[name].shape == item.expected[name].shape
+        }
+        return tuple(observe(given, item.expected))
 
     def _add(
         self,
@@ -301,6 +321,15 @@ class JudgeService:
                 functions=CompareFunctions(context.evaluate.program),
             )
         return self._judge
+
+
+def _with_errors(
+    verdicts: Verdicts, measured: Sequence[tuple[MeasuredErrors, ...]]
+) -> list[CheckResult | None]:
+    return [
+        replace(result, measured=errors) if result is not None and errors else result
+        for result, errors in zip(verdicts.finish(), measured, strict=True)
+    ]
 
 
 def _number(value: Any) -> Json:

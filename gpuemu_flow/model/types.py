@@ -556,6 +556,34 @@ class Lean(Struct, frozen=True):
     cut: bool = False  # true if nearly all results lie one rounding toward zero, as if truncated
 
 
+TOP_BINADES = 3
+"""Number of binades, from the largest value down, in which the relative errors decide ``rtol``."""
+
+
+class MeasuredErrors(Struct, frozen=True):
+    """The errors of a trusted implementation in one case, in the outputs of one dtype."""
+
+    dtype: str
+    max_abs: float  # largest ``|actual - expected|`` over the elements where both values are finite
+    # Pairs (e, r), e falling: r is the largest ``|actual - expected| / |expected|`` over the
+    # elements with ``2**e <= |expected| < 2**(e + 1)``. Left out is an r that a larger e has, too.
+    relative: tuple[tuple[int, float], ...] = ()
+    at_zero: float = 0.0  # largest ``|actual|`` where the expected value is 0
+    mismatches: int = 0  # elements whose actual or expected value, but not both, is NaN or Inf
+
+    @property
+    def at_the_top(self) -> float:
+        """Return the largest relative error among the elements of largest magnitude."""
+        top = self.relative[0][0] if self.relative else 0
+        return max((r for e, r in self.relative if e > top - TOP_BINADES), default=0.0)
+
+    def beyond(self, rtol: float) -> float:
+        """Return an upper bound of the largest ``error - rtol * |expected|``. It is at most twice
+        too large."""
+        excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative)
+        return max(self.at_zero, 0.0, *excess)
+
+
 class CheckResult(Struct, frozen=True, omit_defaults=True):
     """Verdict on one case's outputs. Raises ValueError: The verdict is a pass although no element
     was compared."""
@@ -576,6 +604,7 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
     uncounted: bool = False
     # One item for each output in a narrow float type that the tolerance ``auto`` judged
     lean: tuple[Lean, ...] = always(())
+    measured: tuple[MeasuredErrors, ...] = ()  # of outputs that a client submitted
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict

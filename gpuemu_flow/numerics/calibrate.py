@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.model.types import Json, Tolerance
+from gpuemu_flow.model.types import Json, MeasuredErrors, Tolerance
+from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 
 PERCENTILE = 0.95
@@ -18,33 +19,6 @@ MARGIN = 1.5
 LEAST_ULP = 2.0
 FEWEST_CASES = 20
 """With fewer cases, the percentile is their maximum and predicts little about the next case."""
-
-TOP_BINADES = 3
-"""Number of binades, from the largest value down, in which the relative errors decide ``rtol``."""
-
-
-class MeasuredErrors(Struct, frozen=True):
-    """The errors of a trusted implementation in one case, in the outputs of one dtype."""
-
-    dtype: str
-    max_abs: float  # largest ``|actual - expected|`` over the elements where both values are finite
-    # For each exponent e, the largest ``|actual - expected| / |expected|`` over the elements with
-    # ``2**e <= |expected| < 2**(e + 1)``
-    relative: Mapping[int, float] = field(default_factory=dict)
-    at_zero: float = 0.0  # largest ``|actual|`` where the expected value is 0
-    mismatches: int = 0  # elements whose actual or expected value, but not both, is NaN or Inf
-
-    @property
-    def at_the_top(self) -> float:
-        """Return the largest relative error among the elements of largest magnitude."""
-        top = max(self.relative, default=0)
-        return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
-
-    def beyond(self, rtol: float) -> float:
-        """Return an upper bound of the largest ``error - rtol * |expected|``. It is at most twice
-        too large."""
-        excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
-        return max(self.at_zero, 0.0, *excess)
 
 
 class Calibration(Struct, frozen=True):
@@ -89,6 +63,16 @@ class Calibration(Struct, frozen=True):
         }
 
 
+NOT_MEASURED = ("special", "extremes")
+"""Strategies whose cases overflow, which no tolerance is meant to cover."""
+
+
+def measured_outputs(contracts: Iterable[OutputContract], names: Iterable[str]) -> list[str]:
+    """Return the outputs that two tensors show the errors of, and the op's tolerance judges."""
+    apart = {c.name for c in contracts if not c.plain or c.tolerance is not None}
+    return [name for name in names if name not in apart]
+
+
 def observe(
     actual: Mapping[str, NDArray[Any]],
     expected: Mapping[str, NDArray[Any]],
@@ -110,10 +94,15 @@ def observe(
         relative = dict(seen.relative)
         for exponent, largest in _by_binade(error, size):
             relative[exponent] = max(relative.get(exponent, 0.0), largest)
+        falling, most = [], -1.0
+        for exponent in sorted(relative, reverse=True):
+            if relative[exponent] > most:
+                most = relative[exponent]
+                falling.append((exponent, most))
         found[dtype] = MeasuredErrors(
             dtype,
             max(seen.max_abs, float(error.max(initial=0.0))),
-            relative,
+            tuple(falling),
             max(seen.at_zero, float(error[size == 0.0].max(initial=0.0))),
             seen.mismatches + int(np.count_nonzero(~finite & ~same)),
         )
@@ -124,11 +113,15 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
     """Yield (exponent, largest relative error) for each binary exponent of the expected values.
     `error` and `size` hold the absolute error of each element and its expected magnitude."""
     some = size > 0.0
+    if not some.any():
+        return
     with np.errstate(over="ignore"):
-        relative = error[some] / size[some]
+        relative = np.minimum(error[some] / size[some], np.finfo(np.float64).max)
     exponents = np.frexp(size[some])[1] - 1
-    for exponent in np.unique(exponents):
-        yield int(exponent), float(relative[exponents == exponent].max())
+    lowest = int(exponents.min())
+    largest = np.full(int(exponents.max()) - lowest + 1, -1.0)
+    np.maximum.at(largest, exponents - lowest, relative)
+    yield from ((lowest + n, float(each)) for n, each in enumerate(largest) if each >= 0.0)
 
 
 def calibrate(observations: Iterable[MeasuredErrors]) -> list[Calibration]:

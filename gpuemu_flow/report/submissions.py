@@ -14,12 +14,13 @@ from gpuemu_flow.build.graph import Skip
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import Absence, CaseVerdict, OpResult
 from gpuemu_flow.judge.verdicts import WORST, tallied
-from gpuemu_flow.model.errors import UsageError
+from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.types import (
     BAD,
     Case,
     CheckResult,
     Json,
+    MeasuredErrors,
     Verdict,
     number_to_json,
 )
@@ -75,6 +76,27 @@ def submitted_summaries(
                 "case_verdicts": by_verdict,
                 "cases_digest": digest_json(sorted(stored.seed for stored in one.valid)),
             }
+    return found
+
+
+def submitted_errors(workspace: Workspace, op: str, cases: int) -> list[MeasuredErrors]:
+    """Return the errors of the newest valid submissions of an op, up to `cases` of each dtype.
+    Raises RunnerError: ``calibration-failed``: there are none, or all of a dtype are wrong."""
+    from gpuemu_flow.fuzz.measures import refuse_wrong  # noqa: PLC0415 - brings numpy
+
+    skips = [skip for skip in workspace.graph.skips if skip.op == op]
+    found: list[MeasuredErrors] = []
+    for one in _submissions(workspace, skips):
+        verdicts = Tally()
+        newest = sorted(one.valid, key=lambda stored: stored.key)[-cases:]
+        for stored in newest:
+            verdicts.count(stored.judged.verdict, stored.judged.elements, chosen=False)
+            found += stored.judged.measured
+        refuse_wrong(op, one.dtype, verdicts)
+    if not found:
+        text = f"no submission of {op} by a client counts that has errors to measure"
+        hint = "run your client, with the reference and configuration as they are now"
+        raise RunnerError(Problem("calibration-failed", text, hint))
     return found
 
 

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import CheckResult, Json, Verdict, number_from_json, number_to_json
+from gpuemu_flow.model.types import (
+    CheckResult,
+    Json,
+    MeasuredErrors,
+    Verdict,
+    number_from_json,
+    number_to_json,
+)
 from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.store.cache import JsonStore, WorkspaceCache, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -258,6 +265,7 @@ class CountedResult(Struct, frozen=True):
     max_ulp: float = 0.0
     tolerance_used: float = 0.0
     failure_id: str = ""
+    measured: tuple[MeasuredErrors, ...] = ()
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> CountedResult:
@@ -270,6 +278,7 @@ class CountedResult(Struct, frozen=True):
             float(stats.max_ulp),
             float(stats.tolerance_used),
             failure_id,
+            result.measured,
         )
 
     def to_json(self) -> dict[str, Json]:
@@ -281,6 +290,7 @@ class CountedResult(Struct, frozen=True):
             "elements": to_builtins(self.elements),
             **dict(zip(_FIGURES, figures, strict=True)),
             "failure_id": self.failure_id,
+            "measured": to_builtins(self.measured),
         }
 
     @classmethod
@@ -291,6 +301,7 @@ class CountedResult(Struct, frozen=True):
             convert(data["elements"], Elements),
             **{name: float(number_from_json(data[name])) for name in _FIGURES},
             failure_id=str(data["failure_id"]),
+            measured=convert(data.get("measured", ()), tuple[MeasuredErrors, ...]),
         )
 
 

@@ -247,6 +247,22 @@ def test_a_client_shrinks_what_its_own_op_fails_on(
 
 
 @pytest.mark.ci
+def test_a_tolerance_is_suggested_from_submissions(unserved: Served) -> None:
+    assert "run your client" in command(unserved, "calibrate", "softmax").stderr
+    unserved.start()
+    for error, code in ((1e-6, 0), (0.5, 3)):
+        with unserved.client() as client:
+            for case in client.get_test_batch("softmax", 20, seed=1, dtypes=["float32"]):
+                output = softmax(case.inputs["x"]) * np.float32(1 + error)
+                client.submit_output("softmax", case.inputs, output, case.seed)
+        done = command(unserved, "calibrate", "softmax", "--format", "json")
+        assert done.returncode == code, done.stderr
+        if code == 0:
+            (found,) = json.loads(done.stdout)["calibrations"]
+            assert found["cases"] == 20 and 1e-6 < found["rtol"] < 2e-6
+    assert "is wrong in all 20 cases" in done.stderr
+
+
 def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
     """The documented table judged it; the default allows what such a sum must lose."""
     unserved.write("gpuemu.toml", ONLY_CLIENTS + SUMS)

@@ -593,12 +593,13 @@ class JudgedReplies:
         notes = notes if one.issued is not None else (*notes, *note_of_zeros(found))
         result = replace(found, notes=(*notes, *found.notes)) if notes else found
         result = with_violations(result, one.violations)
+        measured, result = result.measured, replace(result, measured=())
         # Stored, and counted with the op's other cases, is the verdict on the case.
         alone = one.source == "validate" and weakness_alone(result)
         told = replace(result, verdict=Verdict.INCONCLUSIVE) if alone else result
         seconds = time.perf_counter() - self._begin
         seed = one.given.case.seed
-        judged = CountedResult.of(result)
+        judged = replace(CountedResult.of(result), measured=measured)
         name = one.common.name
         reply = validation_result(
             name,
