@@ -264,7 +264,7 @@ class Executor:
         seconds = known_durations(self._states, names) if len(names) > 1 else {}
         order = longest_first(self._graph, names, seconds)
         if not seconds:
-            order = spread(self._graph, order, self._jobs)
+            order = spread(self._graph, order, 2 * self._jobs)  # some are faster than others
         self._listener.on_expected(seconds, self._jobs)
         control = TaskControl([self._task(name, names) for name in order])
         control.process(None)
@@ -444,17 +444,17 @@ def with_real_duration(
     return {**values, "duration_s": kept + took if ran else kept}
 
 
-def spread(graph: Graph, order: Sequence[str], jobs: int) -> list[str]:
-    """Reorder tasks so that those which run at a time are of different ops, where there are others.
-    The dtypes of an op share a worker of its reference, one after another."""
+def spread(graph: Graph, order: Sequence[str], count: int) -> list[str]:
+    """Let `count` ops take turns, so that tasks which run at a time are of different ops. The
+    dtypes of an op share a worker of its reference, one after another."""
     ops: dict[str, dict[str, list[str]]] = {}
     for name in order:
         spec = graph.tasks[name]
         ops.setdefault(spec.subject, {}).setdefault(spec.dtype, []).append(name)
     found: list[str] = []
     left = [list(dtypes.values()) for dtypes in ops.values()]
-    for start in range(0, len(left), jobs):
-        for turn in itertools.zip_longest(*left[start : start + jobs], fillvalue=()):
+    for start in range(0, len(left), count):
+        for turn in itertools.zip_longest(*left[start : start + count], fillvalue=()):
             found += itertools.chain(*turn)
     return found
 

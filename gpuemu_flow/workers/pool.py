@@ -287,7 +287,7 @@ class Pool:
         begin = time.perf_counter()
         count = 1
         if client is not None and client.cases and client.program.kind not in EMULATED:
-            copies = _COPIES if checks.repeat else 2
+            copies = _COPIES if checks.repeat else _COPIES // 2
             count = size.take([request.case for request in requests], copies)
         if count > 1:
             together = CheckedCases([inputs_of(one, draw) for one in requests[:count]], checks)

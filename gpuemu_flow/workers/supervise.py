@@ -85,7 +85,7 @@ class BatchSize:
     def took(self, count: int, seconds: float) -> None:
         """Record how long a batch of `count` cases took."""
         by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
-        self._allowed = max(1, int(min(self.MAX_CASES, 4 * self._allowed, by_time)))
+        self._allowed = max(1, int(min(self.MAX_CASES, 32 * self._allowed, by_time)))
 
 
 def _perform(work: Work, worker_client: WorkerClient) -> Attempt:
