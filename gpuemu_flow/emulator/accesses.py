@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.bytes import GlobalMemory
 from gpuemu_flow.emulator.clusters import OFFSET, RANK_AT
-from gpuemu_flow.emulator.findings import show_index
+from gpuemu_flow.emulator.findings import WRAPPED, show_index
 from gpuemu_flow.emulator.global_races import may_conflict, report_conflicts
 from gpuemu_flow.emulator.memory import (
     LOCAL_BASE,
@@ -405,8 +405,10 @@ class Accesses(SharedMemory):
         numbers = np.flatnonzero(bad)
         if numbers.size:
             note = self.launch.program.steps[step].note
+            wrapped = WRAPPED in note
             self.report_lanes(
-                "init", "unwritten-register", numbers, step,
+                "mem" if wrapped else "init", "narrow-offset" if wrapped else "unwritten-register",
+                numbers, step,
                 lambda _: f"{note}, by {self.who(int(numbers[0]))}",
             )  # fmt: skip
 

@@ -16,6 +16,8 @@ CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
 DEFAULT_CHECKS = ("mem", "init", "race", "sync")
 """Checks that one launch makes; the others launch the kernel again."""
 
+WRAPPED = "a product that wrapped around in 32 bits"
+
 DOUBTS = ("contract", "approx")
 """Checks that find no mistake, but a verdict that depends on the compiler or the GPU."""
 

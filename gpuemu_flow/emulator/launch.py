@@ -29,7 +29,7 @@ from gpuemu_flow.emulator.ir import KernelParameter, KernelProgram
 from gpuemu_flow.emulator.machine import BlockMachine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LaunchArena, SideBySide
 from gpuemu_flow.emulator.native.backend import NativeKernel
-from gpuemu_flow.emulator.rewriting import watch_registers
+from gpuemu_flow.emulator.rewriting import watch_products, watch_registers
 from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
@@ -137,11 +137,26 @@ class Kernel(Struct, dict=True):
         sense. Raises BudgetError when the budget is spent, for example by a kernel that never
         ends."""
         wanted = frozenset(checks)
-        kernel = self.for_checks(wanted)
+        kernel = self
+        if "mem" in wanted and self._products_may_wrap(grid, block, arguments):
+            kernel = Kernel(watch_products(self.program))
+        kernel = kernel.for_checks(wanted)
         shape = check_dimensions(self.program, grid, block, shared, cluster)
         return kernel._launch(
             shape, arguments, shared, wanted, budget, order, warps_reversed, backend
         )
+
+    def _products_may_wrap(
+        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument]
+    ) -> bool:
+        """Tell whether a product of two numbers that the kernel gets has more than 32 bits."""
+        given = (a for a in arguments if not getattr(a, "beside", False))
+        known = [n * m for n, m in zip(grid, block, strict=False)]
+        for parameter, argument in zip(self.program.parameters, given, strict=False):
+            if isinstance(argument, ScalarArgument) and parameter.type[0] in "us":
+                known.append(abs(int.from_bytes(argument.data, "little", signed=True)))
+        *_, second, first = sorted([1, *known])
+        return first * second >= 1 << 31
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
         """Return the kernel to launch with these checks: this kernel, or a copy with extra code.

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
 from gpuemu_flow.emulator.effects.checking import UNDEFINED
+from gpuemu_flow.emulator.findings import WRAPPED
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import (
     Immediate,
@@ -186,3 +187,66 @@ class _Watch:
             if number in self._shadows:
                 return self._shadows[number]
         return Immediate(0)
+
+
+# Detect addresses computed from products of 32 bits that are too small for them.
+
+
+_LINEAR = frozenset({"add", "sub", "mov", "shl", "mad", "mul", "cvt", "cvta", "selp"})
+
+
+def is_narrow_product(step: Step) -> bool:
+    words = step.opcode.segments
+    return words[0] in ("mul", "mad") and "lo" in words and words[-1] in ("s32", "u32")
+
+
+def watch_products(program: KernelProgram) -> KernelProgram:
+    """Add steps that report addresses to which a product wider than 32 bits would belong."""
+    products = [step for step in program.steps if is_narrow_product(step)]
+    made = {number for step in products for number in defined_and_used(step)[0]}
+    return _WatchProducts(program, frozenset(made)).program() if made else program
+
+
+class _WatchProducts(_Watch):
+    """Here, a register's shadow says that it comes from a product that wrapped around."""
+
+    def __init__(self, program: KernelProgram, made: frozenset[int]) -> None:
+        super().__init__(program, made)
+        self._unwritten = frozenset()
+        self._extra = ["u64", "s64", "u64", "u32", "pred", "pred"]
+        first = len(program.register_types) + len(self._shadows)
+        self._own = [Register(first + n, kind) for n, kind in enumerate(self._extra)]
+
+    def program(self) -> KernelProgram:
+        found = super().program()
+        return replace(found, register_types=[*found.register_types, *self._extra])
+
+    def _look(self, step: Step) -> None:
+        for operand in step.operands:
+            for number in registers_in(operand) if isinstance(operand, MemoryOperand) else ():
+                if number in self._shadows:
+                    self._add(step, UNDEFINED, (self._shadows[number],))
+                    note = f"has an address from {WRAPPED} (widen a factor first)"
+                    self._steps[-1] = replace(self._steps[-1], note=note)
+
+    def _follow(self, step: Step) -> None:
+        if step.opcode.base not in _LINEAR:
+            for number in defined_and_used(step)[0]:
+                if number in self._shadows:
+                    self._add(step, "mov.pred", (self._shadows[number], Immediate(0)))
+            return
+        wrapped: tuple[Register, ...] = ()
+        if is_narrow_product(step):
+            whole, signed, wide, low, first, second = self._own
+            wrapped = (first,)
+            factors = step.operands[1:3]
+            self._add(step, "mul.lo.u32", (low, *factors))
+            for sign, to, differs in (("s", signed, first), ("u", wide, second)):
+                self._add(step, f"mul.wide.{sign}32", (whole, *factors))
+                self._add(step, f"cvt.{sign}64.{sign}32", (to, low))
+                self._add(step, "setp.ne.u64", (differs, whole, to))
+            self._add(step, "and.pred", (first, first, second))
+        super()._follow(step)
+        for number in defined_and_used(step)[0] if wrapped else ():
+            shadow = self._shadows[number]
+            self._add(step, "or.pred", (shadow, shadow, *wrapped))

@@ -348,3 +348,36 @@ def test_a_barrier_whose_number_is_computed_orders_who_arrives_there(backend: st
     assert not launch(COMPUTED.format(number=1), block=64, backend=backend).findings
     found = launch(COMPUTED.format(number=2), block=96, backend=backend).findings
     assert [(f.check, f.rule) for f in found] == [("race", "read-after-write")]
+
+
+BY = "mul.wide.s32 %rd6, %r9, 4; add.s64 %rd6, %rd1, %rd6; ld.global.f32 %f1, [%rd6];"
+NARROW = {
+    "product": ("mul.lo.s32 %r8, %r1, %r1; add.s32 %r9, %r8, %r2;" + BY, True),
+    "product and sum": ("mad.lo.s32 %r9, %r1, %r1, %r2;" + BY, True),
+    "unsigned": ("mul.lo.u32 %r9, %r1, %r1; shl.b32 %r9, %r9, 1;" + BY, True),
+    "chosen": (
+        "mul.lo.s32 %r8, %r1, %r1; setp.gt.s32 %p1, %r1, 0; selp.b32 %r9, %r8, %r2, %p1;" + BY,
+        True,
+    ),
+    "hashed": ("mul.lo.s32 %r8, %r1, %r1; rem.u32 %r9, %r8, 64;" + BY, False),
+    "masked": ("mul.lo.s32 %r8, %r1, %r1; and.b32 %r9, %r8, 63;" + BY, False),
+    "widened": (
+        "mul.wide.s32 %rd6, %r1, %r1; cvt.u32.u64 %r9, %rd6; mov.u32 %r9, %r2;" + BY, False,
+    ),
+    "guarded": (
+        "mad.lo.s32 %r9, %r1, %r1, %r2; setp.gt.s32 %p1, %r1, 99; mul.wide.s32 %rd6, %r9, 4;"
+        " add.s64 %rd6, %rd1, %rd6; @!%p1 ld.global.f32 %f1, [%rd6];", False,
+    ),
+    "no address": ("mad.lo.s32 %r9, %r1, %r1, %r2; st.global.u32 [%rd5], %r9;", False),
+    "overwritten": ("mul.lo.s32 %r9, %r1, %r1; mov.u32 %r9, %r2;" + BY, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("c", marks=needs_compiler)])
+@pytest.mark.parametrize("name", NARROW)
+def test_an_address_from_a_product_that_wrapped_is_found(name: str, backend: str) -> None:
+    """2**26 times itself is 0 in 32 bits, a place like any other."""
+    body, found = NARROW[name]
+    wide = launch(body, n=1 << 26, backend=backend).findings
+    assert [(f.check, f.rule) for f in wide] == [("mem", "narrow-offset")] * found
+    assert not launch(body, n=0, backend=backend).findings
