@@ -133,9 +133,9 @@ def exec(  # noqa: A001 - the command's name
 ) -> None:  # fmt: skip
     """Run a CUDA program without a GPU: its kernels by the emulator, its host code as it is.
 
-    PROGRAM is a program built with nvcc -cudart shared -lineinfo, a .cu file, or any command that
-    starts such programs, such as python. Exit code 86 with findings, 4 if a kernel could not be
-    run, and else the program's.
+    PROGRAM is a program built with nvcc -cudart shared -lineinfo -g, a .cu file, or any command
+    that starts such programs, such as python. Exit code 86 with findings, 4 if a kernel could not
+    be run, and else the program's.
     """
     options = Options(
         parse_checks(split_words(checks)), backend, budget or DEFAULT_BUDGET, leaks, quiet, arch

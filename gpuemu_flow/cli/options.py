@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from msgspec import Struct
@@ -227,12 +227,25 @@ NO_CONFIRM = click.option(
 TRIGGER_NAMES = ("code", "params", "input", "env")
 
 
+class _Format(click.Choice[str]):
+    """A format of standard output; one of files is asked for elsewhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in ("junit", "sarif", "html", "markdown") and value not in self.choices:
+            self.fail(
+                f"{value!r} is a format of files; run first, then `gpuemu-flow report --format "
+                f"{value}`, or do both: `gpuemu-flow ci -o FILE`",
+                param, ctx,
+            )  # fmt: skip
+        return super().convert(value, param, ctx)
+
+
 def format_option(*formats: str) -> Callable[[F], F]:
     """Make the option ``--format``; the first of `formats` is the default."""
     return click.option(
         "--format",
         "output_format",
-        type=click.Choice(formats),
+        type=_Format(formats),
         default=formats[0],
         show_default=True,
         help="Format of standard output.",

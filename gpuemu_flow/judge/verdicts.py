@@ -45,7 +45,7 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     is ``skipped`` for a case that was not run because earlier cases hung.
     """
     kind = FailureKind.GENERATOR if error.slug in GENERATOR_SLUGS else kind
-    place = f"{error.file}:{error.line}" if error.line else ""
+    place = f"{error.file}:{error.line}" if error.file and error.line else ""
     message = f"{_WHO[kind]}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
     # A program that cannot be loaded fails for the same reason in all cases, whatever it raised.
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug

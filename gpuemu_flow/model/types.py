@@ -282,6 +282,8 @@ class KernelFinding(Struct, frozen=True):
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count:,} times"
         where = str(self.place) if self.place.line else f"{self.kernel} ({self.place})"
+        if not self.kernel and not self.place.line:  # host code without line information
+            where = "host code (no line: build with -g)"
         return f"{TITLES.get(self.check, self.check)}: {where} {self.message} · {times}"
 
     def moved(self, now: Callable[[CodePlace], CodePlace]) -> KernelFinding:

@@ -99,7 +99,9 @@ def share(value: float) -> str:
         return "inf"
     if value >= LARGEST_SHARE:
         return f"> {LARGEST_SHARE} x"
-    return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
+    if value < 10:
+        return f"{value * 100:.0f} %"
+    return f"{value:.3g} x" if value < 1000 else f"{value:,.0f} x"
 
 
 def percent(part: float) -> str:

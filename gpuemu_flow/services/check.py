@@ -52,6 +52,8 @@ OF_MODEL = ("those of get_inputs()",)
 SHIM = "gpuemu_check_{}.py"
 WEIGHTS = frozenset(("weight", "w", "gamma", "g", "scale", "bias", "beta", "b"))
 """Names of inputs that usually have one axis, the last of the first input."""
+PLACES = frozenset(("index", "indices", "idx", "ids"))
+"""Names of inputs that usually hold places along the first axis of the first input."""
 MOST_FILES = 3000
 MOST_BYTES = 64 << 20
 LARGEST_FILE = 8 << 20
@@ -386,6 +388,8 @@ def find_target(text: str, model: str = "ModelNew") -> Target:
             return _python(text, path, function, model)
         return _kernel(text, path, function)
     module, _, function = text.partition(":")
+    if Path(f"{module}.py").is_file():
+        return find_target(f"{module}.py:{function}".rstrip(":"), model)
     if not function or not all(part.isidentifier() for part in (*module.split("."), function)):
         hint = "FILE.py:FUNCTION, KERNEL.cu:ENTRY or pkg.module:FUNCTION"
         raise UsageError(Problem("check-no-target", f"{text!r} names no program", hint))
@@ -602,8 +606,16 @@ def _attempts(request: Request, op: Target, reference: Target) -> Iterator[dict[
     asked = [canonical_dtype(name) or name for name in request.dtypes]
     own = [found for found in dtypes.values() if "float" in found]
     dtype = ",".join(asked or own[:1] or ["float32"])
-    for axes in _shapes(names, dims, one_dim=op.is_cuda, multiplies=reference.multiplies):
-        yield {"inputs": axes, "dtypes": dtypes, "dtype": dtype, "kwargs": values}
+    named = {name for name in names[1:] if name.lower() in PLACES and not op.is_cuda}
+    dtypes |= {name: dtypes[name] or "int64" for name in named}
+    integers = {name for name in names[1:] if "int" in dtypes[name]}
+    for places in [named, integers] if integers != named else [named]:
+        plain = [name for name in names if name not in places]
+        one_dim = {name: dims[name] or ("K",) for name in names if name in places}
+        for axes in _shapes(plain, dims, one_dim=op.is_cuda, multiplies=reference.multiplies):
+            both = {**axes, **one_dim}
+            yield {"inputs": {name: both[name] for name in names}, "dtypes": dtypes,
+                   "dtype": dtype, "kwargs": values, "places": places}  # fmt: skip
 
 
 def _shapes(
@@ -639,7 +651,8 @@ def _shapes(
 
 def _shown(tables: Mapping[str, Json]) -> Iterator[str]:
     for name, dims in tables["inputs"].items():
-        yield f"{name}={tables['dtypes'][name] or tables['dtype']}[{','.join(dims)}]"
+        of = f" (places in {next(iter(tables['inputs']))})" if name in tables["places"] else ""
+        yield f"{name}={tables['dtypes'][name] or tables['dtype']}[{','.join(dims)}]{of}"
     yield from (f"{name}={json.dumps(value)}" for name, value in tables["kwargs"].items())
 
 
@@ -730,6 +743,11 @@ class Scratch:
                 name: {
                     "dims": _axes(dims),
                     **({"dtype": explicit[name]} if name in explicit else {}),
+                    **(
+                        {"kind": "indices", "of": next(iter(axes))}
+                        if name in tables["places"]
+                        else {}
+                    ),
                 }
                 for name, dims in axes.items()
             },
@@ -744,6 +762,12 @@ class Scratch:
 
         model, candidate = self._reference.path, self._op.path
         assert model is not None and candidate is not None  # noqa: S101 - both are classes of files
+        files: dict[str, bytes] = {}
+        if model == candidate:  # of one file: the problem is what remains without the candidate
+            text = re.sub(r"^class ModelNew\b", "class ModelHere", model.read_text(), flags=re.M)
+            model = self.root / "problem.py"
+            model.write_text(text)
+            files = {model.name: text.encode()}
         options = Options((candidate,), small=True, cases=CASES, into=self.root)
         outcome = import_kernelbench(model, options, lambda _: None)
         if not any(taken.source.candidates for taken in outcome.taken):
@@ -751,7 +775,7 @@ class Scratch:
             hint = "a problem has Model, get_inputs and get_init_inputs; the op is ModelNew"
             raise UsageError(Problem("check-no-model", said or "no problem was found", hint))
         shutil.rmtree(self.root)
-        for name, content in outcome.files.items():
+        for name, content in {**outcome.files, **files}.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_bytes(content)
 

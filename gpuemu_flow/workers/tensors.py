@@ -147,6 +147,8 @@ def name_values(returned: Any, output_names: Sequence[str]) -> dict[str, Any]:
     if isinstance(returned, Mapping):
         return _from_mapping(returned, output_names)
     if isinstance(returned, (tuple, list)) and all(map(_is_array_like, returned)):
+        if not output_names and len(returned) > 1:
+            return {f"{DEFAULT_OUTPUT}{at}": value for at, value in enumerate(returned)}
         if len(returned) != len(names):
             raise _fail(
                 "op-output-missing",

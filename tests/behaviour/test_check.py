@@ -56,6 +56,12 @@ FILES = {
 
         def double(v):
             v *= 2
+
+        def both(x):
+            return x.sum(), x.max()
+
+        def gather(x, index):
+            return x[index]
         """,
     "ref.py": """
         import numpy as np
@@ -75,6 +81,12 @@ FILES = {
 
         def vector(v):
             return v + v
+
+        def both(x):
+            return x.sum(), x.max()
+
+        def gather(x, index):
+            return x[index]
         """,
     "scale.cu": """
         extern "C" __global__ void scale(const float* __restrict__ x, float* y, int n) {
@@ -190,6 +202,11 @@ def test_an_op_that_calls_its_reference_does_not_pass(sources: Mini) -> None:
             ["x=float16[M,N]", "factor=2.5"],
         ),
         (("op.py:vector", "ref.py:vector"), ["v=float32[N]"]),
+        (("op:both", "ref:both"), ["x=float32[M,N]"]),
+        (
+            ("op.py:gather", "ref.py:gather"),
+            ["x=float32[M,N]", "index=int64[K] (places in x)"],
+        ),
         pytest.param(
             ("op.py:softmax", "ref.py:softmax", "--input", "x=float64[M,2,N]"),
             ["x=float64[M,2,N]"],

@@ -75,7 +75,7 @@ def no_nvcc(what: str) -> FlowError:
     return problem(
         "exec-no-nvcc", f"nvcc is not on PATH, which compiles {what}",
         "install it (for example nvidia-cuda-nvcc), or build elsewhere, with "
-        "nvcc -cudart shared -lineinfo",
+        "nvcc -cudart shared -lineinfo -g",
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ _FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/inclu
             "/include/c++/", "/site-packages/", "/dist-packages/", ".cudafe1.stub.c",
             "/_ctypes/")  # fmt: skip
 
-_INTERPRETERS = ("python", "libpython")
+_SYSTEM = ("python", "libpython", "libc.so", "libpthread", "libstdc++", "ld-linux")
 """Beginnings of the names of programs whose own source is never the user's."""
 
 
@@ -100,7 +100,7 @@ class Places:
         for address in addresses:
             found = self._mapping(address)
             self._known[address] = ()
-            if found is not None and not Path(found.path).name.startswith(_INTERPRETERS):
+            if found is not None and not Path(found.path).name.startswith(_SYSTEM):
                 offset = address - 1 - found.start + found.offset
                 by_file.setdefault(found.path, []).append((address, offset))
         for path, items in by_file.items():

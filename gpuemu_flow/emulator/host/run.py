@@ -78,7 +78,7 @@ class Device:
             "LD_LIBRARY_PATH": f"{library}:{before}" if before else library,
             "GPUEMU_SOCKET": str(self._folder / "device"),
             "GPUEMU_ARCH": str(self.options.arch),
-            "NVCC_APPEND_FLAGS": f"{flags} -cudart shared -lineinfo".strip(),
+            "NVCC_APPEND_FLAGS": f"{flags} -cudart shared -lineinfo -g".strip(),
             "PYTHONPATH": ":".join(filter(None, (str(_SITE), environ.get("PYTHONPATH", "")))),
             "GPUEMU_PACKAGE": str(_SITE.parents[3]),
         }
@@ -167,7 +167,7 @@ def prepare(program: str, flags: Sequence[str], arch: int) -> str:
     found = shutil.which(program)
     if found is None:
         hint = "write ./NAME for a file here"
-        if "/" in program and path.exists():
+        if path.exists() and ("/" in program or path.suffix == ".py"):
             hint = f"it is not executable; give what runs it, too, as in `exec python {program}`"
         elif "/" in program:
             hint = "there is no such file"
@@ -181,8 +181,8 @@ def prepare(program: str, flags: Sequence[str], arch: int) -> str:
     ):
         raise problem(
             "exec-static", f"{program} holds NVIDIA's runtime, which needs a driver",
-            "build it with nvcc -cudart shared -lineinfo, or with "
-            'NVCC_APPEND_FLAGS="-cudart shared -lineinfo" in the environment',
+            "build it with nvcc -cudart shared -lineinfo -g, or with "
+            'NVCC_APPEND_FLAGS="-cudart shared -lineinfo -g" in the environment',
         )  # fmt: skip
     wanted = next((name for name in needed if name.startswith("libcudart.so.")), "")
     toolkit = find_toolkit()
