@@ -222,11 +222,12 @@ class _WatchProducts(_Watch):
         return replace(found, register_types=[*found.register_types, *self._extra])
 
     def _look(self, step: Step) -> None:
+        verb = "writes" if step.opcode.base in _STORES else "reads"
         for operand in step.operands:
             for number in registers_in(operand) if isinstance(operand, MemoryOperand) else ():
                 if number in self._shadows:
                     self._add(step, UNDEFINED, (self._shadows[number],))
-                    note = f"has an address from {WRAPPED} (widen a factor first)"
+                    note = f"{verb} at an address from {WRAPPED} (widen a factor first)"
                     self._steps[-1] = replace(self._steps[-1], note=note)
 
     def _follow(self, step: Step) -> None:
