@@ -116,11 +116,8 @@ def run(
         cases=cases,
         profile=profile,
         settings=settings,
-        words=words,
-        given=options.given,
     )
     workspace = Workspace(overrides=overrides)
-    options = options.under(workspace.target)
     if summary:
         _show_summary(workspace, options, output_format)
         return
