@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from threading import Event
 from typing import Any
 
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
 from gpuemu_flow.fuzz.subjects import (
     OpSubject,
     dtypes_of,
@@ -30,7 +28,6 @@ from gpuemu_flow.numerics.calibrate import (
     MeasuredErrors,
     calibrate,
     observe,
-    tolerances,
 )
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
@@ -45,7 +42,6 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.workers.pool import Pool
 
@@ -158,13 +154,3 @@ def calibrate_op(
                 hint = f"make it right first: `gpuemu-flow run {op}`; a tolerance would hide it"
                 raise RunnerError(Problem("calibration-failed", text, hint))
     return calibrate(observations)
-
-
-def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
-    """Write suggested tolerances to the configuration file that defines the op; return its path."""
-    path = workspace.root / workspace.config.op(op).file
-    if all(file.path != path for file in workspace.config.files):
-        path = workspace.config_path
-    text = path.read_text(encoding="utf-8")
-    write_atomic(path, edited(text, op, tolerances(found), path.name).encode())
-    return path
