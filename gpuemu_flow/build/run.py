@@ -262,7 +262,6 @@ class Executor:
             return execution
         seconds = known_durations(self._states, names) if len(names) > 1 else {}
         order = longest_first(self._graph, names, seconds)
-        self._listener.on_expected(seconds, self._jobs)
         control = TaskControl([self._task(name, names) for name in order])
         control.process(None)
         self._runner = _Runner(
