@@ -32,6 +32,8 @@ from gpuemu_flow.store.private_files import write_atomic
 def mutate(op: str, output_format: str) -> None:
     """Plant known bug kinds in the reference's output and count those that OP's check finds.
 
+    If OP is a compiled kernel, bugs are also planted in its PTX, and the kernel is run with them.
+
     Exit code 1 if a trivial candidate passes, which means that the check is too weak for this op;
     4 if no bug could be planted, because no case has a finite value to compare.
     """
@@ -44,6 +46,8 @@ def mutate(op: str, output_format: str) -> None:
             "cases": found.cases,
             **found.score.to_json(),
             "trivial": found.trivial.to_json(),
+            **({} if found.kernel is None else {"kernel": found.kernel.to_json()}),
+            **({"kernel_untold": found.kernel_untold} if found.kernel_untold else {}),
         }
         say(json_writer.dumps(shown))
     else:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from threading import Event
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.fuzz.subjects import (
     OpSubject,
     dtypes_of,
@@ -20,7 +24,8 @@ from gpuemu_flow.fuzz.subjects import (
 )
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, Prepared
 from gpuemu_flow.judge.fuzz_results import Mutation
-from gpuemu_flow.model.errors import Problem, RunnerError
+from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import BAD, Case, Verdict
 from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.numerics.calibrate import (
@@ -43,6 +48,8 @@ from gpuemu_flow.numerics.trivial import (
     trivial_candidates,
 )
 from gpuemu_flow.tasks.params import GenerateParams, params_of
+from gpuemu_flow.workers.api import EMULATED, Program
+from gpuemu_flow.workers.emulated import RECORD
 from gpuemu_flow.workers.pool import Pool
 
 
@@ -80,8 +87,10 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
     results: list[MutantResult] = []
     trivial: list[TrivialResult] = []
     count = 0
+    tried: dict[str, list[Case]] = {}
     with _all_evaluators(workspace, op, cancel) as each:
         for subject, evaluator in each:
+            judged = tried.setdefault(subject.subject.dtype, [])
             previous: Arrays | None = None
             for case in _cases(workspace, subject):
                 try:
@@ -93,10 +102,15 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
                 if not has_finite(prepared.expected):
                     continue
                 count += 1
+                judged.append(case)
                 results += _mutant_results(prepared, evaluator)
                 trivial += _trivial_results(prepared, previous)
                 previous = prepared.expected
-    return Mutation(op, mutation_score(results), assess(trivial), count)
+    found = try_kernel_mutants(workspace, op, tried, cancel)
+    planted = list(found.planted.values())
+    kernel = mutation_score(found.results, planted) if planted else None
+    untold = found.untold
+    return Mutation(op, mutation_score(results), assess(trivial), count, kernel, untold)
 
 
 def _mutant_results(prepared: Prepared, evaluator: CaseEvaluator) -> Iterator[MutantResult]:
@@ -154,3 +168,114 @@ def calibrate_op(
                 hint = f"make it right first: `gpuemu-flow run {op}`; a tolerance would hide it"
                 raise RunnerError(Problem("calibration-failed", text, hint))
     return calibrate(observations)
+
+
+# Plant bugs in the PTX of a compiled op, and count the bugs that the op's check finds.
+
+
+MUTANT_FILE = "mutant.ptx"
+
+
+class KernelMutation(Struct):
+    """The result of planting bugs in an op's compiled kernels."""
+
+    planted: dict[str, PtxMutant] = field(default_factory=dict)
+    results: list[MutantResult] = field(default_factory=list)
+    untold: int = 0
+
+
+def is_compiled(program: Program) -> bool:
+    return program.kind in EMULATED or (program.kind == "triton" and bool(program.argv))
+
+
+def plant_in_file(program: Program) -> Iterator[PtxMutant]:
+    """Plant bugs in all kernels that a program of kind ``ptx`` or ``cuda`` launches."""
+    described = json.loads(program.argv[0])
+    launches = described.get("launches") or [described]
+    data = Path(program.path).read_bytes()
+    for entry in dict.fromkeys(str(launch.get("entry", "")) for launch in launches):
+        yield from plant_in_ptx(data, entry, program.path)
+
+
+def try_kernel_mutants(
+    workspace: Workspace, op: str, cases: dict[str, list[Case]], cancel: Event | None
+) -> KernelMutation:
+    """Plant bugs in an op's PTX; run the op with each bug until one of the cases reveals it."""
+    found = KernelMutation()
+    subjects = {dtype: op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op)}
+    for dtype, subject in subjects.items():
+        if is_compiled(subject.subject.op):
+            with tempfile.TemporaryDirectory() as folder, Pool(
+                SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging
+            ) as pool:  # fmt: skip
+                _try_all(
+                    workspace, pool, subject, Path(folder).resolve(), cases[dtype], cancel, found
+                )
+    return found
+
+
+def _try_all(
+    workspace: Workspace, pool: Pool, subject: OpSubject, folder: Path, cases: Sequence[Case],
+    cancel: Event | None, found: KernelMutation,
+) -> None:  # fmt: skip
+    if subject.subject.op.kind == "triton":
+        _try_triton(workspace, pool, subject.subject, folder, cases, cancel, found)
+        return
+    program = subject.subject.op
+    with open_ordered(workspace, pool, subject.subject, cancel) as evaluator:
+        passing = _passing(evaluator, cases)
+    found.untold += len(cases) - len(passing)
+    try:
+        planted = list(plant_in_file(program)) if passing else []
+    except (OSError, FlowError):
+        return
+    file = folder / MUTANT_FILE
+    changed = replace(subject.subject, op=replace(program, path=str(file)))
+    for mutant in planted:
+        found.planted.setdefault(mutant.name, mutant)
+        file.write_bytes(mutant.data)
+        with open_ordered(workspace, pool, changed, cancel) as evaluator:
+            found.results += _try_one(evaluator, mutant, passing)
+
+
+def _try_triton(
+    workspace: Workspace, pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case],
+    cancel: Event | None, found: KernelMutation,
+) -> None:  # fmt: skip
+    """Plant bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
+    (folder / RECORD).mkdir()
+    program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
+    if program.sandbox is not None:
+        writable = (*program.sandbox.writable, str(folder))
+        program = replace(program, sandbox=replace(program.sandbox, writable=writable))
+    with open_ordered(workspace, pool, replace(subject, op=program), cancel) as evaluator:
+        passing = _passing(evaluator, cases)
+        found.untold += len(cases) - len(passing)
+        if not passing:
+            return
+        for made in sorted((folder / RECORD).iterdir()):
+            try:
+                planted = list(plant_in_ptx(made.read_bytes(), "", made.name))
+            except (OSError, FlowError):
+                continue
+            for mutant in planted:
+                found.planted.setdefault(mutant.name, mutant)
+                file = folder / made.name
+                file.write_bytes(mutant.data)
+                found.results += _try_one(evaluator, mutant, passing)
+                file.unlink()
+
+
+def _passing(evaluator: CaseEvaluator, cases: Sequence[Case]) -> list[Case]:
+    """Choose the cases that the unchanged op passes."""
+    return [c for c in cases if evaluator.judge(c).result.verdict is Verdict.PASSED]
+
+
+def _try_one(
+    evaluator: CaseEvaluator, mutant: PtxMutant, cases: Sequence[Case]
+) -> Iterator[MutantResult]:
+    for case in cases:
+        killed = evaluator.judge(case).result.verdict in BAD
+        yield MutantResult(mutant.name, case.seed, killed)
+        if killed:
+            return

@@ -206,6 +206,11 @@ class Mutation(Struct, frozen=True):
     # passes, the check is too weak
     trivial: TrivialReport
     cases: int  # cases with a finite value to compare
+    # The score of bugs planted in the op's PTX; None if the op is not a compiled kernel, or if no
+    # case passes with the unchanged kernel
+    kernel: MutationScore | None = None
+    # Cases that fail even with the unchanged kernel, and so cannot reveal planted bugs
+    kernel_untold: int = 0
 
 
 class CoverageReport(Struct, frozen=True):

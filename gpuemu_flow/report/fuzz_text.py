@@ -13,7 +13,7 @@ from gpuemu_flow.report.failure_text import failure_lines
 from gpuemu_flow.report.text import Style, described, duration, percent, plural, printable
 
 if TYPE_CHECKING:
-    pass
+    from gpuemu_flow.numerics.output_mutants import MutationScore
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -110,6 +110,21 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
     return lines
 
 
+def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
+    """Format the share of planted bugs that was found, and list the bugs that survived."""
+    total = len(score.killed) + len(score.survivors)
+    lines = [
+        f"{len(score.killed)} of {plural(total, what)} "
+        f"found on {plural(cases, 'case')} ({score.share:.0%})"
+    ]
+    for survivor in score.survivors:
+        lines.append(
+            f"  survives: {survivor.name} ({survivor.kind}): {survivor.why}; "
+            f"applied in {plural(survivor.cases, 'case')}"
+        )
+    return lines
+
+
 def render_mutation(found: Mutation, style: Style) -> str:
     score = found.score
     total = len(score.killed) + len(score.survivors)
@@ -117,14 +132,16 @@ def render_mutation(found: Mutation, style: Style) -> str:
     if not total:
         why = "no case has a finite value to compare" if not found.cases else "none applies"
         return f"{name}: no bug could be planted in {plural(found.cases, 'case')}: {why}"
-    lines = [
-        f"{name}: {len(score.killed)} of {plural(total, 'planted bug')} "
-        f"found on {plural(found.cases, 'case')} ({score.share:.0%})"
-    ]
-    for survivor in score.survivors:
+    lines = _scored(score, "planted bug", found.cases)
+    lines[0] = f"{name}: {lines[0]}"
+    if found.kernel is not None:
+        told = found.cases - found.kernel_untold
+        first, *rest = _scored(found.kernel, "planted PTX bug", told)
+        lines += [f"{name}, the kernel: {first}", *rest]
+    if found.kernel_untold:
+        left_out = plural(found.kernel_untold, "case")
         lines.append(
-            f"  survives: {survivor.name} ({survivor.kind}): {survivor.why}; "
-            f"applied in {plural(survivor.cases, 'case')}"
+            f"{name}, the kernel: {left_out} left out, as it does not pass as it is; fix it first"
         )
     if score.not_applicable:
         lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")

@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import Failure
 from gpuemu_flow.workers.api import MOST_PRINTED, Program
-from gpuemu_flow.workers.emulated import failure_of
+from gpuemu_flow.workers.emulated import PtxFolder, failure_of
 from gpuemu_flow.workers.imports import load_function
 from gpuemu_flow.workers.torch_runner import TorchHost, TorchRunner
 from gpuemu_flow.workers.triton_device import CpuDevice, CpuDriver, patched
@@ -61,8 +62,9 @@ class TritonRunner(TorchRunner):
         if not program.argv:
             return Interpreter(required=program.require_kernel, forbid=program.forbid)
 
-        _, arch, checks = program.argv
-        return CompiledTriton(arch, tuple(filter(None, checks.split(","))), program.root)
+        _, arch, checks, *folder = program.argv
+        exchange = PtxFolder(Path(folder[0]) if folder else None)
+        return CompiledTriton(arch, tuple(filter(None, checks.split(","))), program.root, exchange)
 
     def _load(self, program: Program) -> Callable[..., Any]:
         host = load_function(program)
@@ -87,7 +89,9 @@ class CompiledTriton:
     """Runs host functions of Triton kernels; each launch is compiled and emulated. Raises
     RunnerError: ``triton-missing`` without torch or triton."""
 
-    def __init__(self, arch: str, checks: Sequence[str], root: str) -> None:
+    def __init__(
+        self, arch: str, checks: Sequence[str], root: str, exchange: PtxFolder | None = None
+    ) -> None:
         self.torch = package("torch")
         self._triton = package("triton")
         number = int("".join(c for c in arch if c.isdigit()))
@@ -98,6 +102,7 @@ class CompiledTriton:
         self._run_jit = self._jit.run
         self.device = CpuDevice(self.torch, self._on_address, self._capability)
         self._kernels: dict[bytes, Kernel] = {}
+        self._exchange = exchange or PtxFolder()
         self._found: list[Failure] = []
         self.printed = ""
         self._addressed = False
@@ -211,7 +216,7 @@ class CompiledTriton:
 
     def _kernel(self, compiled: Any) -> Kernel:
         """Return the emulator's form of a compiled kernel."""
-        data = compiled.asm["ptx"].encode()
+        data = self._exchange.exchanged(compiled.asm["ptx"].encode())
         known = self._kernels.get(data)
         if known is None:
             known = self._kernels[data] = load_kernel(data, f"{compiled.metadata.name}.ptx")
@@ -246,6 +251,7 @@ class CompiledTriton:
         scratch = (getattr(metadata, "global_scratch_size", 0) or 0) * math.prod(blocks)
         arguments = [*given, BufferArgument(np.zeros(scratch, np.uint8), False, "scratch")]
         arguments += [ScalarArgument(bytes(8))] * (len(emulated.parameters) - len(arguments))
+        self._exchange.launched(compiled.asm["ptx"].encode())
         result = emulated.launch(
             blocks, [int(metadata.num_warps) * 32], arguments[: len(emulated.parameters)],
             shared=int(metadata.shared), checks=self._checks if self._counts else (),

@@ -228,6 +228,20 @@ def test_a_verdict_that_a_fusion_flips_is_none(tmp_path: Path) -> None:
     assert flow(tmp_path, "run").returncode == 0
 
 
+@pytest.mark.ci
+def test_bugs_are_planted_in_the_kernel_too(tmp_path: Path) -> None:
+    (tmp_path / "gpuemu.toml").write_text(FUSED_CONFIG.replace(', "contract"', ""))
+    (tmp_path / "ref.py").write_text("def same(x):\n    return x + 0\n")
+    (tmp_path / "k.ptx").write_text(FUSED)
+    done = flow(tmp_path, "mutate", "same")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "same, the kernel: " in done.stdout and "planted PTX bugs found" in done.stdout
+    assert "survives: flush-added at PTX line 12" in done.stdout
+    found = json.loads(flow(tmp_path, "mutate", "same", "--format", "json").stdout)["kernel"]
+    names = {killed["name"] for killed in found["killed"]}
+    assert {"mask-off-by-one at PTX line 9", "stride-changed at PTX line 10"} <= names
+
+
 TEMPLATE = """.version 8.0
 .target sm_80
 .address_size 64

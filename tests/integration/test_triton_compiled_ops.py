@@ -104,6 +104,15 @@ def test_programs_of_a_cluster_of_blocks(workspace: Path) -> None:
     assert [r["verdict"] for r in run(workspace)["results"]] == ["passed"]
 
 
+def test_bugs_are_planted_in_the_ptx_that_triton_made(workspace: Path) -> None:
+    found = run(workspace, "mutate", "softmax")["kernel"]
+    names = {killed["name"] for killed in found["killed"]}
+    assert any(name.startswith("sum-for-maximum at ") for name in names) or any(
+        name.startswith(("mask-off-by-one at k.py:", "stride-changed at k.py:")) for name in names
+    ), found
+    assert all(killed["cases"] for killed in found["killed"])
+
+
 def test_other_commands_take_it_as_every_op(workspace: Path) -> None:
     source = workspace / "k.py"
     source.write_text(KERNEL.replace("e / tl.sum(e, 0), mask=cols < n)", "e, mask=cols < n)"))
