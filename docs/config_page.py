@@ -52,7 +52,7 @@ An unknown key is an error, `config-unknown-key`, if a check or a part of the sa
 - one or two typing errors away from a known key or table (`[sandobx]`, `dtype` in `[validation]`), or a form of its name
   (`grad`, `depends_on`);
 - in a wrong table, if the right one decides about verdicts: `hidden` or `inputs` in `[[ops]]`, `rtol` in `[validation]`;
-- any in a table that gpuemu 0.1.0 does not have: `[sandbox]`, `[[rules]]`, `[profiles]`, `[targets]` with options,
+- any in a table that gpuemu 0.1.0 does not have: `[sandbox]`, `[[rules]]`, `[profiles]`,
   a schema, a program that is a table; in `{ atol, rtol }` and in tables of limits; and a table with the keys of `[sandbox]`
   under another name.
 
@@ -148,8 +148,7 @@ nightly = ["precommit", "all"]
 ```
 
 A member is an op or kernel, a task, a stage (all its tasks), a group (`quick`, `lint`, `all`) or
-another target. Unknown members, and targets that contain each other, are errors. `[targets.nightly]`, with `tasks` and options,
-is described in [selecting](selecting.md#targets-with-options).
+another target. Unknown members, and targets that contain each other, are errors.
 
 ## Environment variables
 

@@ -26,10 +26,6 @@ class Listener:
     def on_plan(self, total: int, todo: int) -> None:
         """Handle the start: `total` tasks are selected, and `todo` of them may have to run."""
 
-    def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        """Handle the tasks' expected durations in seconds; called before any task starts. At most
-        `jobs` tasks run at a time."""
-
     def on_task(self, event: TaskEvent) -> None:
         """Handle a change of a task's status."""
 

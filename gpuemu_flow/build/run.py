@@ -265,7 +265,6 @@ class Executor:
         order = longest_first(self._graph, names, seconds)
         if not seconds:
             order = spread(self._graph, order, 2 * self._jobs)  # some are faster than others
-        self._listener.on_expected(seconds, self._jobs)
         control = TaskControl([self._task(name, names) for name in order])
         control.process(None)
         self._runner = _Runner(

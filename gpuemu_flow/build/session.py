@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
-from msgspec.structs import replace
 
 from gpuemu_flow.build.elsewhere import place_for, shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
@@ -35,7 +34,6 @@ from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 if TYPE_CHECKING:
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.selection import Shard
-    from gpuemu_flow.config.model import TargetOptions
     from gpuemu_flow.store.remote_cache import TransferCounts
     from gpuemu_flow.workers.pool import Pool
 
@@ -196,29 +194,6 @@ class RunOptions(Struct, frozen=True):
     triggers: tuple[str, ...] = TRIGGERS
     time_limit: float | None = None
     only_restore: bool = False
-
-    def under(self, target: TargetOptions) -> RunOptions:
-        """Return these options, with unset ones replaced by the options of a target."""
-        stops = None if target.keep_going is None else not target.keep_going
-        return replace(
-            self,
-            dtypes=self.dtypes or target.dtypes,
-            jobs=target.jobs if self.jobs is None else self.jobs,
-            fail_fast=stops if self.fail_fast is None else self.fail_fast,
-            until=self.until or target.until,
-            forced=self.forced or target.forcerun,
-        )
-
-    @property
-    def given(self) -> frozenset[str]:
-        own = {
-            "dtypes": bool(self.dtypes),
-            "jobs": self.jobs is not None,
-            "keep_going": self.fail_fast is not None,
-            "until": bool(self.until),
-            "forcerun": bool(self.forced),
-        }
-        return frozenset(name for name, here in own.items() if here)
 
     @property
     def may_be_nothing(self) -> bool:

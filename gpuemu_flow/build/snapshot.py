@@ -22,7 +22,6 @@ from gpuemu_flow.build.discovery import ObservedSets
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph, Skip
 from gpuemu_flow.build.stamps import Row
-from gpuemu_flow.config.model import Target
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
@@ -57,7 +56,6 @@ class Settings(Struct, frozen=True):
     warnings: tuple[Problem, ...] = ()
     remote: str = ""
     remote_mode: str = "read"
-    targets: Mapping[str, Target] = field(default_factory=dict)
 
 
 class KernelBasis(Struct, frozen=True):

@@ -26,7 +26,7 @@ from gpuemu_flow.build.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.build.sources import SourceIndex
 from gpuemu_flow.build.stamps import Row
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.config.model import Overrides, TargetOptions, as_options, chosen_options, samplings
+from gpuemu_flow.config.model import Overrides, samplings
 from gpuemu_flow.config.paths import find_config
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import Json
@@ -53,7 +53,6 @@ class Workspace:
         self._copied = copied
         self._environ = dict(environ)  # looked through often; ``os.environ`` decodes each time
         self._overrides = overrides or Overrides()
-        self.target = TargetOptions()
         self.config_path = find_config(start or Path.cwd(), environ)
         self.root = self.config_path.parent.resolve()
         self._home = self.cache = WorkspaceCache(self.root / stamps.CACHE_NAME)
@@ -91,13 +90,6 @@ class Workspace:
         return self._overrides
 
     @property
-    def effective(self) -> Overrides:
-        """Return `overrides`, with a missing seed or number of cases taken from the targets."""
-        own, target = self._overrides, self.target
-        seed = target.seed if own.seed is None else own.seed
-        return replace(own, seed=seed, cases=own.cases or target.cases)
-
-    @property
     def settled_overrides(self) -> Overrides:
         """Return `overrides` plus any seed drawn at random, for use in a copy of the workspace."""
         drawn = self.settings.drawn_seed
@@ -126,7 +118,7 @@ class Workspace:
             from gpuemu_flow.config.read import ConfigChanges  # noqa: PLC0415
 
             own = self._overrides
-            changes = ConfigChanges(own.profile, own.settings, own.words, own.all_given)
+            changes = ConfigChanges(own.profile, own.settings)
             self._config = load_config(
                 self.config_path, environ=self._environ, changes=changes, copied=self._copied
             )
@@ -189,7 +181,7 @@ class Workspace:
     @property
     def has_plain_cases(self) -> bool:
         """Tell whether the cases are those of a ``run`` without options, and no seed was drawn."""
-        own = replace(self._overrides, ci="", given=frozenset())
+        own = replace(self._overrides, ci="")
         sampled = self._overrides.ci in self.settings.samplings
         return own == Overrides() and self.settings.drawn_seed is None and not sampled
 
@@ -240,7 +232,7 @@ class Workspace:
             known.settings.drawn_seed is None
             and basis.variables == self.identity
             and all(_content_digest(Path(path)) == digest for path, digest in basis.config)
-            and basis.overrides == self._changes_under(known.settings)
+            and basis.overrides == self._changes(known.settings.samplings)
             and basis.own_code == own_code_digest(known.files)
             and all(_link_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
@@ -251,24 +243,16 @@ class Workspace:
             and self._same_kernels(known)
         )
 
-    def _changes_under(self, settings: Settings) -> dict[str, Json]:
-        """Return the changes that this command makes to a configuration with these `settings`. As a
-        side effect, set `self.target` to the options of the targets that the command names."""
-        own = self._overrides
-        self.target = as_options(chosen_options(settings.targets, own.words, own.all_given))
-        return self._changes(settings.samplings)
-
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
         """Return the changes that this command makes to the configuration, as plain JSON. The
-        command's options and targets make changes, and so may ``[ci]``. `sampled` maps each mode of
+        command's options make changes, and so may ``[ci]``. `sampled` maps each mode of
         ``[ci]``, ``quick`` or ``thorough``, to the cases, shapes and seed that it sets."""
         return {
-            "seed": "random" if self._overrides.draw_seed else self.effective.seed,
+            "seed": "random" if self._overrides.draw_seed else self._overrides.seed,
             "sampling": sampled.get(self._overrides.ci),
-            "cases": self.effective.cases,
-            "profile": self._overrides.profile or self.target.profile,
+            "cases": self._overrides.cases,
+            "profile": self._overrides.profile,
             "settings": list(self._overrides.settings),
-            "target": {name: dict(keys) for name, keys in self.target.config.items()},
         }
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -284,12 +268,11 @@ class Workspace:
         from gpuemu_flow.build import compile as compiling  # noqa: PLC0415
 
         config = self.config
-        self.target = config.target_options
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
         files = FileTable(self.root) if old is None else old.files.copy()
         version = own_code_digest(files)
-        compiler = compiling.Compiler(config, self.cache, self.effective, version)
+        compiler = compiling.Compiler(config, self.cache, self._overrides, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         patterns = {pattern for op in config.ops for pattern in (*op.depends, *op.shared)}
@@ -347,7 +330,6 @@ def _settings_of(
         drawn_seed=drawn_seed,
         sandbox=config.sandbox.mode,
         warnings=(*config.warnings, *found),
-        targets=config.target_tables,
     )
 
 

@@ -20,7 +20,7 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.check import parse_size
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import caches, json_writer, text, workspace_text
-from gpuemu_flow.report.caches import cache_facts, clear_shared, collect, collect_shared
+from gpuemu_flow.report.caches import cache_facts, collect, collect_shared
 from gpuemu_flow.report.inspect import clean_submissions, clean_workspace, workspace_status
 from gpuemu_flow.services.daemon.files import DaemonState, find_place, holder
 
@@ -86,28 +86,20 @@ def gc(remote: bool, size: str | None) -> None:
 
 
 @cache.command()
-@_remote
-def verify(remote: bool) -> None:
-    """Read the whole content of a cache; exit code 1 if something is damaged.
+def verify() -> None:
+    """Read the whole content of the workspace's cache; exit code 1 if something is damaged.
 
-    Damaged entries of the workspace's cache are set aside. Those of a shared folder (--remote) are
-    deleted if the configuration allows writing to it.
+    What is damaged is set aside.
     """
-    workspace = Workspace()
-    checked = caches.verify_shared(workspace) if remote else caches.verify(workspace, say_waiting)
+    checked = caches.verify(Workspace(), say_waiting)
     _say_checked(checked)
     raise SystemExit(1 if checked.damaged else 0)
 
 
 @cache.command()
-@_remote
-def clear(remote: bool) -> None:
-    """Delete the whole content of a cache; recorded failures and baselines are kept."""
-    workspace = Workspace()
-    if remote:
-        say(f"deleted {clear_shared(workspace)} files of the shared cache")
-        return
-    count = clean_workspace(workspace, (), whole_cache=True, on_wait=say_waiting)
+def clear() -> None:
+    """Delete the whole content of the cache; recorded failures and baselines are kept."""
+    count = clean_workspace(Workspace(), (), whole_cache=True, on_wait=say_waiting)
     say(f"forgot {count} tasks and emptied the cache")
 
 

@@ -11,7 +11,7 @@ from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.say import say
 from gpuemu_flow.config.load import find_config
 from gpuemu_flow.report import json_writer
-from gpuemu_flow.services.daemon.control import describe, follow_log, log_tail, running, stop_daemon
+from gpuemu_flow.services.daemon.control import describe, log_tail, running, stop_daemon
 from gpuemu_flow.services.daemon.lifecycle import AlreadyRunningError, serve
 from gpuemu_flow.wire import start_daemon
 
@@ -93,12 +93,8 @@ def status(output_format: str) -> None:
     show_default=True,
     help="Print the last N lines.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on printing new lines.")
-def logs(lines: int, follow: bool) -> None:
+def logs(lines: int) -> None:
     """Print the end of the daemon's log."""
     root = _root()
     for line in log_tail(root, os.environ, lines):
         say(line)
-    if follow:
-        for line in follow_log(root, os.environ):
-            say(line)

@@ -83,7 +83,7 @@ def list_tasks(
     output_format: str,
 ) -> None:
     """List tasks, groups and targets."""
-    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings, words=words))
+    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
     found = list_workspace(workspace, words, with_status=with_status)
     if output_format == "json":
         say(json_writer.dumps({"schema_version": 1, **asdict(found)}))
@@ -135,7 +135,7 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
 
     Without TASK, explain all tasks that would run.
     """
-    workspace = Workspace(overrides=Overrides(seed=seed, words=words))
+    workspace = Workspace(overrides=Overrides(seed=seed))
     found = explain_tasks(workspace, words)
     if output_format == "json":
         tasks = [{**asdict(t), "changes": [c.to_json() for c in t.changes]} for t in found]

@@ -70,9 +70,8 @@ def mutate(op: str, output_format: str) -> None:
     show_default=True,
     help="Cases per dtype; those that overflow on purpose are left out.",
 )
-@click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")
 @format_option("text", "json")
-def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
+def calibrate(op: str, cases: int, output_format: str) -> None:
     """Suggest tolerances from the errors of OP, or of what clients submitted for it.
 
     Use this only if you trust that OP is correct.
@@ -87,16 +86,13 @@ def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
             found = measures.calibrate_op(workspace, op, cases=cases, cancel=cancel)
     if output_format == "json":
         suggestions = [calibration.to_json() for calibration in found]
-        shown = {"schema_version": 1, "op": op, "calibrations": suggestions, "written": write}
+        shown = {"schema_version": 1, "op": op, "calibrations": suggestions}
         say(json_writer.dumps(shown))
     else:
         say(to_toml(found), nl=False)
         for calibration in found:
             for note in calibration.notes:
                 say(f"# {calibration.dtype}: {note}")
-    if write:
-        path = measures.write_tolerances(workspace, op, found)
-        say(f"written to {path.name}", err=True)
 
 
 # ``gpuemu-flow coverage``: show which combinations of cases were judged, and the gaps.

@@ -51,8 +51,6 @@ def seed_overrides(
     ci: str,
     profile: str = "",
     settings: tuple[str, ...] = (),
-    words: tuple[str, ...] = (),
-    given: frozenset[str] = frozenset(),
 ) -> Overrides:
     """Convert the options of a check to overrides of the workspace's settings. All parameters
     except `seed` become the attributes of `Overrides` with the same names."""
@@ -64,8 +62,6 @@ def seed_overrides(
         ci=ci,
         profile=profile,
         settings=settings,
-        words=words,
-        given=given,
     )
 
 

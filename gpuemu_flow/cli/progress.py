@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -47,13 +47,11 @@ def _show(text: str) -> None:
 
 
 class LiveListener(Listener):
-    """A live display, drawn by rich: stage, op, cases done, elapsed and remaining time."""
+    """A live display, drawn by rich: stage, op, cases done, elapsed time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting = ""
-        self._remaining = Remaining({}, 0, 1)
-        self._began: dict[str, float] = {}
         self._begin = time.monotonic()
         self._todo = 0
         self._finished = 0
@@ -64,20 +62,13 @@ class LiveListener(Listener):
         self._todo = todo
         self._waiting = ""
 
-    def on_expected(self, seconds: Mapping[str, float], jobs: int) -> None:
-        with self._lock:
-            self._remaining = Remaining(seconds, self._todo, jobs)
-
     def on_task(self, event: TaskEvent) -> None:
         with self._lock:
             self._waiting = ""
             if event.what == "started":
                 self._running[event.task] = Progress(event.task, 0, 0, 0)
-                self._began[event.task] = time.monotonic()
             else:
                 self._running.pop(event.task, None)
-                self._began.pop(event.task, None)
-                self._remaining.finish(event.task)
                 self._finished += 1
 
     def on_progress(self, progress: Progress) -> None:
@@ -98,13 +89,11 @@ class LiveListener(Listener):
     def _picture(self) -> str:
         now = time.monotonic()
         elapsed = now - self._begin
-        left = self._remaining.estimate({task: now - at for task, at in self._began.items()})
-        still = "" if left is None else f"  about {left:.0f} s left"
         cases = sum(self._fresh.values())
         rate = cases / elapsed if elapsed > 0 else 0.0
         lines = [
             f"{self._finished}/{self._todo} tasks  {elapsed:.1f} s  "
-            f"{rate:.{0 if rate >= 10 else 1}f} cases/s{still}"
+            f"{rate:.{0 if rate >= 10 else 1}f} cases/s"
         ]
         for progress in self._running.values():
             stage, _, rest = progress.task.partition(":")
@@ -152,45 +141,6 @@ def live_display(picture: Callable[[], RenderableType], per_second: float) -> It
     finally:
         with suppress(OSError):
             display.stop()
-
-
-# Estimate the remaining time of a run from the durations of earlier runs.
-
-_WITH_HISTORY = 0.5
-"""Minimum share of the work with known durations for which an estimate is made."""
-
-
-class Remaining:
-    """An estimate of the time that a run will still take."""
-
-    def __init__(self, seconds: Mapping[str, float], todo: int, jobs: int) -> None:
-        self._seconds = dict(seconds)
-        self._todo = todo
-        self._jobs = max(1, jobs)
-        self._finished: set[str] = set()
-
-    def finish(self, task: str) -> None:
-        self._finished.add(task)
-
-    def estimate(self, running: Mapping[str, float]) -> float | None:
-        """Return the remaining seconds; None if too little is known. A task that already takes
-        longer than last time is assumed to need another tenth of its time so far, so that the
-        estimate is never 0."""
-        if len(self._seconds) < _WITH_HISTORY * self._todo or not self._seconds:
-            return None
-        usual = sum(self._seconds.values()) / len(self._seconds)
-        left = [
-            max(self._seconds.get(task, usual) - since, 0.1 * since)
-            for task, since in running.items()
-        ]
-        waiting = [
-            value
-            for task, value in self._seconds.items()
-            if task not in self._finished and task not in running
-        ]
-        unknown = self._todo - len(self._finished) - len(running) - len(waiting)
-        total = sum(left) + sum(waiting) + max(0, unknown) * usual
-        return max(total / self._jobs, max(left, default=0.0))
 
 
 REDRAWS_PER_SECOND = 10

@@ -370,8 +370,7 @@ def ci(
         raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
     mode = QUICK if quick else THOROUGH
-    given = frozenset({"jobs"} if parallel is not None else ())
-    workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings, chosen, given))
+    workspace = Workspace(overrides=seed_overrides(seed, mode, profile, settings))
     request = ReportRequest(
         chosen,
         quick=quick,

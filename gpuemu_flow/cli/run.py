@@ -116,11 +116,8 @@ def run(
         cases=cases,
         profile=profile,
         settings=settings,
-        words=words,
-        given=options.given,
     )
     workspace = Workspace(overrides=overrides)
-    options = options.under(workspace.target)
     if summary or dry_run or explain:
         from gpuemu_flow.cli.list import show_plan, show_summary  # noqa: PLC0415
 

@@ -156,15 +156,13 @@ class WatchState(Struct):
             )
         workspace = Workspace(
             self.files.root,
-            overrides=Overrides(seed=self.seed, words=self.options.words, given=self.options.given),
+            overrides=Overrides(seed=self.seed),
         )
         if self._environment and self._environment != workspace.environment:
             self._start_again()
         self._environment = workspace.environment
-        options = self.options.under(workspace.target)
-        options = replace(
-            options, forced=()
-        )  # otherwise each save would run the forced tasks again
+        # Otherwise each save would run the forced tasks again.
+        options = replace(self.options, forced=())
         selected = selected_tasks(workspace, options)
         self.files.follow(workspace, selected)
         pool = self._workers(workspace, options)

@@ -127,6 +127,8 @@ def check(kind: ms.Type, value: Json, path: KeyPath, out: Reporter) -> Any:
         return checked if checked is INVALID else convert(checked)
     elif "heading" in extra:
         hint = f"each starts with a line {extra['heading']}, with two brackets"
+    elif "instead" in extra and isinstance(value, dict):
+        hint = extra["instead"]
     elif isinstance(node, ms.VarTupleType) and accepts(node.item_type, value):
         hint = "put it in brackets"
     _wrong_type(describe(kind), value, path, out, hint)

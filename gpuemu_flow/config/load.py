@@ -21,8 +21,6 @@ from gpuemu_flow.config.model import (
     KernelConfig,
     OpConfig,
     ProgramRef,
-    as_options,
-    chosen_options,
 )
 from gpuemu_flow.config.parse_ops import OpParser
 from gpuemu_flow.config.parse_rules import ExpectedFiles, RuleParser
@@ -38,7 +36,6 @@ from gpuemu_flow.config.read import (
     merged,
     read_included,
     read_source,
-    target_tables,
 )
 from gpuemu_flow.config.report import KeyPath, Reporter, shown
 from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean
@@ -182,9 +179,7 @@ class _Assembly:
         self.made: frozenset[Path] = frozenset()
         self.granted = granted or any(_allows_outside(own.tree) for own in sources[1:])
         self.home = home
-        self.targets = target_tables(sources)
-        self.options = chosen_options(self.targets, changes.words, changes.given)
-        self.layers = [*layers(sources, changes, self.options), *sources]
+        self.layers = [*layers(sources, changes), *sources]
         self.tree = merged(self.layers)
         self.root = Path(os.path.realpath(sources[0].path.parent))
         self.probed: set[Path] = set()
@@ -287,7 +282,6 @@ class _Assembly:
         targets = TargetParser(ops, kernels, named, rules.rules, self.out_of).parse(
             self.section("targets")
         )
-        self.refuse_unknown_profiles()
         cache = parse_sections.cache(
             self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
         )
@@ -334,8 +328,6 @@ class _Assembly:
             ),
             rules=rules.finish(),
             include=tuple(dict.fromkeys((*self.include, *sorted(presence.awaited)))),
-            target_tables=self.targets,
-            target_options=as_options(self.options),
         )
 
     def refuse_full_cache(self, folder: Path | None, files: Iterable[Path]) -> None:
@@ -348,16 +340,6 @@ class _Assembly:
             text = f"{shown(self.section('cache')['dir'])} holds {shown(found.name)}, too"
             hint = 'the cache needs a folder of its own: ".gpuemu-cache"'
             self.out_of(where).add("config-value", where, f"cache.dir = {text}", hint)
-
-    def refuse_unknown_profiles(self) -> None:
-        known = self.section("profiles")
-        for name, target in self.targets.items():
-            option = target.options.get("profile")
-            if option is not None and option.value not in known:
-                where = ("targets", name, "profile")
-                out = self.out_of(where)
-                text = f"there is no profile {shown(option.value)}"
-                out.add("unknown-profile", where, text, out.nearest(option.value, known))
 
     def parts(self, key: str) -> list[_Part]:
         where = (key,)

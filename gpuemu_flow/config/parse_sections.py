@@ -25,8 +25,6 @@ from gpuemu_flow.config.model import (
     OpConfig,
     ProgramRef,
     TritonKernel,
-    members_of,
-    members_path,
 )
 from gpuemu_flow.config.parse_rules import ExpectedFiles
 from gpuemu_flow.config.paths import WorkspacePaths
@@ -267,7 +265,7 @@ class TargetParser(Struct, dict=True):
 
     def parse(self, tables: Mapping[str, Json]) -> dict[str, tuple[str, ...]]:
         """Map each target to the ops, tasks and groups that it contains, without duplicates."""
-        given = {name: members_of(value) for name, value in tables.items()}
+        given: dict[str, list[str]] = dict(tables)
         for name, members in given.items():
             where = ("targets", name)
             fault = name_fault(name)
@@ -278,7 +276,7 @@ class TargetParser(Struct, dict=True):
                 self.out_of(where).add("config-reserved-name", where, text)
             for place, member in enumerate(members):
                 if member not in given:
-                    self.check(member, (*members_path(name, tables[name]), place), given)
+                    self.check(member, ("targets", name, place), given)
         if not self.any_circle(given):
             for name in given:
                 self.expand(name, given)

@@ -16,14 +16,6 @@ from msgspec import Struct
 
 from gpuemu_flow.config.check import MAX_TABLES, check_table
 from gpuemu_flow.config.fields import names_of
-from gpuemu_flow.config.model import (
-    CONFIG,
-    Option,
-    Target,
-    TargetOptions,
-    as_options,
-    read_targets,
-)
 from gpuemu_flow.config.parse_rules import ExpectedFiles
 from gpuemu_flow.config.paths import plain_glob
 from gpuemu_flow.config.report import (
@@ -620,30 +612,12 @@ class ConfigChanges(Struct, frozen=True):
     profile: str = ""
     # Texts of the form ``key.of.a.table=value``; later ones take precedence.
     settings: tuple[str, ...] = ()
-    # Words of the command line. If a word is a target, the target's options apply, too, with
-    # the lowest priority of all changes.
-    words: tuple[str, ...] = ()
-    # Options that the command line sets, so that targets cannot set them.
-    given: frozenset[str] = frozenset()
 
 
 NO_CHANGES = ConfigChanges()
 
 
-def target_tables(sources: Sequence[ConfigSource]) -> dict[str, Target]:
-    """Return the targets of a configuration by name. The dict is empty if no target has options,
-    since targets then do not affect the settings."""
-
-    def place_of(path: KeyPath) -> str:
-        out = definer(sources, path, sources[0]).out
-        return f"{out.file}:{out.line(path)}"
-
-    return read_targets(merged(sources).get("targets") or {}, place_of)
-
-
-def layers(
-    sources: Sequence[ConfigSource], changes: ConfigChanges, options: Mapping[str, Option]
-) -> list[ConfigSource]:
+def layers(sources: Sequence[ConfigSource], changes: ConfigChanges) -> list[ConfigSource]:
     """Return the changes as configuration sources, from the highest priority to the lowest. Raises
     UsageError: ``unknown-profile``; ``bad-setting`` for a text that is not ``key=value``; for an
     unknown key or a wrong value, the same errors as in a configuration file."""
@@ -652,25 +626,7 @@ def layers(
         found.append(_of_settings(sources[0], changes.settings))
     if changes.profile:
         found.append(_of_profile(sources, changes.profile))
-    own = as_options(options)
-    if own.config:
-        found.append(_of_targets(sources[0], own, options))
-    if own.profile and not changes.profile:
-        found.append(_of_profile(sources, own.profile))
     return found
-
-
-def _of_targets(
-    project: ConfigSource, own: TargetOptions, options: Mapping[str, Option]
-) -> ConfigSource:
-    out = Reporter(project.out.file, project.out.positions)
-    for key, option in options.items():
-        path = tuple(key.split(".", 2))
-        if path[0] == CONFIG:
-            out.aliases[path[1:]] = ("targets", option.target, *path)
-    return ConfigSource(
-        project.path, out, tree={name: dict(own.config[name]) for name in own.config}
-    )
 
 
 def _of_profile(sources: Sequence[ConfigSource], name: str) -> ConfigSource:

@@ -31,24 +31,6 @@ _LONG_LITERAL = re.compile(r"'''(?:[^']+|'{1,2}(?!'))*(?:'{3,5})?")
 _PLAIN = re.compile(r"[^,\[\]{}\"'#\n]+")
 
 
-class Statement(Struct, frozen=True):
-    """A table header, or a key with its value."""
-
-    # Keys from the root, without the indices of arrays of tables.
-    path: tuple[str, ...]
-    # Lines of the statement, 0-based; `stop` is the first line after it.
-    start: int
-    stop: int
-    # Offsets in characters of the value's beginning and end, counted from the beginning of
-    # line `start`; None for a header.
-    value: tuple[int, int] | None = None
-
-    @property
-    def header(self) -> bool:
-        """Tell whether the statement begins a table."""
-        return self.value is None
-
-
 class Positions(Struct):
     """Lines of the key paths of one TOML text."""
 
@@ -62,8 +44,6 @@ class Positions(Struct):
     # Line of the bracket, brace or quote that is still open at the end of the text; 0 if
     # there is none.
     unclosed: int = 0
-    # The statements in the order of the text, without keys inside a value.
-    statements: list[Statement] = []
 
     def line(self, path: KeyPath) -> int:
         """Return the line of `path`, or of its nearest known ancestor; 0 if no line is known."""
@@ -140,7 +120,6 @@ class _Scanner:
                 self.array_sizes[path] = size + 1
                 path = (*path, size)
             self.found.lines[path] = line
-            self.found.statements.append(Statement(_names(path), line - 1, line))
             self.table = path
         self.skip(_REST_OF_LINE)
 
@@ -181,18 +160,9 @@ class _Scanner:
             self.pos += 1
 
     def assignment(self) -> None:
-        line = self.line_at(self.pos)
-        if not self.key_and_equals(self.table, recorded=True):
-            self.skip(_REST_OF_LINE)
-            return
-        self.skip(_SPACE)
-        path, begin = self.key_path, self.pos
-        self.value(path)
-        end = begin + len(self.text[begin : self.pos].rstrip())
-        first = self.newlines[line - 2] + 1 if line > 1 else 0
-        stop = self.line_at(max(begin, end - 1))
-        value = (begin - first, end - first)
-        self.found.statements.append(Statement(_names(path), line - 1, stop, value))
+        if self.key_and_equals(self.table, recorded=True):
+            self.skip(_SPACE)
+            self.value(self.key_path)
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
@@ -270,10 +240,6 @@ class _Scanner:
                 self.pos = len(self.text)
         else:
             self.skip(_BASIC if quote == '"' else _LITERAL)
-
-
-def _names(path: KeyPath) -> tuple[str, ...]:
-    return tuple(part for part in path if isinstance(part, str))
 
 
 def _unescape(token: str) -> str:

@@ -501,33 +501,7 @@ class Changeable(Table, frozen=True):
     execution: Annotated[ExecutionConfig | None, documented("How programs are run.")] = None
 
 
-class TargetTable(Table, frozen=True):
-    """A target with options."""
-
-    what = "a table of tasks and options"
-    closed = True
-
-    tasks: Annotated[Words, key("Ops, tasks, groups and other targets.")]
-    jobs: Annotated[Jobs | None, key("Tasks at a time, as `--jobs`.")] = None
-    cases: Annotated[Cases | None, key("Cases per op and dtype, as `--cases`.")] = None
-    seed: Annotated[Seed | None, key("Master seed, as `--seed`.")] = None
-    keep_going: Annotated[
-        bool | None,
-        key("`false`: stop at the first op that fails, as `--fail-fast`.", default_text="`true`"),
-    ] = None
-    until: Annotated[Words | None, key("Only these and what they need, as `--until`.")] = None
-    forcerun: Annotated[
-        Words | None, key("Run these even if results are cached, as `--forcerun`.")
-    ] = None
-    dtypes: Annotated[Dtypes | None, key("Only these dtypes, as `--dtype`.")] = None
-    profile: Annotated[Name | None, key("A table of `[profiles]`, as `--profile`.")] = None
-    config: Annotated[
-        Changeable | None,
-        key(
-            "Keys of `[validation]`, `[policies]`, `[ci]` and `[execution]`, as `--config`; over "
-            "those of `profile`."
-        ),
-    ] = None
+_NO_OPTIONS = "a target is a list of tasks; its options belong into a table of [profiles]"
 
 
 class File(Table, frozen=True):
@@ -540,13 +514,9 @@ class File(Table, frozen=True):
     policies: Annotated[Policies | None, documented("What counts as a failure.")] = None
     ci: Annotated[Ci | None, documented("Quick and thorough runs.")] = None
     targets: Annotated[
-        Mapping[Name, Words | TargetTable],
+        Mapping[Name, Annotated[Words, Meta(extra={"instead": _NO_OPTIONS})]],
         named("a table of name = list of targets"),
-        key(
-            "Names of your own for lists of ops, tasks, groups and other targets. A target that "
-            "is a table, `[targets.nightly]`, has options of its own; see "
-            "[selecting](selecting.md#targets-with-options)."
-        ),
+        key("Names of your own for lists of ops, tasks, groups and other targets."),
     ] = {}
     execution: Annotated[ExecutionConfig | None, documented("How programs are run.")] = None
     profiles: Annotated[

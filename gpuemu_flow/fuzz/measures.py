@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -15,7 +15,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
 from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.fuzz.subjects import (
     OpSubject,
@@ -36,7 +35,6 @@ from gpuemu_flow.numerics.calibrate import (
     calibrate,
     measured_outputs,
     observe,
-    tolerances,
 )
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
@@ -51,7 +49,6 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.store.private_files import write_atomic
 from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Program
 from gpuemu_flow.workers.emulated import RECORD
@@ -176,16 +173,6 @@ def refuse_wrong(op: str, dtype: str, verdicts: Tally) -> None:
         text = f"{op} is wrong in all {verdicts.cases} cases of {dtype}"
         hint = f"make it right first: `gpuemu-flow run {op}`; a tolerance would hide it"
         raise RunnerError(Problem("calibration-failed", text, hint))
-
-
-def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
-    """Write suggested tolerances to the configuration file that defines the op; return its path."""
-    path = workspace.root / workspace.config.op(op).file
-    if all(file.path != path for file in workspace.config.files):
-        path = workspace.config_path
-    text = path.read_text(encoding="utf-8")
-    write_atomic(path, edited(text, op, tolerances(found), path.name).encode())
-    return path
 
 
 # Plant bugs in the PTX of a compiled op, and count the bugs that the op's check finds.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,27 +124,23 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
-    """Compare the present results and kernels with a baseline. Ops and kernels that were renamed
-    since the baseline was stored are matched."""
+    """Compare the present results and kernels with a baseline."""
     kernels, results = _current(workspace, report)
     found = BaselineDiff(baseline)
     configured = {op.name: op for op in workspace.config.ops}
     if kernels or baseline.kernels:
         found.kernels += _kernel_diffs(workspace, baseline, kernels)
     threshold = workspace.config.policies.regression_threshold
-    former = renamed_ops(baseline.results, configured)
     shown = {(r.op, r.dtype): r for r in report.results}
     for op in dict.fromkeys((*configured, *results, *baseline.results)):
-        if op in former.values():
-            continue
-        old, new = baseline.results.get(former.get(op, op), {}), results.get(op, {})
+        old, new = baseline.results.get(op, {}), results.get(op, {})
         for dtype in dict.fromkeys((*new, *old)):
             gone = op not in configured or dtype not in configured[op].dtypes
             unjudged = GONE if gone else _unjudged(shown.get((op, dtype)))
             if not unjudged and _has_lost_program(configured[op], old.get(dtype)):
                 unjudged = Verdict.SKIPPED.value
             one = _result(op, dtype, old.get(dtype), new.get(dtype), threshold, unjudged)
-            found.results.append(replace(one, was=former.get(op, "")))
+            found.results.append(one)
     return found
 
 
@@ -155,13 +151,10 @@ def _kernel_diffs(
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
     }
-    former = renamed_kernels(baseline.kernels, kernels)
     for name in dict.fromkeys((*kernels, *baseline.kernels)):
-        if name in former.values():
-            continue
         policy = policies.get(name)
         diffs = diff_kernels(
-            convert(baseline.kernels.get(former.get(name, name), ()), list[KernelMetrics]),
+            convert(baseline.kernels.get(name, ()), list[KernelMetrics]),
             convert(kernels.get(name, ()), list[KernelMetrics]),
             forbidden=policy.forbidden_instructions if policy is not None else (),
         )
@@ -240,8 +233,6 @@ def _current(
     return kernels, results
 
 
-# Find ops and kernels that were renamed since a baseline was stored.
-
 IDENTITY = "identity"
 """Key under which a stored summary has its op's identity; see `identity_of`."""
 
@@ -257,46 +248,6 @@ def _shown(program: ProgramRef | None) -> Json:
     argv = list(program.portable_argv)
     place = program.relative, program.module, program.function, program.kernel
     return [program.kind, *place, argv]
-
-
-def renamed_ops(
-    before: Mapping[str, Mapping[str, Mapping[str, Json]]], now: Mapping[str, OpConfig]
-) -> dict[str, str]:
-    """Map the present names of renamed ops to their names in the baseline."""
-    gone = {
-        op: str(summary[IDENTITY])
-        for op, dtypes in before.items()
-        for summary in dtypes.values()
-        if op not in now and IDENTITY in summary
-    }
-    return pairs(gone, {op: identity_of(now[op]) for op in now if op not in before})
-
-
-def renamed_kernels(
-    before: Mapping[str, list[Json]], now: Mapping[str, list[Json]]
-) -> dict[str, str]:
-    """Map the present names of renamed kernels to their names in the baseline. A kernel is
-    recognised by the names and architectures of its entries."""
-
-    def entries(kernels: Mapping[str, list[Json]], others: Mapping[str, object]) -> dict[str, str]:
-        return {
-            name: digest_json(sorted([entry["name"], entry["arch"]] for entry in found))
-            for name, found in kernels.items()
-            if name not in others and found
-        }
-
-    return pairs(entries(before, now), entries(now, before))
-
-
-def pairs(gone: Mapping[str, Hashable], new: Mapping[str, Hashable]) -> dict[str, str]:
-    """Map new names to former names with the same identity. Both arguments map names to identities.
-    A name is left out if another name of the same argument has the same identity, too."""
-    found = {}
-    for name, what in new.items():
-        former = [old for old, other in gone.items() if other == what]
-        if len(former) == 1 and list(new.values()).count(what) == 1:
-            found[name] = former[0]
-    return found
 
 
 # Store results and kernel figures that clients of the daemon submitted, as part of a baseline.

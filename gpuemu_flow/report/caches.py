@@ -6,7 +6,6 @@ import contextlib
 import os
 import urllib.parse
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -15,18 +14,12 @@ from gpuemu_flow.build.elsewhere import place_for
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import RunLock, disk_errors
 from gpuemu_flow.store.remote_cache import (
     ACTION,
     CONTENT,
-    MOST_BLOB_BYTES,
-    MOST_ENTRY_BYTES,
     CacheAccess,
-    EntryError,
     RemoteError,
-    Transport,
-    decode,
     is_key,
 )
 
@@ -137,7 +130,14 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     is deleted before blobs of the same age, since it must not name a missing blob. Return the
     numbers of deleted files and bytes. Raises UsageError: ``cache-remote-unlisted``,
     ``cache-remote-none``."""
-    folder, _ = _shared_folder(workspace, writing=True)
+    place = place_for(workspace, writing=True)
+    folder = _folder_of(place)
+    if folder is None:
+        text = f"{place.url} does not list what it holds"
+        hint = "use its own tools, such as a rule of the bucket that deletes what is old"
+        raise UsageError(Problem("cache-remote-unlisted", text, hint))
+    if not folder.is_dir():
+        raise StoreError(Problem("cache-not-writable", f"there is no folder {folder}", "mount it"))
     files = []
     for order, kind in enumerate((ACTION, CONTENT)):
         for path in _objects(folder, kind):
@@ -148,7 +148,8 @@ def collect_shared(workspace: Workspace, limit: int) -> tuple[int, int]:
     for _, _, size, path in sorted(files):
         if left <= limit:
             break
-        _delete(path)
+        with disk_errors(path):
+            path.unlink(missing_ok=True)
         left, deleted, freed = left - size, deleted + 1, freed + size
     return deleted, freed
 
@@ -168,66 +169,3 @@ def verify(workspace: Workspace, on_wait: OnWait | None = None) -> CacheCheck:
         cache.close()
     checked.removed = len(checked.damaged)
     return checked
-
-
-def verify_shared(workspace: Workspace) -> CacheCheck:
-    """Check all objects in a shared folder; delete damaged ones if it is configured as writable.
-    Raises UsageError: ``cache-remote-unlisted``, ``cache-remote-none``."""
-    folder, place = _shared_folder(workspace)
-    transport = place.transport()
-    checked = CacheCheck()
-    for kind, limit in ((ACTION, MOST_ENTRY_BYTES), (CONTENT, MOST_BLOB_BYTES)):
-        for path in _objects(folder, kind):
-            sound = _is_sound(transport, kind, path.name, limit, place.secret)
-            if kind == ACTION:
-                checked.entries += 1
-            else:
-                checked.blobs += 1
-            if not sound:
-                checked.damaged.append(f"{'entry' if kind == ACTION else 'blob'} {path.name}")
-                if place.mode == "write":
-                    _delete(path)
-                    checked.removed += 1
-    return checked
-
-
-def _is_sound(transport: Transport, kind: str, key: str, limit: int, secret: bytes | None) -> bool:
-    sink = BytesIO()
-    try:
-        if not transport.get(kind, key, sink, limit):
-            return True  # another process has just removed it
-        if kind == CONTENT:
-            return digest_bytes(sink.getvalue()) == key
-        decode(key, sink.getvalue(), secret)
-    except (RemoteError, EntryError):
-        return False
-    return True
-
-
-def clear_shared(workspace: Workspace) -> int:
-    """Delete all objects of a shared folder, and return their number. Raises UsageError:
-    ``cache-remote-unlisted``, ``cache-remote-none``."""
-    folder, _ = _shared_folder(workspace, writing=True)
-    count = 0
-    for kind in (ACTION, CONTENT):
-        for path in tuple(_objects(folder, kind)):
-            _delete(path)
-            count += 1
-    return count
-
-
-def _delete(path: Path) -> None:
-    with disk_errors(path):
-        path.unlink(missing_ok=True)
-
-
-def _shared_folder(workspace: Workspace, *, writing: bool = False) -> tuple[Path, CacheAccess]:
-    place = place_for(workspace, writing=writing)
-    path = _folder_of(place)
-    if path is None:
-        text = f"{place.url} does not list what it holds"
-        hint = "use its own tools, such as a rule of the bucket that deletes what is old"
-        raise UsageError(Problem("cache-remote-unlisted", text, hint))
-    if not path.is_dir():
-        raise StoreError(Problem("cache-not-writable", f"there is no folder {path}", "mount it"))
-    return path, place

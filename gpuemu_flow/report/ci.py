@@ -89,7 +89,7 @@ def check(
         time_limit=limit,
         since=request.since,
         shard=request.shard,
-    ).under(workspace.target)
+    )
     if options.jobs is None:
         options = replace(options, jobs=ci.parallel_jobs)
     outcome: RunOutcome | None = None

@@ -251,7 +251,6 @@ class ResultDiff(Struct, frozen=True):
     what: str = ""
     old: Json = None
     new: Json = None
-    was: str = ""
 
 
 class BaselineDiff(Struct):

@@ -192,7 +192,7 @@ def _change_row(change: MetricChange) -> list[str]:
 
 
 def _result_text(result: ResultDiff) -> str:
-    name = f"{result.op} {result.dtype}" + (f" (was {result.was})" if result.was else "")
+    name = f"{result.op} {result.dtype}"
     if not result.what:
         return f"{name}: not compared, judged on other cases than in the baseline"
     old, new = (

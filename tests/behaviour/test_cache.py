@@ -49,7 +49,6 @@ def test_stats_without_a_shared_cache(original: Mini) -> None:
     assert "shared cache: none" in original.command("cache", "stats").stdout
     assert "cache-remote-none" in original.command("cache", "push", code=2).stderr
     assert "cache-remote-none" in original.command("cache", "pull", code=2).stderr
-    assert "cache-remote-none" in original.command("cache", "verify", "--remote", code=2).stderr
 
 
 def test_what_was_computed_before_is_pushed(original: Mini, tmp_path: Path, share: Path) -> None:
@@ -109,21 +108,9 @@ def test_gc_of_both_caches(original: Mini, share: Path) -> None:
     assert original.run()["results"][0]["verdict"] == "passed"
 
 
-def test_verify_finds_each_damaged_object(original: Mini, share: Path) -> None:
+def test_verify_finds_a_damaged_object(original: Mini) -> None:
     original.run()
     assert ": 0 damaged" in original.command("cache", "verify").stdout
-    assert ": 0 damaged" in original.command("cache", "verify", "--remote").stdout
-    objects = sorted(share.glob("*/*"))
-    for path in objects:
-        data = path.read_bytes()
-        path.write_bytes(data[: len(data) // 2])
-    original.env["GPUEMU_CACHE_MODE"] = "read"
-    done = original.command("cache", "verify", "--remote", code=1)
-    assert f"{len(objects)} damaged, 0 removed" in done.stdout
-    original.env["GPUEMU_CACHE_MODE"] = "write"
-    done = original.command("cache", "verify", "--remote", code=1)
-    assert f"{len(objects)} damaged, {len(objects)} removed" in done.stdout
-    assert not list(share.glob("*/*"))
     blob = next((original.root / ".gpuemu-cache" / "blobs").glob("*/*"))
     blob.write_bytes(b"other")
     assert blob.stem in original.command("cache", "verify", code=1).stderr
@@ -133,8 +120,6 @@ def test_clear(original: Mini, share: Path) -> None:
     original.run()
     assert "emptied" in original.command("cache", "clear").stdout
     assert list(share.glob("*/*"))
-    original.command("cache", "clear", "--remote")
-    assert not list(share.glob("*/*"))
 
 
 def test_a_share_that_is_not_mounted_has_no_size(tmp_path: Path) -> None:
@@ -149,9 +134,8 @@ def test_a_share_that_is_not_mounted_has_no_size(tmp_path: Path) -> None:
 def test_a_server_does_not_list_what_it_holds(tmp_path: Path, share: Path) -> None:
     with served(share) as url:
         original = make_original(tmp_path / "original", url)
-        for words in (("gc", "--size", "0"), ("verify",), ("clear",)):
-            done = original.command("cache", words[0], "--remote", *words[1:], code=2)
-            assert "cache-remote-unlisted" in done.stderr
+        done = original.command("cache", "gc", "--remote", "--size", "0", code=2)
+        assert "cache-remote-unlisted" in done.stderr
         assert stats(original)["answers"] == "yes"
     assert "does not answer" in original.command("cache", "stats").stdout
     assert requests(share)

@@ -64,15 +64,15 @@ def test_mutate_counts_what_the_ops_own_check_finds(mini: Mini) -> None:
     assert "too weak: zeros passes every case" in weak
 
 
-def test_calibrate_writes_tolerances_under_which_the_op_passes(mini: Mini) -> None:
-    shown = mini.command("calibrate", "total", "-n", "40", "--write")
+def test_calibrate_suggests_tolerances_under_which_the_op_passes(mini: Mini) -> None:
+    shown = mini.command("calibrate", "total", "-n", "40")
     table = tomli.loads("[[ops]]\n" + shown.stdout)["ops"][0]["tolerances"]
     assert set(table) == {"float32", "float16"}
     assert table["float16"]["atol"] < 1e-3, "small sums are not drowned by large ones"
     assert 2**-10 < table["float16"]["rtol"] < 2**-7
-    assert "written to gpuemu.toml" in shown.stderr
-    config = tomli.loads((mini.root / "gpuemu.toml").read_text())
-    assert config["ops"][1]["tolerances"] == table
+    text = (mini.root / "gpuemu.toml").read_text()
+    place = text.index("[[ops]]", text.index('name = "total"'))
+    mini.write("gpuemu.toml", f"{text[:place]}{shown.stdout}\n{text[place:]}")
     assert {r["verdict"] for r in mini.run("total")["results"]} == {"passed"}
     mini.edit("scripts/total.py", "return acc.", "return (acc * 1.01).")
     assert {r["verdict"] for r in mini.run("total", code=1)["results"]} == {"failed"}

@@ -156,14 +156,3 @@ def test_a_template_of_too_many_ops_is_refused(mini: Mini) -> None:
     mini.write("ops/a.toml", OP.format(name="mm_{a}_{b}", more=more))
     done = mini.command("config", "check", code=2)
     assert "stands for 10201 ops, more than 10000 ops" in done.stdout + done.stderr
-
-
-def test_tolerances_are_written_into_the_file_of_the_op(mini: Mini) -> None:
-    before = (mini.root / "gpuemu.toml").read_text()
-    mini.command("calibrate", "a", "--write")
-    assert "tolerances = {" in (mini.root / "ops/a.toml").read_text()
-    assert (mini.root / "gpuemu.toml").read_text() == before
-    template = OP.format(name="mm_{tile}", more="foreach = { tile = [1, 2] }")
-    mini.write("ops/a.toml", template)
-    done = mini.command("calibrate", "mm_1", "--write", code=2)
-    assert "config-not-editable" in done.stderr

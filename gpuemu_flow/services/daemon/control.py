@@ -8,7 +8,7 @@ import signal
 import socket as sockets
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pynng
@@ -26,7 +26,6 @@ REFUSED_SECONDS = 1.0
 """Seconds within which a daemon that accepts no more clients closes a new connection."""
 _GREETING = b"\x00SP\x00\x00\x30\x00\x00"  # the transport's greeting from a requester
 _SLICE = 0.05
-_FOLLOW_SLICE = 0.2
 
 
 class Running(Struct, frozen=True):
@@ -121,24 +120,3 @@ def log_tail(root: Path, environ: Mapping[str, str], count: int) -> list[str]:
     """Return the last lines of the log; raise UsageError as `log_path` does."""
     with log_path(root, environ).open(encoding="utf-8", errors="replace") as file:
         return [line.rstrip("\n") for line in deque(file, maxlen=count)]
-
-
-def follow_log(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield lines as they are added to the log, without end, also after it is rotated."""
-    path = log_path(root, environ)
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))
-        file.seek(0, os.SEEK_END)
-        while True:
-            line = file.readline()
-            if line:
-                yield line.rstrip("\n")
-                continue
-            with contextlib.suppress(OSError):
-                if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
-                    for late in file:  # written between the last look and the rotation
-                        yield late.rstrip("\n")
-                    stack.pop_all().close()
-                    file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))
-                    continue
-            time.sleep(_FOLLOW_SLICE)
