@@ -148,9 +148,8 @@ class _Reader:
     def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
         from gpuemu_flow.report.from_results import ReportBuilder  # noqa: PLC0415
 
-        self._states = workspace.states()
-        self._selected = outcome.selected
-        self._values: dict[str, Mapping[str, Json]] = {}
+        records = workspace.states().records(outcome.selected)
+        self._values = {name: record.values for name, record in records.items()}
         self.builder = ReportBuilder(
             workspace.cache, outcome.graph.tasks, outcome.status, self._values, self._relocate
         )
@@ -158,8 +157,6 @@ class _Reader:
 
     def result(self, compare: TaskSpec) -> OpResult | None:
         """Return the result of a comparison, or None if the comparison did not finish."""
-        for name in (compare.name, *(source.task for source in compare.inputs)):
-            self.values(name)
         return self.builder.op_result(compare)
 
     def _relocate(self, compare: TaskSpec, result: CheckResult) -> CheckResult:
@@ -171,10 +168,7 @@ class _Reader:
 
     def values(self, name: str) -> Mapping[str, Json]:
         """Return the values in a task's record; {} if the task is not selected or has no record."""
-        if name not in self._values:
-            record = self._states.record(name) if name in self._selected else None
-            self._values[name] = {} if record is None else record.values
-        return self._values[name]
+        return self._values.get(name, {})
 
 
 def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]:
