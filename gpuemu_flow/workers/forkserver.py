@@ -45,6 +45,7 @@ _FOR_JOBS = (
     "gpuemu_flow.judge.judge_service",
     "gpuemu_flow.numerics.rng_arrays",
     "gpuemu_flow.numerics.shadow",
+    "numpy.ma",  # for medians
 )
 """Modules that sessions need for judging.
 
