@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from ptx_text import HEADER, module
 
-from gpuemu_flow.lint.ptx import read_body, read_ptx
-from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
+from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS, read_body, read_ptx
 
 
 @pytest.mark.parametrize(
