@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpuemu_flow.lint.kernel import KernelPolicy
 from gpuemu_flow.lint.measure import Artifact, Linter, measure
-from gpuemu_flow.lint.ptx import read_body, read_ptx
+from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 
 KERNELS = Path(__file__).resolve().parent.parent / "scripts" / "kernels"
 _LINES = re.compile(rb"[^\n]*\n")

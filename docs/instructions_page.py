@@ -12,7 +12,7 @@ from gpuemu_flow.emulator.effects.warps import OPERATIONS
 from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
 from gpuemu_flow.emulator.matrices import SPARSE_SHAPES
 from gpuemu_flow.emulator.types import DTYPES
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 _WORDS = (
     "", "rn", "lo", "wide", "approx", "hi", "wrap", "clamp", "l.wrap", "r.clamp", "finite", "full",

@@ -123,6 +123,14 @@ class MadeFrom(Struct, frozen=True):
 R = TypeVar("R", TaskRecord, MadeFrom)
 
 
+def _known(row: Json, kind: type[R]) -> R | None:
+    try:
+        found = convert(row, kind)
+    except ValidationError:  # none, or of another version
+        return None
+    return found if found.version == RECORD_VERSION else None
+
+
 class TaskStates:
     """The last success and the present key of each task."""
 
@@ -197,6 +205,12 @@ class TaskStates:
         """Return the stored record of a task's last success."""
         return self._row(RECORD + name, TaskRecord)
 
+    def records(self, names: Iterable[str]) -> dict[str, TaskRecord]:
+        """Return the stored records of those of the tasks `names` that have one."""
+        stored = self._cache.state.get_many([RECORD + name for name in names])
+        found = {key[len(RECORD) :]: _known(row, TaskRecord) for key, row in stored.items()}
+        return {name: record for name, record in found.items() if record is not None}
+
     def made_from(self, name: str) -> MadeFrom | None:
         return self._row(MADE_FROM + name, MadeFrom)
 
@@ -212,11 +226,7 @@ class TaskStates:
             return cached[key]  # type: ignore[return-value]  # by the key
 
     def _read(self, key: str, kind: type[R]) -> R | None:
-        try:
-            found = convert(self._cache.state.get(key), kind)
-        except ValidationError:  # none, or of another version
-            return None
-        return found if found.version == RECORD_VERSION else None
+        return _known(self._cache.state.get(key), kind)
 
     @contextmanager
     def only_writer(self) -> Iterator[None]:

@@ -36,13 +36,17 @@ from gpuemu_flow.emulator.layout import (
     lay_out_parameters,
     taken_addresses,
 )
-from gpuemu_flow.lint.ptx import Body, Function, Instruction, Opcode, read_body
 from gpuemu_flow.lint.ptx.model import (
     TYPE_BYTES,
+    Body,
+    Function,
+    Instruction,
+    Opcode,
     parse_address,
     parse_integer,
     split_operands,
 )
+from gpuemu_flow.lint.ptx.parser import read_body
 
 MAX_STEPS = 200_000
 """Largest number of steps of one kernel, with its device functions inlined."""

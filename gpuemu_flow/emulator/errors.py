@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 
 

@@ -23,7 +23,7 @@ from gpuemu_flow.emulator.types import (
     only,
     rounding,
 )
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 
 def _arithmetic(

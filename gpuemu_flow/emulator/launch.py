@@ -33,7 +33,8 @@ from gpuemu_flow.emulator.rewriting import watch_products, watch_registers
 from gpuemu_flow.emulator.state import CaseMemory, KernelLaunch
 from gpuemu_flow.emulator.tensor_maps import MAP_BYTES, TensorMap
 from gpuemu_flow.emulator.types import Array
-from gpuemu_flow.lint.ptx import Function, read_ptx
+from gpuemu_flow.lint.ptx.model import Function
+from gpuemu_flow.lint.ptx.parser import read_ptx
 from gpuemu_flow.lint.rules.instructions import unset_constants
 from gpuemu_flow.model.errors import Problem, did_you_mean
 

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import choose_entry, read_entries
-from gpuemu_flow.lint.ptx import Body, Function, Instruction, read_body
+from gpuemu_flow.lint.ptx.model import Body, Function, Instruction
+from gpuemu_flow.lint.ptx.parser import read_body
 
 MAX_SITES = 4
 """Largest number of places where one kind of bug is planted; they are spread over the kernel."""

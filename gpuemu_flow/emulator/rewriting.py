@@ -22,7 +22,7 @@ from gpuemu_flow.emulator.ir import (
     Step,
     TensorPlace,
 )
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 
 def rewritten(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 Array = npt.NDArray[Any]
 

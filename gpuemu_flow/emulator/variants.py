@@ -20,7 +20,7 @@ from gpuemu_flow.emulator.ir import Immediate, KernelProgram, Operand, Register,
 from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
 from gpuemu_flow.emulator.rewriting import like, new_register, rewritten
 from gpuemu_flow.emulator.types import ROUNDINGS, Array
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 MAX_SINGLE = 12
 """Largest number of instructions that are tried one by one; the others are only tried together."""

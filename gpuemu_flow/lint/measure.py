@@ -34,9 +34,9 @@ from gpuemu_flow.lint.kernel import (
     limits_of,
     occupancy,
 )
-from gpuemu_flow.lint.ptx import Function, read_ptx
 from gpuemu_flow.lint.ptx.flow import ControlFlowGraph, Dataflow
-from gpuemu_flow.lint.ptx.model import Body, LaunchBounds
+from gpuemu_flow.lint.ptx.model import Body, Function, LaunchBounds
+from gpuemu_flow.lint.ptx.parser import read_ptx
 from gpuemu_flow.lint.rules import RULES, RULES_BY_ID, Rule
 from gpuemu_flow.lint.toolchain import MachineCode
 from gpuemu_flow.model.errors import Problem, did_you_mean

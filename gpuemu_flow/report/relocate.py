@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.lint.ptx import read_body, read_ptx
 from gpuemu_flow.lint.ptx.model import plain_ptx
+from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 from gpuemu_flow.model.types import CheckResult, CodePlace, Failure
 from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.tasks import stages

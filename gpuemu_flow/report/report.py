@@ -21,6 +21,7 @@ from gpuemu_flow.judge.results import (
 )
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import CheckResult, Json, Verdict
+from gpuemu_flow.report.from_results import ReportBuilder
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.params import LintParams, params_of
@@ -29,7 +30,6 @@ from gpuemu_flow.workers.sightings import UNSEEN
 _BUILDS = (stages.BUILD, stages.CODE, stages.RULE)
 
 if TYPE_CHECKING:
-    from gpuemu_flow.report.from_results import ReportBuilder
     from gpuemu_flow.workers.pool import Pool
 
 
@@ -78,18 +78,19 @@ def build_report(
     """Build the report of a run from the results of the selected tasks."""
     graph = outcome.graph
     selected = {n: spec for n, spec in graph.tasks.items() if n in outcome.selected}
-    reader = _Reader(workspace, outcome)
+    records = workspace.states().records(outcome.selected)
+    values = {name: record.values for name, record in records.items()}
+    builder = _builder(workspace, outcome, values)
     results: list[OpResult] = []
     for name, spec in selected.items():
         if spec.stage != stages.COMPARE:
             continue
-        result = reader.result(spec)
+        result = builder.op_result(spec)
         if result is not None and not (name in broken or _is_unfinished(outcome, name)):
             results.append(result)
         elif not outcome.interrupted or name in broken:
             reason = "its tasks did not finish; see the problems"
             results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
-    builder = reader.builder
     kernels, kernel_problems = _kernels(builder, outcome, broken)
     skips = _selected_skips(workspace, outcome)
     unrun = [skip for skip in skips if skip.dtype]
@@ -126,7 +127,7 @@ def build_report(
             *outcome.problems,
             *kernel_problems,
             *builder.lost,
-            *_undeclared(selected, reader),
+            *_undeclared(selected, values),
             *untracked_inputs(workspace, outcome.selected),
             *(problem for result in results for problem in result.weaknesses()),
         ),
@@ -142,42 +143,23 @@ def build_report(
     )
 
 
-class _Reader:
-    """Reads the results of tasks from the store, and figures from their records."""
-
-    def __init__(self, workspace: Workspace, outcome: RunOutcome) -> None:
-        from gpuemu_flow.report.from_results import ReportBuilder  # noqa: PLC0415
-
-        self._states = workspace.states()
-        self._selected = outcome.selected
-        self._values: dict[str, Mapping[str, Json]] = {}
-        self.builder = ReportBuilder(
-            workspace.cache, outcome.graph.tasks, outcome.status, self._values, self._relocate
-        )
-        self._workspace = workspace
-
-    def result(self, compare: TaskSpec) -> OpResult | None:
-        """Return the result of a comparison, or None if the comparison did not finish."""
-        for name in (compare.name, *(source.task for source in compare.inputs)):
-            self.values(name)
-        return self.builder.op_result(compare)
-
-    def _relocate(self, compare: TaskSpec, result: CheckResult) -> CheckResult:
+def _builder(
+    workspace: Workspace, outcome: RunOutcome, values: Mapping[str, Mapping[str, Json]]
+) -> ReportBuilder:
+    def relocate(compare: TaskSpec, result: CheckResult) -> CheckResult:
         if not any(failure.finding is not None for failure in result.failures):
             return result
         from gpuemu_flow.report.relocate import Relocator  # noqa: PLC0415 - brings lint
 
-        return Relocator(self._workspace)(compare, result)
+        return Relocator(workspace)(compare, result)
 
-    def values(self, name: str) -> Mapping[str, Json]:
-        """Return the values in a task's record; {} if the task is not selected or has no record."""
-        if name not in self._values:
-            record = self._states.record(name) if name in self._selected else None
-            self._values[name] = {} if record is None else record.values
-        return self._values[name]
+    tasks = outcome.graph.tasks
+    return ReportBuilder(workspace.cache, tasks, outcome.status, values, relocate)
 
 
-def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]:
+def _undeclared(
+    tasks: Mapping[str, TaskSpec], values: Mapping[str, Mapping[str, Json]]
+) -> list[Problem]:
     """Return the warnings about rules that used files that they do not declare."""
     found: list[Problem] = []
     for name, spec in tasks.items():
@@ -185,7 +167,7 @@ def _undeclared(tasks: Mapping[str, TaskSpec], reader: _Reader) -> list[Problem]
             continue
         from gpuemu_flow.tasks.build_rule import undeclared_problems  # noqa: PLC0415
 
-        found += undeclared_problems(spec, reader.values(name))
+        found += undeclared_problems(spec, values.get(name, {}))
     return found
 
 

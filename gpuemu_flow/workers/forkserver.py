@@ -45,6 +45,7 @@ _FOR_JOBS = (
     "gpuemu_flow.judge.judge_service",
     "gpuemu_flow.numerics.rng_arrays",
     "gpuemu_flow.numerics.shadow",
+    "numpy.ma",  # for medians
 )
 """Modules that sessions need for judging.
 
@@ -162,7 +163,7 @@ class ForkServer:
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
             taker = listener.Incoming(incoming, os.dup(given.report))
             listener.register(self._selector, taker)
-            _tell_started(lifeline, pid, scratch)
+            _tell(lifeline, {"pid": pid, "scratch": scratch})
         if ready is not None:
             ready.close()
         outgoing.detach()
@@ -239,11 +240,6 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
         channel.send(lifeline, message)
     except channel.ChannelClosedError:
         pass
-
-
-def _tell_started(lifeline: socket.socket, pid: int, scratch: str) -> None:
-    """Report the process id and the temporary folder of a new session to the coordinator."""
-    _tell(lifeline, {"pid": pid, "scratch": scratch})
 
 
 def _remove(scratch: str) -> None:

@@ -24,9 +24,8 @@ from msgspec import convert, to_builtins
 from gpuemu_flow.lint.cubin import Cubin, read_cubin
 from gpuemu_flow.lint.kernel import KernelPolicy, KernelView
 from gpuemu_flow.lint.measure import Artifact, Linter, measure, parse_allowances
-from gpuemu_flow.lint.ptx import read_body, read_ptx
 from gpuemu_flow.lint.ptx.flow import analyse_dataflow, build_cfg
-from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
+from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS, read_body, read_ptx
 from gpuemu_flow.lint.rules import RULES_BY_ID
 from gpuemu_flow.lint.toolchain import parse_ptxas_output
 from gpuemu_flow.model.errors import Problem

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from gpuemu_flow.lint.analysis import KernelAnalysis
 from gpuemu_flow.lint.kernel import KernelPolicy, KernelRecord, KernelView
 from gpuemu_flow.lint.measure import Artifact, Linter, measure
-from gpuemu_flow.lint.ptx import Body, Function, PtxFile, read_body, read_ptx
+from gpuemu_flow.lint.ptx.model import Body, Function, PtxFile
+from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 KERNELS = REPOSITORY / "scripts" / "kernels"

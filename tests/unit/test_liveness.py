@@ -8,7 +8,7 @@ from ptx_text import ARCHITECTURES, KERNELS, analysed, kernel_views
 
 from gpuemu_flow.lint import measure as liveness
 from gpuemu_flow.lint.measure import estimate_registers, max_live, register_cap
-from gpuemu_flow.lint.ptx import LaunchBounds
+from gpuemu_flow.lint.ptx.model import LaunchBounds
 
 
 def pressure(statements: str) -> int:

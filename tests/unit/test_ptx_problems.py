@@ -6,8 +6,7 @@ import pytest
 from for_each import for_each
 from ptx_text import HEADER, module
 
-from gpuemu_flow.lint.ptx import read_body, read_ptx
-from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS
+from gpuemu_flow.lint.ptx.parser import MAX_PROBLEMS, read_body, read_ptx
 
 
 @for_each(

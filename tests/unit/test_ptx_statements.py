@@ -6,8 +6,8 @@ import pytest
 from for_each import for_each
 from ptx_text import HEADER, REPOSITORY, entry, module, only_body, only_function, read
 
-from gpuemu_flow.lint.ptx import Opcode, read_body
-from gpuemu_flow.lint.ptx.model import RegisterDeclaration, SourceLocation
+from gpuemu_flow.lint.ptx.model import Opcode, RegisterDeclaration, SourceLocation
+from gpuemu_flow.lint.ptx.parser import read_body
 
 
 def opcodes(text: str | bytes) -> list[str]:

@@ -6,6 +6,7 @@ Of flipped bits the suite tries a sample: see `whole`.
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import random
 import shutil
@@ -81,6 +82,17 @@ def test_keys_are_looked_up_many_at_a_time(tmp_path: Path, aside: Aside, evict: 
     store.put_many((key, {}) for key in keys[::2])
     assert store.among(keys) == set(keys[::2])
     assert store.among([]) == set()
+
+
+def test_values_are_read_many_at_a_time(store: JsonStore, tmp_path: Path) -> None:
+    store.put_many((f"{number}", number) for number in range(1200))
+    other = json.dumps("of another key").encode()
+    with sqlite3.connect(tmp_path / "state/cache.db") as database:
+        database.execute("UPDATE Cache SET value = ? WHERE key = '7'", (other,))
+    found = store.get_many([*map(str, range(1200)), "none"])
+    assert found.pop("7") is None
+    assert found == {str(number): number for number in range(1200) if number != 7}
+    assert store.get("7") is None
 
 
 def test_a_damaged_record_is_dropped(store: JsonStore, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.effects import (
     warps,
 )
 from gpuemu_flow.emulator.effects.checking import Effect
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 _MODULES = (moves, loads, barriers, warps, copies, matrices, checking, stack)
 _EFFECTS: dict[str, Effect] = {name: e for m in _MODULES for name, e in m.EFFECTS.items()}

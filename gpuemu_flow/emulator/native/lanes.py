@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from gpuemu_flow.emulator.native.writer import INTEGRAL, MODES, arithmetic_type, c_type, width
 from gpuemu_flow.emulator.semantics.integers import _PRMT_TABLES as PERMUTATIONS
 from gpuemu_flow.emulator.types import BIT_TYPES, DTYPES, INTEGERS, ROUNDINGS, is_float, rounding
-from gpuemu_flow.lint.ptx import Opcode
+from gpuemu_flow.lint.ptx.model import Opcode
 
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2"})
 _ARITHMETIC = frozenset({*ROUNDINGS, "ftz", "sat"})

@@ -17,8 +17,7 @@ from gpuemu_flow.lint.kernel import (
     matching_opcodes,
     matching_symbols,
 )
-from gpuemu_flow.lint.ptx import Function
-from gpuemu_flow.lint.ptx.model import Opcode
+from gpuemu_flow.lint.ptx.model import Function, Opcode
 
 
 def check_debug_build(view: KernelView, policy: KernelPolicy) -> Findings:
