@@ -311,7 +311,9 @@ def is_separate(key: Axis, samples: Iterable[Evaluations]) -> bool:
             continue
         half = np.zeros(array.shape[axis], bool)
         half[rng.permutation(half.size)[: half.size // 2]] = True
-        other = rng.permutation(array.reshape(-1)).reshape(array.shape)
+        # Halves, so that a largest element does not only change its place.
+        factor = array.dtype.type(0.5 if array.dtype.kind == "f" else 1)
+        other = rng.permutation(array.reshape(-1)).reshape(array.shape) * factor
         found = []
         for chosen in (half, ~half):
             mask = chosen.reshape([-1 if at == axis else 1 for at in range(ndim)])

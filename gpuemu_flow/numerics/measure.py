@@ -15,7 +15,6 @@ from gpuemu_flow.numerics.evaluations import Evaluations, same_outputs
 from gpuemu_flow.numerics.judge import ElementBound, unit
 from gpuemu_flow.numerics.noise import (
     STAND_INS,
-    doubting,
     flushing,
     inverting,
     marking,
@@ -56,16 +55,13 @@ below the worst case. Without it, a correct attention reached 0.92 of the tolera
 SHUFFLED = 3
 """Number of evaluations with shuffled elements, for ops that are accurate by norm."""
 
-SETTLING = 12
-"""Number of draws, none of which may change an integer if its verdict is to be restored."""
-
 NOISY = 4
 """Number of draws that perturb a float64 reference's roundings; three times as many if thorough."""
 
 CANCELLING = 8
 """Number of draws in which operands of sums are perturbed; a second look makes twice as many."""
 
-STEPPED = 8
+STEPPED = 16
 """Number of rounding operations, from the first on, that are perturbed one at a time."""
 
 ROUNDED = 5
@@ -484,18 +480,15 @@ class _Session:
         If the reference rounds to integers to compute floats, as fake quantisation in training
         does, a float that no rounding can change keeps its verdict, too.
         """
-        if not self._steps and all(spread.fmt is not None for spread in self._outputs.values()):
+        integers = any(spread.fmt is None for spread in self._outputs.values())
+        if not self._steps and not integers:
             return
         marked = [
             self._evaluate(marking(as_float32(self._inputs64), stand_in), shadow=True)
             for stand_in in STAND_INS
         ]
         moved = []
-        for draw in range(SETTLING):
-            rng = self._rng.derive(f"auto/settling/{draw}")
-            copies = doubting(as_float32(self._inputs64), rng, 8.0 * self._unit)
-            moved.append(self._evaluate(copies, shadow=True))
-        for turn in range(1, STEPPED + 1):
+        for turn in range(1, STEPPED + 1) if integers else ():
             for change in (8.0 * self._unit, -8.0 * self._unit):
                 copies, met = stepping(as_float32(self._inputs64), turn, change)
                 moved.append(self._evaluate(copies, shadow=True))

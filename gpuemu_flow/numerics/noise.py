@@ -166,7 +166,9 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
 
 
 class Doubting(Noisy):
-    """A `Noisy` array that also perturbs each ``a / b`` that differs from ``a * (1 / b)``."""
+    """A `Noisy` array that also perturbs each ``a / b`` where ``a * (1 / b)`` differs. A correct op
+    may compute a quotient so. A quotient stays unchanged only if it is exact and this product has
+    the same value. Otherwise, even a tie such as 2.5 is perturbed."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -178,13 +180,6 @@ class Doubting(Noisy):
         above, below = terms
         plain = np.asarray(bare(result))
         return self._again(self._moved(plain, above * (np.float32(1.0) / below)))
-
-
-def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Wrap arrays as `noisy` does, but also perturb ``a / b`` where ``a * (1 / b)`` differs. A
-    correct op may compute a quotient as ``a * (1 / b)``. A quotient stays unchanged only if it is
-    exact and this product has the same value. Otherwise, even a tie such as 2.5 is perturbed."""
-    return wrapped(inputs, Doubting, rng=rng, unit=unit)
 
 
 class _Flushing(Noisy):

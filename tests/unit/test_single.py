@@ -14,7 +14,7 @@ from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.envelope import build_envelope
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.numerics.noise import doubting, flushing, inverting, marking, noisy, stepping
+from gpuemu_flow.numerics.noise import flushing, inverting, marking, noisy, stepping
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.regroup import moving_constants, overflowing, regrouped
 from gpuemu_flow.numerics.rng import SeededRng
@@ -33,7 +33,6 @@ KINDS: dict[str, Callable[[Arrays], Arrays]] = {
     "noisy": lambda inputs: noisy(inputs, SeededRng(1), 2.0**-23),
     "flushing": flushing,
     "regrouped": regrouped,
-    "doubting": lambda inputs: doubting(inputs, SeededRng(1), 2.0**-23),
     "stepping": lambda inputs: stepping(inputs, 1, 2.0**-23)[0],
     "inverting": lambda inputs: inverting(inputs, 85),
     "overflowing": overflowing,
