@@ -64,9 +64,11 @@ def test_failures_are_folded_to_what_they_have_in_common(mini: Mini) -> None:
     assert re.search(r"worst at \[\d+\]: actual \S+, expected \S+, \S+ times the tolerance", block)
     drawn = smallest["reproduce"]
     assert drawn.startswith(f"gpuemu-flow reproduce {seed} --op total --case {dtype}/")
-    assert f"unshrunk: {drawn}" in block
+    assert f": {drawn}\n" in block, "to reproduce, or unshrunk"
     (command,) = re.findall(r"reproduce: gpuemu-flow (.*)", block)
-    assert "x = [[" in mini.command(*command.split(), code=1).stdout, "the case that is shown"
+    again = mini.command(*command.split(), code=1).stdout
+    shown = re.search(r"x = .*  expected \S+  got \S+", block)
+    assert shown is not None and shown[0] in again, "the case that is shown, shrunk or not"
 
 
 def test_the_command_that_is_shown_reproduces(mini: Mini) -> None:
