@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -52,7 +53,13 @@ from gpuemu_flow.numerics.contracts import (
     declared_dtypes,
 )
 from gpuemu_flow.numerics.diagnose import diagnose
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, element_name, to_float64
+from gpuemu_flow.numerics.dtypes import (
+    FLOAT_LIMITS,
+    dtype_name,
+    element_name,
+    spacing,
+    to_float64,
+)
 from gpuemu_flow.numerics.envelope import Axis, Envelope, build_envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
@@ -253,6 +260,7 @@ class Judge:
         fix = unused_notes(case, inputs, result)
         if not _is_poisoned(case):
             fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
+        fix = fix or _finer_than_rounding(result, actual, criteria)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         overflows = overflow_notes(actual, expected, inputs, self._evaluate)
         return replace(result, notes=(*overflows, *findings, *fix, *result.notes))
@@ -609,6 +617,22 @@ NORM_NOTE = '`accuracy = "norm"`, where errors need be small only beside the lar
 def _is_poisoned(case: Case) -> bool:
     """Tell whether inputs hold NaN and Inf in elements that no op may use."""
     return any(spec.rule is not None and spec.rule.unused is not None for spec in case.inputs)
+
+
+def _finer_than_rounding(result: CheckResult, actual: Arrays, criteria: Criteria) -> list[str]:
+    """Say that an explicit tolerance allows less than the output's dtype rounds by, if it does."""
+    for failure in result.failures:
+        dtype = dtype_name(actual[failure.output].dtype) if failure.output in actual else None
+        given = criteria.bound(failure.output, dtype) if dtype in FLOAT_LIMITS else None
+        if isinstance(given, Tolerance) and failure.expected is not None:
+            allowed = given.atol + given.rtol * abs(failure.expected)
+            rounding = float(spacing(np.array(failure.expected), FLOAT_LIMITS[dtype or ""])) / 2
+            if allowed < rounding and math.isfinite(failure.expected):
+                return [
+                    f"the tolerance is finer than {dtype}: {allowed:.3g} at this element, where "
+                    f"rounding alone changes a right result by up to {rounding:.3g}"
+                ]
+    return []
 
 
 def _leaks(actual: NDArray[Any], expected: NDArray[Any]) -> bool:

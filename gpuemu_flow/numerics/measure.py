@@ -111,6 +111,9 @@ class ErrorMeasurement:
     A reference that refuses float64 is evaluated in float32 or, if it refuses both, in the case's
     own dtype. Its inputs are then perturbed by that dtype's rounding; the effect counts as R.
 
+    If all of an output is 0, as ``log(exp(x).sum()) - x`` of one element, all terms cancel exactly
+    in the reference alone. S is then raised to the largest of |x| and 1.
+
     Without a shadow, errors of a value that is subtracted and added again, such as a maximum, go
     unseen. S is then raised to the largest of |x| and 1, but to no more than the largest |r|.
     """

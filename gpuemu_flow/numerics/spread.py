@@ -306,6 +306,8 @@ class Spread:
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
         if by_norm:
             magnitude = _of_all(np.minimum(self._magnitude, self.fmt.max), self.finite)
+        if not self._reference.any():  # terms that cancel exactly, which an op may round
+            magnitude = np.maximum(magnitude, usual)
         scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
         rounded = np.where(self._power_like, np.maximum(self._rounded, step * magnitude), 0.0)
         rounded = np.maximum(rounded, self._rounded)

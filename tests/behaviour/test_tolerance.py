@@ -15,6 +15,7 @@ if __name__ == "__main__":  # writes the record anew, where the tolerance is to 
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from many_ops import Op, Ran, run_once, run_ops
+from mini_workspace import make_one_op
 
 CORE = 'strategies = ["core"]'
 SUMS = 'dims = { M = [3], N = [257] }\ninputs = { x = ["M", "N"] }\noutput = ["M"]'
@@ -276,3 +277,24 @@ if __name__ == "__main__":
         record[name] = {"results": rows, "failures": failures}
     lines = [f"{json.dumps(name)}: {json.dumps(about)}" for name, about in record.items()]
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("op", "atol", "dtype", "told"),
+    [
+        ("np.tanh(x)", "1e-12", "float32", True),
+        ("np.tanh(x)", "1e-7", "float16", True),
+        ("np.tanh(x) + np.float32(0.1)", "1e-6", "float32", False),
+    ],
+)
+def test_a_tolerance_finer_than_the_dtype_is_told(
+    tmp_path: Path, op: str, atol: str, dtype: str, told: bool
+) -> None:
+    schema, keys = 'dims = { N = [33] }\ninputs.x = ["N"]', f"tolerances = {{ {dtype} = {atol} }}"
+    mini = make_one_op(
+        tmp_path, takes="x", op=f"return {op}", reference="return np.tanh(x)", schema=schema,
+        keys=f'{keys}\ndtypes = ["{dtype}"]',
+    )  # fmt: skip
+    shown = mini.command("run", code=1).stdout
+    assert (f"the tolerance is finer than {dtype}" in shown) is told, shown
