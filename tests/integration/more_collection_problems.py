@@ -1,4 +1,4 @@
-"""Fourteen problems more of GPU MODE and of FlashInfer-Bench, written like those beside them."""
+"""More problems of GPU MODE and of FlashInfer-Bench, written like those beside them."""
 
 from __future__ import annotations
 
@@ -108,39 +108,11 @@ def _row_trace(
 
 
 MORE_TRACES = {
-    "relu": _row_trace("torch.relu(x)", "x.clamp(min=0)",
-                       ("x", "x.abs()", "x.clamp(0, 1)", "torch.tanh(x)")),
     "softmax": _row_trace(
         "torch.softmax(x, -1)", "torch.exp(x - torch.logsumexp(x, -1, keepdim=True))",
         ("torch.softmax(x / 2, -1)", "torch.softmax(x[:, 1:], -1).mean() + 0 * x",
          "torch.log_softmax(x, -1)",
          "torch.sigmoid(x)"),
-    ),
-    "row_sum": _row_trace(
-        "x.sum(-1)", "torch.einsum('mn->m', x)",
-        ("x.mean(-1)", "x[:, 1:].sum(-1)", "x.abs().sum(-1)", "x.sum(-1, keepdim=True)"), _PER_ROW,
-    ),
-    "row_max": _row_trace(
-        "x.amax(-1)", "x.max(-1).values",
-        ("x.amin(-1)", "x[:, 1:].amax(-1)", "x.abs().amax(-1)", "x.amax(-1) + 0.1"), _PER_ROW,
-    ),
-    "reversed": _row_trace(
-        "x.flip(-1)", "x[:, torch.arange(x.shape[1] - 1, -1, -1)]",
-        ("x", "x.roll(1, -1)", "-x.flip(-1)", "x.flip(-1) * 1.01"),
-    ),
-    "scan": _row_trace(
-        "torch.cumsum(x, -1)", "x @ torch.ones(x.shape[1], x.shape[1], dtype=x.dtype).triu()",
-        ("torch.cumsum(x, -1) - x", "x", "x.flip(-1).cumsum(-1).flip(-1)",
-         "torch.cumsum(x.abs(), -1)"),
-    ),
-    "log_softmax": _row_trace(
-        "torch.log_softmax(x, -1)", "x - torch.logsumexp(x, -1, keepdim=True)",
-        ("torch.softmax(x, -1)", "x - x.amax(-1, keepdim=True)", "torch.log_softmax(x * 2, -1)",
-         "torch.log_softmax(x, -1) + 0.1"),
-    ),
-    "residual": Trace(
-        _AXES, {"x": _MN, "r": _MN}, _MN, "x + r", "torch.add(r, x)",
-        ("x - r", "x", "x + 2 * r", "x + r.abs()"),
     ),
     "bias": Trace(
         _AXES, {"x": _MN, "b": (("N",), "float32")}, _MN, "x + b", "torch.add(x, b[None])",
