@@ -81,9 +81,7 @@ def _cut_off(words: object) -> str:
 
 
 def _words(known: KnownNames, begun: str) -> list[str]:
-    """Return the words among which the shell searches for completions of the word `begun`. These
-    are the names of tasks if `begun` contains a colon, as after ``STAGE:``. Otherwise, they are all
-    other words that the command ``run`` takes."""
+    """Return the words among which the shell searches for completions of the word `begun`."""
     return known.tasks if ":" in begun else known.groups
 
 

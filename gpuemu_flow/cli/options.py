@@ -85,8 +85,7 @@ def parse_shard(
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Combine several decorators, each of which adds an option to a command, into one decorator.
-    The help text of the command lists the options in the order of the arguments."""
+    """Combine several decorators, each of which adds an option to a command, into one decorator."""
 
     def add(function: F) -> F:
         for option in reversed(options):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import takewhile
 from os.path import exists, isdir, isfile
 from pathlib import Path, PurePosixPath
@@ -241,23 +242,13 @@ class RuleParser(Struct):
         ]
 
     def _ordered(self) -> list[str]:
-        order: dict[str, None] = {}
-        for start in self.rules:
-            path: dict[str, None] = {} if start in order else {start: None}
-            stack = [iter(self.rules[name].rule.needs) for name in path]
-            while stack:
-                for need in stack[-1]:
-                    if need in path:
-                        names = list(path)
-                        self._circle([*names[names.index(need) :], need], self.rules[names[-1]])
-                    elif need not in order:
-                        path[need] = None
-                        stack.append(iter(self.rules[need].rule.needs))
-                        break
-                else:
-                    stack.pop()
-                    order[path.popitem()[0]] = None
-        return list(order)
+        try:
+            needs = {name: parsed.rule.needs for name, parsed in self.rules.items()}
+            return [*TopologicalSorter(needs).static_order()]
+        except CycleError as error:
+            names = error.args[1][::-1]
+            self._circle(names, self.rules[names[-2]])
+            return list(self.rules)
 
     @staticmethod
     def _circle(names: list[str], last: _Parsed) -> None:

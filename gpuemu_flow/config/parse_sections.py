@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from msgspec import Struct
@@ -240,7 +241,6 @@ def _path(
 # Parse ``[targets]``: check each name, and expand targets within targets.
 
 MAX_SHOWN = 8
-MAX_CIRCLES = 20
 MAX_MEMBERS = 500_000  # total of all expanded targets
 
 
@@ -277,12 +277,18 @@ class TargetParser(Struct, dict=True):
             for place, member in enumerate(members):
                 if member not in given:
                     self.check(member, ("targets", name, place), given)
-        if not self.any_circle(given):
-            for name in given:
-                self.expand(name, given)
-        if self.total > MAX_MEMBERS:
-            text = f"targets within targets stand for over {MAX_MEMBERS} members"
-            self.out_of(("targets",)).add("config-too-large", ("targets",), text)
+        inner = {name: [m for m in members if m in given] for name, members in given.items()}
+        try:
+            for name in TopologicalSorter(inner).static_order():
+                found = (x for m in given[name] for x in self.expanded.get(m, (m,)))
+                self.expanded[name] = tuple(dict.fromkeys(found))
+                self.total += len(self.expanded[name])
+                if self.total > MAX_MEMBERS:
+                    text = f"targets within targets stand for over {MAX_MEMBERS} members"
+                    self.out_of(("targets",)).add("config-too-large", ("targets",), text)
+                    break
+        except CycleError as error:
+            self.report_circle(error.args[1][::-1])
         return self.expanded
 
     def check(self, member: str, where: KeyPath, targets: Iterable[str]) -> None:
@@ -327,59 +333,12 @@ class TargetParser(Struct, dict=True):
             hint = out.nearest(subject, self.names)
         return fault, hint
 
-    def any_circle(self, given: Mapping[str, list[str]]) -> bool:
-        """Report targets that contain themselves; return True if there are any."""
-        finished: set[str] = set()
-        found = 0
-        for start in given:
-            # An explicit stack instead of recursion, since a chain may exceed Python's limit.
-            path = {start: None} if start not in finished else {}
-            stack = [iter(given[name]) for name in path]
-            while stack:
-                for member in stack[-1]:
-                    if member in path:
-                        self.report_circle(list(path), member)
-                        found += 1
-                        if found == MAX_CIRCLES:
-                            return True
-                    elif member in given and member not in finished:
-                        path[member] = None
-                        stack.append(iter(given[member]))
-                        break
-                else:
-                    stack.pop()
-                    finished.add(path.popitem()[0])
-        return found > 0
-
-    def report_circle(self, path: list[str], back_to: str) -> None:
-        circle = [*path[path.index(back_to) :], back_to]
+    def report_circle(self, circle: list[str]) -> None:
+        where = ("targets", circle[-2])
         if len(circle) > MAX_SHOWN:
             circle = [*circle[: MAX_SHOWN // 2], "…", *circle[-MAX_SHOWN // 2 :]]
-        where = ("targets", path[-1])
         text = f"targets lead in a circle: {' → '.join(circle)}"
         self.out_of(where).add("config-target-cycle", where, text, "remove one of them")
-
-    def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
-        """Store the members of target `start` in ``self.expanded``, with nested targets
-        expanded. A target among the members is replaced by its own members, and its expansion is
-        stored, too. `given` maps each target to the members that the configuration names. The
-        code does not recurse, as targets may nest deeply. It stops early if there are over
-        `MAX_MEMBERS` members."""
-        stack = [start]
-        while stack and self.total <= MAX_MEMBERS:
-            name = stack[-1]
-            if name in self.expanded:
-                stack.pop()
-                continue
-            missing = [m for m in given[name] if m in given and m not in self.expanded]
-            if missing:
-                stack.extend(missing)
-                continue
-            members: dict[str, None] = {}
-            for member in given[name]:
-                members.update(dict.fromkeys(self.expanded.get(member, (member,))))
-            self.expanded[name] = tuple(members)
-            self.total += len(members)
 
 
 # Convert the checked keys of ``[[kernels]]``, and connect kernels with the ops that use them.

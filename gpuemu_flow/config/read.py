@@ -410,8 +410,6 @@ def _text(value: Json) -> str:
 
 
 MOST_FILES = 10_000
-MOST_LISTED = 100_000
-"""Maximum number of entries in a folder."""
 FILES = "files"
 _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _WILDCARDS = frozenset("*?[")
@@ -450,15 +448,27 @@ def names_matched(root: Path, written: str) -> list[str]:
     if not Path(os.path.realpath(folder)).is_relative_to(root):
         text = f"{shown(str(pattern.parent))} leads out of the workspace through a link"
         raise FilesError(text, "move the folder inside")
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - their names alone
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        text = f"{shown(str(pattern.parent))} cannot be listed: {error.strerror or error}"
+        raise FilesError(text, "check its mode and owner") from None
     found = []
-    for name in _names(folder, pattern):
+    for name in names:
         value = name[len(beginning) : len(name) - len(end)]
         fits = name.startswith(beginning) and name.endswith(end) and value and name[0] != "."
         if not fits or len(name) < len(beginning) + len(end):
             continue
-        where = str(pattern.parent / name)
-        _check_name(where, value)
-        _check_file(root, folder / name, where)
+        where, path = shown(str(pattern.parent / name)), folder / name
+        if not _VALUE.fullmatch(value):
+            hint = "rename it: letters, digits, '_', '-' and '.', at most 100"
+            raise FilesError(f"the file {where} has a name that no op can have", hint)
+        if not Path(os.path.realpath(path)).is_relative_to(root):
+            raise FilesError(f"{where} leads out of the workspace through a link", "copy it here")
+        if not path.is_file():
+            raise FilesError(f"{where} is no regular file", "fix it, or move it elsewhere")
         found.append(value)
         if len(found) > MOST_FILES:
             text = f"{shown(str(pattern))} matches more than {MOST_FILES} files"
@@ -475,43 +485,6 @@ def _checked(written: str) -> PurePosixPath:
     if fault:
         raise FilesError(f"{shown(written)} {fault}", 'such as "candidates/*.py"')
     return pattern
-
-
-def _names(folder: Path, pattern: PurePosixPath) -> list[str]:
-    names = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                names.append(entry.name)
-                if len(names) > MOST_LISTED:
-                    text = f"{shown(str(pattern.parent))} holds more than {MOST_LISTED} files"
-                    raise FilesError(text, "move those away that are no candidates")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        text = f"{shown(str(pattern.parent))} cannot be listed: {error.strerror or error}"
-        raise FilesError(text, "check its mode and owner") from None
-    return names
-
-
-def _check_name(where: str, value: str) -> None:
-    if not _VALUE.fullmatch(value):
-        text = f"the file {shown(where)} has a name that no op can have"
-        raise FilesError(text, "rename it: letters, digits, '_', '-' and '.', at most 100")
-
-
-def _check_file(root: Path, path: Path, where: str) -> None:
-    if not Path(os.path.realpath(path)).is_relative_to(root):
-        text = f"{shown(where)} leads out of the workspace through a link"
-        raise FilesError(text, "copy the file here")
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        text = f"{shown(where)} cannot be looked at: {error.strerror or error}"
-        raise FilesError(text, "fix or remove it") from None
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise FilesError(f"{shown(where)} is {kind}", "move it elsewhere")
 
 
 # Read the files that ``include`` names: further ops, kernels and rules.

@@ -299,8 +299,7 @@ def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
 
 
 def _baseline(workspace: Workspace, tag: str) -> Baseline:
-    """Return baseline `tag`, or a new empty one if there is none. Its time, tool version and
-    environment are set to the present ones."""
+    """Return baseline `tag`, or a new empty one if there is none."""
     environment = dict(workspace.environment)
     try:
         known = BaselineStore(workspace.cache).get(tag)

@@ -108,10 +108,7 @@ class ReportBuilder(Struct):
         return ""
 
     def _untried(self, compare: TaskSpec, items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
-        """Return a text, such as ``N = 9, 11``, for each dim with sizes that no judged case had.
-
-        Only sizes that the op's schema lists are named.
-        """
+        """Return a text, such as ``N = 9, 11``, for each dim with sizes that no judged case had."""
         tasks = [self.tasks[i.task] for i in compare.inputs if i.task in self.tasks]
         made = next((spec for spec in tasks if spec.stage == stages.GENERATE), None)
         if made is None:

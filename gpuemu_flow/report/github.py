@@ -34,9 +34,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield all annotations. The failed cases of an op get one annotation for each kind of failure.
-    Then follow annotations for broken ops, lint findings, regressions and other problems, none of
-    which belong to a case."""
+    """Yield all annotations."""
     counts = report_text.count_causes(report)
     groups: dict[tuple[str, str], list[CaseVerdict]] = {}
     for failure in report.worst_first():

@@ -69,8 +69,7 @@ def current(workspace: Workspace, query: ReportQuery) -> Report:
 
 
 def _recorded(workspace: Workspace, report: Report, hours: float | None) -> Iterator[FailureRecord]:
-    """Yield the recorded failures that are not among the report's results, newest first. Failures
-    older than `hours` are left out."""
+    """Yield the recorded failures that are not among the report's results, newest first."""
     begin = ""
     if hours is not None:
         moment = datetime.now(timezone.utc) - timedelta(hours=min(hours, MAX_HOURS))

@@ -193,9 +193,7 @@ def _read_report(path: Path) -> bytes:
 
 
 def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
-    """Read a file of at most `limit` bytes. If that fails, raise UsageError with ``problem(path,
-    reason)``. The reason is `too_large` if the file is larger than `limit`, and else the system's
-    message."""
+    """Read a file of at most `limit` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
@@ -207,8 +205,7 @@ def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_l
 
 
 def _library() -> tuple[Any, Any]:
-    """Import the two modules of ``cryptography`` that make and check signatures. Raises
-    RunnerError: ``sign-extra-missing``."""
+    """Import the two modules of ``cryptography`` that make and check signatures."""
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415

@@ -520,10 +520,7 @@ def _problem_lines(report: RunReport) -> list[str]:
 
 
 def _untried_lines(report: RunReport) -> list[str]:
-    """Return lines on ops that passed although some sizes in their schemas occurred in no case.
-
-    Each such op has a line, but if there are more than `MOST_UNTRIED`, they share one line.
-    """
+    """Return lines on ops that passed although some sizes in their schemas occurred in no case."""
     by_op: dict[str, tuple[str, ...]] = {}
     for result in report.results:
         if result.untried and result.verdict is Verdict.PASSED:
@@ -539,10 +536,7 @@ def _untried_lines(report: RunReport) -> list[str]:
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
-    """Return a line for each change of a result since the last run.
-
-    Ops that were judged on different cases in the last run cannot be compared. They share one line.
-    """
+    """Return a line for each change of a result since the last run."""
     lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
     other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
     if other:

@@ -119,9 +119,9 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a name of no text": (os.fsdecode(b"\xff\xfe.py"), Path.touch, "a name that no op can have"),
     "a long name": ("x" * 150 + ".py", Path.touch, "a name that no op can have"),
     "a line in the name": ("a\nb.py", Path.touch, "a name that no op can have"),
-    "a folder": ("folder.py", Path.mkdir, "is a folder"),
+    "a folder": ("folder.py", Path.mkdir, "is no regular file"),
     "a link that leads out": ("link.py", outside, "leads out of the workspace through a link"),
-    "a link to nowhere": ("gone.py", lambda p: p.symlink_to("nothing"), "cannot be looked at"),
+    "a link to nowhere": ("gone.py", lambda p: p.symlink_to("nothing"), "is no regular file"),
     "a pipe": ("pipe.py", os.mkfifo, "is no regular file"),
 }
 

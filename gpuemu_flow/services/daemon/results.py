@@ -216,8 +216,7 @@ def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, J
 
 
 def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedResult]:
-    """Return the results of a baseline by op and seed. Raises UsageError: ``unknown-baseline`` if
-    no baseline has the tag, or if it contains only kernel metrics."""
+    """Return the results of a baseline by op and seed."""
     known = BaselineStore(service.cache)
     found = known.get(tag).submitted
     if found is None:

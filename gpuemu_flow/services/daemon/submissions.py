@@ -534,8 +534,7 @@ def _judged_of_subject(
     others: list[Numbered],
     job: Job,
 ) -> Iterator[tuple[int, Submission, CheckResult]]:
-    """Judge `first` and those of the `following` submissions that have the same subject. Yield them
-    as `judged` does. All other submissions are appended to `others`."""
+    """Judge `first` and those of the `following` submissions that have the same subject."""
     subject = first[1].subject
 
     def of_subject() -> Iterator[Numbered]:

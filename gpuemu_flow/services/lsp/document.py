@@ -230,9 +230,7 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that replaces a wrong name in a line of the text by the right name. The wrong
-    name may be the last part of a dotted key. The result is None if the line does not contain the
-    wrong name."""
+    """Return the fix that replaces a wrong name in a line of the text by the right name."""
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -242,8 +240,7 @@ def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
 
 
 def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that adds a required key below the header of its table. The result is None if
-    `line` is not the line of a header."""
+    """Return the fix that adds a required key below the header of its table."""
     header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None
@@ -293,8 +290,7 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Return the finding for the result of one op and dtype. It is placed at the op's name in
-    `table`. For an outdated result, its severity is only information, whatever the verdict."""
+    """Return the finding for the result of one op and dtype."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive
