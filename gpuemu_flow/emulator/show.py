@@ -98,7 +98,11 @@ def result_text(
         lines.append("printed:")
         lines += [f"  {line}" for line in result.printed.splitlines()[:200]]
     lines += [str(finding) for finding in result.findings]
-    lines.append(f"{len(result.findings)} findings" if result.findings else "no findings")
+    unwatched = "; not watched: what bulk copies read from global memory"
+    module = kernel.program.module
+    (function,) = [one for one in module.functions if one.name == kernel.name]
+    bulk = ".async.bulk" in module.source.text[function.body_start : function.body_end]
+    lines.append(f"{len(result.findings) or 'no'} findings{unwatched if bulk else ''}")
     return "\n".join(lines)
 
 

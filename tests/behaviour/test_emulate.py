@@ -37,6 +37,18 @@ def test_a_kernel_by_itself(tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "out.npy"), x + y)
 
 
+@pytest.mark.parametrize(("entry", "watched"), [("rotate", True), ("bulk_double", False)])
+def test_what_is_not_watched_is_said(tmp_path: Path, entry: str, *, watched: bool) -> None:
+    np.save(tmp_path / "x.npy", np.arange(256, dtype="f4"))
+    arguments = ["--arg", "x=@x.npy", *(["--arg", "y=f32[256]"] if watched else [])]
+    block = "128" if watched else "256"
+    file = str(PTX.with_name("barriers.ptx"))
+    done = emulate(tmp_path, file, "--entry", entry, "--grid", "1", "--block", block, *arguments)
+    last = done.stdout.splitlines()[-1]
+    said = "no findings; not watched: what bulk copies read from global memory"
+    assert last == ("no findings" if watched else said), done.stderr
+
+
 @pytest.mark.parametrize("kind", ["f4", "i4"])
 def test_a_file_in_the_other_byte_order_holds_the_same_numbers(tmp_path: Path, kind: str) -> None:
     x, y = np.arange(1000).astype(f">{kind}"), np.full(1000, 0.5, "f4")
