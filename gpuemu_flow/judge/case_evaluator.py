@@ -296,17 +296,16 @@ class CaseEvaluator:
         """Run both programs in parallel, then judge in the reference's worker."""
         self.rounds += 1
         arena = self._op.arena()
-        # With more checks, this process makes the inputs, between guard zones.
+        # With more checks, this process makes the op's inputs, between guard zones.
         give = inputs is None and not watches(checks)
-        bring = inputs is None and watches(checks)
-        about = PreparedBatch([case], inputs, arena, give=give, bring=bring)
+        about = PreparedBatch([case], inputs, arena, give=give)
         judge_request = JudgeRequest(self._setup, about)
         judge_request.watch = give
         try:
             self._reference.begin_work(judge_request)
             if inputs is None:
                 judge_request.wait_prepared()
-                about.give = about.bring = False
+                about.give = False
             given = self._given_by(about) if inputs is None else inputs
             # With guards or decoys, the inputs have to be made for the op's process.
             stands_for = case if checks.decoy or checks.guards else None
@@ -336,8 +335,6 @@ class CaseEvaluator:
     @staticmethod
     def _given_by(about: PreparedBatch) -> Arrays | SharedInputs:
         (case,) = about.cases
-        if about.brought is not None:
-            return about.brought
         if about.peer is None or not about.slots:
             return materialise(case)
         return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))

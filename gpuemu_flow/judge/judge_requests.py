@@ -54,10 +54,8 @@ class PreparedBatch(Struct, eq=False):
     arrays: Arrays | None = None
     peer: Arena | None = None
     give: bool = False
-    bring: bool = False
     widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list)
-    brought: Arrays | None = None
 
     @property
     def index(self) -> int:
@@ -157,7 +155,6 @@ class JudgeRequest:
             cases=tuple(about.cases),
             by_seed=about.arrays is None,
             give=about.give and has_peer,
-            bring=about.bring,
             widens=about.widens,
         )
         fds = []
@@ -186,9 +183,7 @@ class JudgeRequest:
             return
         try:
             slots = convert(answer["result"] or (), list[Slots])
-            if self.about.bring:
-                self.about.brought = worker_client.shared().read(slots[0]) if slots else None
-            elif _current(worker_client).gave:  # else an earlier process has written them
+            if _current(worker_client).gave:  # else an earlier process has written them
                 self.about.slots = slots
         except MALFORMED:
             self._failed = worker_client.broken(self.about.index)

@@ -61,11 +61,6 @@ from gpuemu_flow.workers.tensors import element_type
 
 Arrays = dict[str, NDArray[Any]]
 
-MOST_BROUGHT = 16 << 20
-"""Maximum number of bytes of inputs that are sent to the coordinator, so that it need not make them
-again. There is a limit since shared memory never shrinks, and counts towards the reference's memory
-limit."""
-
 
 class _Item(Struct):
     """One case of a request, with the reference's outputs or exception; see `PreparedBatch`."""
@@ -132,20 +127,7 @@ class JudgeService:
                 item.given = peer.write(inputs, start=start, keep_layout=True)
                 start = end_of(item.given)
                 given.append(item.given)
-        if ask.bring:
-            return self._bring(context)
         return given if peer is not None else None
-
-    def _bring(self, context: ServiceContext) -> list[Slots] | None:
-        """Write the inputs of the only case to this worker's shared memory. Return their positions,
-        or None if they are too large."""
-        (item,) = self._items
-        if sum(array.nbytes for array in item.inputs.values()) > MOST_BROUGHT:
-            return None
-        try:
-            return [context.own.write(item.inputs)]
-        except (MemoryError, OSError):  # over the reference's limit, which is not for these
-            return None
 
     def go_on(self, context: ServiceContext) -> None:
         """Run the reference on a single case, while the op runs in its own process. If there are

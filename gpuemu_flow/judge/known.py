@@ -12,7 +12,7 @@ from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
 
 if TYPE_CHECKING:
-    from gpuemu_flow.store.cache import BlobStore, JsonStore
+    from gpuemu_flow.store.cache import JsonStore
     from gpuemu_flow.store.remote_cache import SharedCache
 
 T = TypeVar("T")
@@ -50,16 +50,15 @@ class KnownResults(Generic[T]):
         write: Callable[[T], Json],
         force: bool = False,
         unchanged: Callable[[], bool] = lambda: True,
-        blobs: BlobStore | None = None,
+        before_write: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take no results from the cache if `force` is true; keep none once `unchanged` is not. The
-        blobs that the results name are written before these."""
+        """Take no results from the cache if `force` is true; keep none once `unchanged` is not."""
         self.inputs = SeenInputs(actions, static, lookup, start, force=force)
         self._actions = actions
         self._read = read
         self._to_json = write
         self._unchanged = unchanged
-        self._blobs = blobs
+        self._before_write = before_write
         self._lock = threading.Lock()
         self._waiting: list[tuple[Json, T]] = []
         self._written = time.monotonic()
@@ -103,11 +102,10 @@ class KnownResults(Generic[T]):
 
     def _store(self, base: str, results: Iterable[tuple[Json, T]]) -> None:
         self._bases.add(base)
-        rows = [(digest_json([base, *about]), self._to_json(result)) for about, result in results]
-        places = [] if self._blobs is None else self._blobs.write_waiting()
-        self._actions.put_many([*places, *rows])
-        if self._blobs is not None:
-            self._blobs.forget_waiting(places)
+        self._before_write()
+        self._actions.put_many(
+            (digest_json([base, *about]), self._to_json(result)) for about, result in results
+        )
 
     def join(self, results: Iterable[tuple[Json, T]]) -> None:
         """Write all results of a task under one key, if they are under several.

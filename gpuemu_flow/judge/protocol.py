@@ -53,12 +53,11 @@ class Ask(Struct, frozen=True, tag_field="method"):
 
 class Prepare(Ask, frozen=True, kw_only=True, tag="prepare"):
     """Make the inputs of cases, which the next requests are about. With `give`, they are copied to
-    the memory shared with the op; with `bring`, to the memory shared with the coordinator."""
+    the memory shared with the op."""
 
     cases: tuple[Case, ...]
     by_seed: bool
     give: bool
-    bring: bool
     widens: bool
 
 

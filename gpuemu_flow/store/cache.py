@@ -127,44 +127,39 @@ class BlobStore:
         return self.folder / name[:2] / (name + SUFFIX)
 
     def has(self, digest: str) -> bool:
-        if self._has_file(digest) or digest in self._waiting:
-            return True
-        place = self._place(digest)
-        return place is not None and self._has_file(place.file)
-
-    def _has_file(self, digest: str) -> bool:
-        return stat.S_ISREG(self._mode(digest))
-
-    def _place(self, digest: str) -> _Place | None:
-        """Return where a blob lies that shares a file with others."""
-        found = self._index().get(_PLACE + digest) if self._index is not None and digest else None
-        try:
-            return convert(found, _Place | None)
-        except ValidationError:
-            return None
+        return digest in self._waiting or self._find(digest) is not None
 
     def size(self, digest: str) -> int:
         """Return the size of a blob in bytes; 0 if there is none."""
-        if self._is_new():
-            return 0
+        place = self._find(digest)
+        return 0 if place is None else place.size
+
+    def _find(self, digest: str) -> _Place | None:
+        """Return where a blob lies: in its own file, or in one with others."""
+        own = self._status(digest)
+        if own is not None:
+            return _Place(digest, 0, own.st_size)
+        found = self._index().get(_PLACE + digest) if self._index is not None and digest else None
         try:
-            return self.path(digest).lstat().st_size
+            place = convert(found, _Place | None)
+        except ValidationError:
+            return None
+        return None if place is None or self._status(place.file) is None else place
+
+    def _status(self, digest: str) -> os.stat_result | None:
+        """Return the status of the file of this name; None if there is none, or it is no file."""
+        if not digest or self._is_new():
+            return None
+        try:
+            found = self.path(digest).lstat()
         except (FileNotFoundError, NotADirectoryError):
-            place = self._place(digest)
-            return 0 if place is None else place.size
+            return None
+        return found if stat.S_ISREG(found.st_mode) else None
 
     def delete(self, digest: str) -> None:
         if self._is_new():
             return
         self._files.remove(self.path(digest))
-
-    def _mode(self, digest: str) -> int:
-        if self._is_new():
-            return 0
-        try:
-            return self.path(digest).lstat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
 
     def read(self, digest: str) -> bytes | None:
         """Return a blob's content; None if it is missing or damaged. Move a damaged file aside."""
@@ -172,14 +167,14 @@ class BlobStore:
             return self._waiting[digest]
         if not self._salt and not self._stored_salt():
             return None
-        place = None if self._has_file(digest) else self._place(digest)
-        path = self.path(digest if place is None else place.file)
+        place = self._find(digest)
+        if place is None:
+            return None
+        path = self.path(place.file)
         try:
-            data = self._files.read(path, LARGEST)
+            data = self._files.read(path, LARGEST)[place.start : place.start + place.size]
         except FileNotFoundError:
             return None
-        if place is not None:
-            data = data[place.start : place.start + place.size]
         if digest_bytes(data) != digest:
             self._set_aside(path, "content does not match its digest")
             return None
@@ -190,14 +185,12 @@ class BlobStore:
 
     def write(self, data: bytes) -> str:
         digest = digest_bytes(data)
-        path = self.path(digest)
-        if not self._has_file(digest):
-            self._files.write(path, data)
-            self.written += len(data)
+        if self._status(digest) is None:
+            self._write_file(digest, data)
         return digest
 
     def add(self, data: bytes) -> str:
-        """Keep a blob, and return its digest. A small one waits in memory until `write_waiting`."""
+        """Keep a blob, and return its digest. A small one waits in memory until `flush`."""
         digest = digest_bytes(data)
         if self._index is None or len(data) > _SMALL:
             self._write_file(digest, data)
@@ -208,33 +201,23 @@ class BlobStore:
                 self.flush()
         return digest
 
-    def write_waiting(self) -> list[tuple[str, Json]]:
-        """Write the small blobs that wait to one file; return what the index must hold of them."""
+    def flush(self) -> None:
+        """Write the small blobs that wait to one file, and their places to the index."""
         with self._lock:
             waiting = dict(self._waiting)
-        if not waiting:
-            return []
+        if not waiting or self._index is None:
+            return
         content = b"".join(waiting.values())
         file, start = digest_bytes(content), 0
         self._write_file(file, content)
-        rows: list[tuple[str, Json]] = []
+        rows = []
         for digest, data in waiting.items():
             rows.append((_PLACE + digest, to_builtins(_Place(file, start, len(data)))))
             start += len(data)
-        return rows
-
-    def forget_waiting(self, rows: Iterable[tuple[str, Json]]) -> None:
-        """Free the memory of the blobs whose rows `write_waiting` returned, and the index has."""
+        self._index().put_many(rows)
         with self._lock:
-            for key, _ in rows:
-                self._waiting.pop(key.removeprefix(_PLACE), None)
-
-    def flush(self) -> None:
-        """Write the small blobs that wait, and their places."""
-        rows = self.write_waiting()
-        if rows and self._index is not None:
-            self._index().put_many(rows)
-            self.forget_waiting(rows)
+            for digest in waiting:
+                self._waiting.pop(digest, None)
 
     def _write_file(self, digest: str, data: bytes) -> None:
         staging = self.folder.parent / "staging"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -38,12 +37,9 @@ from gpuemu_flow.tasks.base import (
     read_result,
 )
 from gpuemu_flow.tasks.params import params_of
-from gpuemu_flow.tasks.parts.outputs import with_outputs
+from gpuemu_flow.tasks.parts.outputs import with_tensors
 from gpuemu_flow.workers.api import Program
 from gpuemu_flow.workers.supervise import BatchSize
-
-if TYPE_CHECKING:
-    from gpuemu_flow.judge.judge_requests import GivenCase
 
 STAGE = stages.COMPARE
 VERSION = stages.VERSIONS[STAGE]
@@ -174,9 +170,14 @@ def _judge(
                 for batch in batches:
                     if context.cancel.is_set():
                         raise Interrupted
-                    given, early = _with_tensors(spec, context, batch)
-                    results |= early
-                    fresh += len(early)
+                    given = []
+                    for stored, tensors in with_tensors(spec, context, batch):
+                        early = stored.without_outputs()  # of a program that ran again just now
+                        if early is None:
+                            given.append((stored, tensors))
+                        else:
+                            results[stored.case.index] = early
+                            fresh += 1
                     judged = judge.judge_stored(given) if given else []
                     if program is reference:
                         known.learn(judge.observed()["reference"], reference.given)
@@ -205,26 +206,6 @@ def _batches(stored: Sequence[StoredCase]) -> list[list[StoredCase]]:
             total = size
         batches[-1].append(one)
     return batches
-
-
-def _with_tensors(
-    spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
-) -> tuple[list[tuple[StoredCase, GivenCase]], dict[int, CheckResult]]:
-    """Return cases with their tensors, and the verdicts on those for which a program that had to
-    run again gave no outputs this time."""
-    by_op = with_outputs(stages.OP, spec, context, batch)
-    both = with_outputs(stages.REFERENCE, spec, context, [one for one, _ in by_op])
-    from gpuemu_flow.judge.judge_requests import GivenCase  # noqa: PLC0415 - loads numpy
-
-    draw = context.tensors.drawing([one.case for one in batch])
-    given, early = [], {}
-    for (one, expected), (_, actual) in zip(both, by_op, strict=True):
-        result = one.without_outputs()
-        if result is not None:
-            early[one.case.index] = result
-            continue
-        given.append((one, GivenCase(one.case, draw(one.case), actual, expected=expected)))
-    return given, early
 
 
 def _not_called(reference: Program) -> Program:

@@ -105,10 +105,7 @@ class SharedInputs(Struct, frozen=True):
 
 
 class CheckedInputs(Struct, frozen=True):
-    """The inputs of one case: those of `case`, unless there are `values` or `shared` ones.
-
-    `draw` returns the values of a case that it may have drawn before.
-    """
+    """The inputs of one case: those of `case`, unless there are `values` or `shared` ones."""
 
     index: int
     seed: int
@@ -116,7 +113,6 @@ class CheckedInputs(Struct, frozen=True):
     values: Arrays | None = None
     input_dtype: str | None = None
     shared: SharedInputs | None = None
-    draw: Draw | None = None
 
     @property
     def float_dtype(self) -> str:
@@ -125,11 +121,7 @@ class CheckedInputs(Struct, frozen=True):
 
     def given(self) -> Arrays | None:
         """Return the values; None if they are to be drawn from the case."""
-        if self.shared is not None:
-            return self.shared.again()
-        if self.values is None and self.draw is not None and self.case is not None:
-            return self.draw(self.case)
-        return self.values
+        return self.values if self.shared is None else self.shared.again()
 
     def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
         """Make the inputs of the call that is judged."""
@@ -163,7 +155,8 @@ def _compared(program: Program, inputs: Arrays, first: Arrays, second: Arrays) -
 def inputs_of(request: Request, draw: Draw | None) -> CheckedInputs:
     """Return the inputs that a request describes."""
     case = request.case
-    return CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype, draw=draw)
+    values = None if draw is None else draw(case)
+    return CheckedInputs(case.index, case.seed, case, values, request.input_dtype)
 
 
 # Run cases in one exchange.

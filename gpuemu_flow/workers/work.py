@@ -49,7 +49,6 @@ class CallMany:
             "type": "calls",
             "items": [
                 {
-                    "index": case.index,
                     "seed": case.seed,
                     "float": case.dtype,
                     "slots": msgspec.to_builtins(slots),

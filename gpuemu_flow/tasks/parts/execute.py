@@ -80,7 +80,7 @@ def execute(
         write=Outcome.to_json,
         force=context.force,
         unchanged=context.unchanged,
-        blobs=context.cache.blobs,
+        before_write=context.cache.blobs.flush,
     )
     found: dict[int, Outcome] = {}
     abouts: dict[int, Json] = {}
@@ -103,7 +103,7 @@ def execute(
             _run(spec, context, program, requests, checks, known, abouts, missing, found)
         finally:
             known.flush()
-            context.cache.blobs.flush()  # of programs that changed meanwhile, too
+            context.cache.blobs.flush()  # of results that are not kept, too
         known.join((abouts[n], found[n]) for n in abouts if found[n].ok)
     good = {n: found[n] for n in abouts if found[n].ok}
     known.share(context.shared, program.given, abouts, good, [each.blob for each in good.values()])

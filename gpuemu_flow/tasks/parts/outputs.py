@@ -10,32 +10,42 @@ from msgspec.structs import replace
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judge.verdicts import StoredCase
 from gpuemu_flow.model.types import Json
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.parts.execute import keep_outputs, outcome_record
 from gpuemu_flow.workers.api import Request
 
 if TYPE_CHECKING:
+    from gpuemu_flow.judge.judge_requests import GivenCase
     from gpuemu_flow.tasks.parts.tensors import Arrays
 
 
-def with_outputs(
-    role: str, spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
-) -> list[tuple[StoredCase, Arrays]]:
-    """Return cases, each with the outputs of the program with this role. Those that are nowhere,
-    not even in a shared cache, are made again: if these are other bytes, the case's record names
-    them. Raises Interrupted: The run was cancelled."""
-    found = {n: _found(context, getattr(one, role)["blob"]) for n, one in enumerate(batch)}
-    lost = [n for n, outputs in found.items() if outputs is None]
-    if lost and context.shared is not None:
-        context.shared.fetch_blobs(getattr(batch[n], role)["blob"] for n in lost)
-        found |= {n: _found(context, getattr(batch[n], role)["blob"]) for n in lost}
-        lost = [n for n in lost if found[n] is None]
-    cases = dict(enumerate(batch))
-    if lost:
-        again = _run_again(role, spec.settings[role], context, [batch[n] for n in lost])
-        cases |= zip(lost, again, strict=True)
-        found |= {n: _found(context, getattr(cases[n], role)["blob"]) for n in lost}
-    return [(cases[n], found[n] or {}) for n in cases]
+def with_tensors(
+    spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
+) -> list[tuple[StoredCase, GivenCase]]:
+    """Return cases with their tensors. Outputs that are nowhere, not even in a shared cache, are
+    made again: if these are other bytes, the case's record names them. Raises Interrupted: The run
+    was cancelled."""
+    from gpuemu_flow.judge.judge_requests import GivenCase  # noqa: PLC0415 - loads numpy
+
+    cases, both = list(batch), []
+    for role in (stages.OP, stages.REFERENCE):
+        found = [_found(context, getattr(one, role)["blob"]) for one in cases]
+        lost = [n for n, outputs in enumerate(found) if outputs is None]
+        if lost and context.shared is not None:
+            context.shared.fetch_blobs(getattr(cases[n], role)["blob"] for n in lost)
+            for n in lost:
+                found[n] = _found(context, getattr(cases[n], role)["blob"])
+            lost = [n for n in lost if found[n] is None]
+        again = _run_again(role, spec.settings[role], context, [cases[n] for n in lost])
+        for n, one in zip(lost, again, strict=True):
+            cases[n], found[n] = one, _found(context, getattr(one, role)["blob"])
+        both.append([outputs or {} for outputs in found])
+    draw = context.tensors.drawing([one.case for one in cases])
+    return [
+        (one, GivenCase(one.case, draw(one.case), actual, expected=expected))
+        for one, actual, expected in zip(cases, *both, strict=True)
+    ]
 
 
 def _found(context: StageContext, digest: str) -> Arrays | None:
@@ -54,6 +64,8 @@ def _found(context: StageContext, digest: str) -> Arrays | None:
 def _run_again(
     role: str, maker: Mapping[str, Json], context: StageContext, lost: Sequence[StoredCase]
 ) -> list[StoredCase]:
+    if not lost:
+        return []
     records = [getattr(stored, role) for stored in lost]
     requests = [
         Request(stored.case, record["input_dtype"])
