@@ -477,10 +477,12 @@ class Judge:
                 continue  # positions among the selected elements are not those in the output
             bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
-            sentences += [
-                prefix + finding.sentence
-                for finding in diagnose(actual[name], expected[name], bound, inputs=inputs)
-            ]
+            found = diagnose(actual[name], expected[name], bound, inputs=inputs)
+            sentences += [prefix + finding.sentence for finding in found]
+            unordered = [c.name for c in self._settings.outputs if c.order and c.name != name]
+            if unordered and any(finding.kind in ("permuted", "reversed") for finding in found):
+                which = _listed(unordered)
+                sentences.append(f'{which} may be in any order: `order = "any"` says so of {name}')
         return sentences
 
     def _dtype(self, name: str, actual: NDArray[Any] | None, expected: NDArray[Any]) -> str:
@@ -627,7 +629,7 @@ def _finer_than_rounding(result: CheckResult, actual: Arrays, criteria: Criteria
         if isinstance(given, Tolerance) and failure.expected is not None:
             allowed = given.atol + given.rtol * abs(failure.expected)
             rounding = float(spacing(np.array(failure.expected), FLOAT_LIMITS[dtype or ""])) / 2
-            if allowed < rounding and math.isfinite(failure.expected):
+            if 0.0 < allowed < rounding and math.isfinite(failure.expected):
                 return [
                     f"the tolerance is finer than {dtype}: {allowed:.3g} at this element, where "
                     f"rounding alone changes a right result by up to {rounding:.3g}"

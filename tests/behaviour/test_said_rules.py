@@ -31,6 +31,14 @@ def topk(body: str, verdict: str = "passed") -> Op:
     return Op("x, k", f"{PICK}{body}", f"{PICK}return i", TOPK, "cases = 24", verdict=verdict)
 
 
+VALUES = (
+    TOPK[: TOPK.index("output =")]
+    + """
+outputs.values = { dims = ["B", "K"], order = "any", axis = 1 }
+outputs.index = { dims = ["B", "K"], dtype = "int64", ties = "any", of = "x", axis = 1 }
+"""
+)
+BOTH = f"{PICK}return np.take_along_axis(x, i{{0}}, 1), i{{0}}"
 FLAGS = (
     "dims = { N = { min = 1, max = 40 } }\noutput = { dims = [], dtype = 'bool' }\n"
     'inputs.x = { dims = ["N"], dtype = "int64", kind = "unique", range = [0, 99], values = [-1] }'
@@ -128,6 +136,10 @@ OPS = {
     "topk_other_of_a_tie": topk(
         "j = np.argsort(-x[:, ::-1], axis=1)[:, :k]\nreturn x.shape[1] - 1 - j[:, ::-1]"
     ),
+    "topk_values_alone_unordered": Op(
+        "x, k", BOTH.format("[:, ::-1]"), BOTH.format(""), VALUES.replace("[1, 4]", "[9]"),
+        "cases = 24", verdict="failed",
+    ),
     "topk_one_short": topk("i[:, -1] = np.argmin(x, 1)\nreturn i", "failed"),
     "topk_one_twice": topk("i[:, -1] = i[:, 0]\nreturn i", "failed"),
     **TOGETHER,
@@ -145,6 +157,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_rules_hold_in_every_case(name: str, ran: Ran) -> None:
     results, said = ran.results[name], ran.failures.get(name, [])
     assert {r["verdict"] for r in results} == {OPS[name].verdict}, (results, said[:2])
+    notes = [note for failure in said for note in failure["notes"]]
+    hint = 'values may be in any order: `order = "any"` says so of index'
+    assert (hint in notes) is (name == "topk_values_alone_unordered")
 
 
 @pytest.mark.ci
