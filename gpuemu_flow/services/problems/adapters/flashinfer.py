@@ -47,10 +47,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
     device = "cuda" if found.cuda else "cpu"
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
-        given = {name: as_tensor(value) for name, value in all_inputs.items()}
-        if found.cuda:
-            tensors = {k: one for k, one in given.items() if isinstance(one, torch.Tensor)}
-            given |= {name: one.to(device) for name, one in tensors.items()}
+        given = {name: as_tensor(value, device) for name, value in all_inputs.items()}
         arguments = _arguments(described, given)
         with torch.no_grad(), here():
             seed_all(0)

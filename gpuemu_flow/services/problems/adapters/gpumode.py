@@ -126,10 +126,7 @@ def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
 
 def assembled(described: Described, all_inputs: Mapping[str, Any], device: str = "cpu") -> Any:
     """Rebuild the value that `generate_input` returned, from copies of a case's inputs."""
-    given = {name: as_tensor(value) for name, value in all_inputs.items()}
-    if device != "cpu":
-        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-        given |= {name: value.to(device) for name, value in tensors.items()}
+    given = {name: as_tensor(value, device) for name, value in all_inputs.items()}
     return copied(_filled(described["data"], described, given))
 
 

@@ -24,18 +24,18 @@ AS_BYTES = ("float4_e2m1fn_x2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m
 """Dtypes of one byte that no array has: their tensors travel as ``uint8``."""
 
 
-def as_tensor(value: Any) -> Any:
+def as_tensor(value: Any, device: str = "cpu") -> Any:
     """Copy an array or a tensor to a tensor of the same dtype; return other values unchanged."""
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        return value.clone().to(device)
     if not isinstance(value, np.ndarray):
         return value
     array = np.array(value, order="C")
     found = _BY_BITS.get(array.dtype.name)
     if found is not None:
         words, dtype = found
-        return torch.from_numpy(array.view(words)).view(dtype)
-    return torch.from_numpy(array)
+        return torch.from_numpy(array.view(words)).view(dtype).to(device)
+    return torch.from_numpy(array).to(device)
 
 
 def as_array(tensor: Any) -> Any:
