@@ -9,7 +9,7 @@ import io
 import itertools
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import FAILING_ERRNOS, PrivateFolder, disk_problem
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import Interrupted, NotCached, StageContext, StageResult, TaskSpec
+from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 
 _ATTEMPTS = 3
 _TICKS = 50
@@ -80,7 +80,6 @@ class Execution(Struct):
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
-    uncached: set[str] = field(default_factory=set)
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]  # doit has no types
@@ -179,7 +178,6 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         self.made: dict[
             str, StageResult
         ] = {}  # until they are stored: doit keeps values to its end
-        self.left: set[str] = set()  # tasks that did not run, so that their records stay valid
 
     def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
         """Return ``run`` or ``up-to-date``, and keep the task's key for `save`."""
@@ -208,9 +206,8 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         )
 
     def remove_success(self, task: Task) -> None:
-        """Delete the record of a task that failed, unless the task was not run at all."""
-        if task.name not in self.left:
-            self._states.forget(task.name)
+        """Delete the record of a task that failed."""
+        self._states.forget(task.name)
 
     def status_is_ignore(self, task: Task) -> bool:
         """Return False: no task is ever ignored."""
@@ -282,20 +279,7 @@ class Executor:
             self.interrupt()
         execution.status.update(dict.fromkeys(self._repeated, "ran"))
         execution.interrupted = self._context.cancel.is_set()
-        left = self._graph.downstream(self._dependency.left) if self._dependency.left else set()
-        execution.uncached = {name for name in left if execution.status.get(name) == "failed"}
         return execution
-
-    def store_again(self, names: Iterable[str]) -> None:
-        """Store the results of finished tasks in the shared cache. Each task is run again, and
-        normally finds its results in the local cache."""
-        with on_signals(self.interrupt):
-            for spec in map(self._graph.tasks.__getitem__, names):
-                if self._context.cancel.is_set():
-                    return
-                if spec.stage in stages.SHARED:
-                    with contextlib.suppress(Interrupted, FlowError):
-                        self._act_on_one_state(spec)
 
     def _task(self, name: str, names: set[str]) -> Task:
         spec = self._graph.tasks[name]
@@ -316,9 +300,6 @@ class Executor:
             if spec.stage == stages.COMPARE:
                 self._run_again_if_revealed(spec)
             result = self._act_on_one_state(spec)
-        except NotCached:
-            self._dependency.left.add(spec.name)
-            return _Failed(spec.name, ())
         except Interrupted:
             return _Failed(spec.name, ())
         except FlowError as error:

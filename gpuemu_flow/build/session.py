@@ -9,14 +9,14 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
 
-from gpuemu_flow.build.elsewhere import place_for, shared
+from gpuemu_flow.build.elsewhere import shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
 from gpuemu_flow.build.selection import is_set, owned, select, touched_since
@@ -34,7 +34,6 @@ from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 if TYPE_CHECKING:
     from gpuemu_flow.build.run import Executor
     from gpuemu_flow.build.selection import Shard
-    from gpuemu_flow.store.remote_cache import TransferCounts
     from gpuemu_flow.workers.pool import Pool
 
 
@@ -193,7 +192,6 @@ class RunOptions(Struct, frozen=True):
     dry_run: bool = False
     triggers: tuple[str, ...] = TRIGGERS
     time_limit: float | None = None
-    only_restore: bool = False
 
     @property
     def may_be_nothing(self) -> bool:
@@ -435,7 +433,6 @@ def _execute(
         states.save_broken(workspace.graph.tasks[name], problems)
     outcome.status.update(dict.fromkeys(todo, "pending"))
     outcome.status.update(execution.status)
-    outcome.status.update(dict.fromkeys(execution.uncached, "pending"))
     outcome.problems += execution.problems
     outcome.timed_out = execution.interrupted and limit.is_set()
     outcome.interrupted = execution.interrupted and not outcome.timed_out
@@ -480,7 +477,6 @@ def open_context(
             on_progress=listener.on_progress,
             on_wait=listener.on_wait,
             force=options.force,
-            only_restore=options.only_restore,
         )
 
 
@@ -598,36 +594,3 @@ def _changed_since(path: str, began: int) -> bool:
 def _problem(task: str, what: str) -> Problem:
     text = f"{task}: {what} changed during the run, and the verdict depends on it"
     return Problem(SLUG, text, "run again when nothing writes to it")
-
-
-# Store all results of a workspace in the cache that machines share.
-
-
-def push(
-    workspace: Workspace, words: Sequence[str] = (), listener: Listener | None = None
-) -> tuple[RunOutcome, TransferCounts | None]:
-    """Bring tasks up to date, then store all their results in the shared cache. Raises UsageError:
-    ``cache-remote-none``, and the errors that `session.run` raises."""
-    from gpuemu_flow.build.run import Executor  # noqa: PLC0415 - doit only when tasks may run
-
-    place_for(workspace, writing=True)
-    outcome = run(workspace, RunOptions(tuple(words)), listener)
-    if outcome.interrupted:
-        return outcome, None
-    cache, quiet, counts = workspace.cache, Listener(), None
-    told = len(cache.problems)
-    done = [name for name, status in outcome.ordered_status().items() if status != "failed"]
-    with RunLock(cache.lock_path, (listener or quiet).on_wait):
-        try:
-            with (
-                open_context(workspace, outcome.options, 1, quiet, None) as context,
-                shared(workspace, context),
-            ):
-                states = workspace.states()
-                Executor(workspace.graph, context, states, quiet, jobs=1).store_again(done)
-                counts = None if context.shared is None else context.shared.counts
-                outcome.interrupted = context.cancel.is_set()
-            outcome.problems += cache.problems[told:]
-        finally:
-            cache.close()
-    return outcome, counts

@@ -10,12 +10,9 @@ import click
 from msgspec.structs import asdict
 
 from gpuemu_flow import __version__
-from gpuemu_flow.build import session
-from gpuemu_flow.build.elsewhere import place_for
-from gpuemu_flow.build.session import push as push_all
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import add_grants, config_options, format_option
-from gpuemu_flow.cli.progress import make_listener, say_waiting
+from gpuemu_flow.cli.options import config_options, format_option
+from gpuemu_flow.cli.progress import say_waiting
 from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.check import parse_size
 from gpuemu_flow.config.model import Overrides
@@ -25,7 +22,6 @@ from gpuemu_flow.report.inspect import clean_submissions, clean_workspace, works
 from gpuemu_flow.services.daemon.files import DaemonState, find_place, holder
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.session import RunOutcome
     from gpuemu_flow.report.caches import CacheCheck, Size
 
 
@@ -35,7 +31,7 @@ _SHOWN = 20
 _remote = click.option("--remote", is_flag=True, help="Use the shared cache, if it is a folder.")
 
 
-@click.group(short_help="Look after the caches; push and pull results.")
+@click.group(short_help="Look after the caches.")
 def cache() -> None:
     """Measure, check and clean the workspace's own cache, and a cache that machines share.
 
@@ -101,53 +97,6 @@ def clear() -> None:
     """Delete the whole content of the cache; recorded failures and baselines are kept."""
     count = clean_workspace(Workspace(), (), whole_cache=True, on_wait=say_waiting)
     say(f"forgot {count} tasks and emptied the cache")
-
-
-@cache.command()
-@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
-def push(words: tuple[str, ...]) -> None:
-    """Bring results up to date, as `run` does, and store all of them in the shared cache."""
-    workspace = Workspace()
-    with make_listener(live=wants_color()) as listener:
-        outcome, counts = push_all(workspace, words, listener)
-    _say_problems(outcome)
-    if outcome.interrupted or counts is None:
-        raise SystemExit(130)
-    failed = sum(status == "failed" for status in outcome.status.values())
-    left = f"; {failed} tasks failed" if failed else ""
-    say(f"stored {counts.stored} entries, {_bytes(counts.bytes_out)} new{left}")
-    if any(problem.slug in _NOT_STORED for problem in outcome.problems):
-        raise SystemExit(3)
-    raise SystemExit(4 if failed else 0)
-
-
-@cache.command()
-@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
-def pull(words: tuple[str, ...]) -> None:
-    """Restore results for the present state from the shared cache; run nothing."""
-    workspace = Workspace()
-    place_for(workspace)
-    with make_listener(live=wants_color()) as listener:
-        options = session.RunOptions(words=words, only_restore=True)
-        outcome = session.run(workspace, options, listener)
-    _say_problems(outcome)
-    if outcome.interrupted:
-        raise SystemExit(130)
-    there = sum(status in ("current", "restored", "ran") for status in outcome.status.values())
-    left = len(outcome.selected) - there
-    say(f"{there} tasks have results" + (f", {left} would run" if left else ""))
-
-
-_NOT_STORED = ("cache-remote-unreachable", "cache-remote-refused", "cache-remote-ungranted")
-"""Warnings of a run that mean that a push did not store all results."""
-
-for _command in (push, pull):
-    add_grants(_command)
-
-
-def _say_problems(outcome: RunOutcome) -> None:
-    for problem in outcome.problems:
-        say(str(problem), err=True)
 
 
 def _say_checked(checked: CacheCheck) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "artifacts": "Show the kernels' registers, spills, occupancy, instruction mix.",
     "baseline": "Store, list and move baselines.",
-    "cache": "Look after the caches; push and pull results.",
+    "cache": "Look after the caches.",
     "calibrate": "Suggest tolerances from a trusted op.",
     "check": "Judge one op by one reference, without a workspace.",
     "ci": "Check everything, for a CI service.",

@@ -486,13 +486,6 @@ LONGEST_NAME = 4096
 _numbers = itertools.count()
 
 
-class TransferCounts:
-    """Entries and bytes that a run stored in a shared cache; approximate because of races."""
-
-    def __init__(self) -> None:
-        self.stored = self.bytes_out = 0
-
-
 class SharedCache:
     """A shared cache, for the duration of one run. Thread-safe. `shown` is its address for
     messages, without secrets. Received blobs lie in `staging` until their content is verified;
@@ -530,7 +523,6 @@ class SharedCache:
         self._left = self._read_only = False
         self._told: set[str] = set()
         self._lock = threading.Lock()
-        self.counts = TransferCounts()
 
     @property
     def writes(self) -> bool:
@@ -648,9 +640,7 @@ class SharedCache:
 
     def _put_entry(self, name: str, entry: Entry) -> None:
         data = encode(name, entry, self._secret)
-        if self._attempt(lambda: self._put(ACTION, name, data), writing=True):
-            self.counts.stored += 1
-            self.counts.bytes_out += len(data)
+        self._attempt(lambda: self._put(ACTION, name, data), writing=True)
 
     def _store_blob(self, digest: str, size: int) -> bool:
         """Store a blob if the cache lacks it; return True if the cache has it now."""
@@ -669,7 +659,6 @@ class SharedCache:
                     return False
                 if not self._attempt(lambda: self._put(CONTENT, digest, data), writing=True):
                     return False
-                self.counts.bytes_out += size
             self._there.add(digest)
             return True
 

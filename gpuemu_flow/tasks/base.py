@@ -89,12 +89,6 @@ class StageContext(Struct):
     force: bool = False
     unchanged: Callable[[], bool] = lambda: True
     shared: SharedCache | None = None
-    only_restore: bool = False
-
-    def about_to_run(self) -> None:
-        """Raise NotCached if no program may run; stages call this before they run a program."""
-        if self.only_restore:
-            raise NotCached
 
 
 class StageResult(Struct, frozen=True):
@@ -118,10 +112,6 @@ def resolved(program: Program) -> Program:
     if not program.path or program.kind == "command":
         return program  # an executable may depend on the name by which it was called
     return msgspec.structs.replace(program, path=os.path.realpath(program.path))
-
-
-class NotCached(Exception):  # noqa: N818 - an event, not an error
-    """Raised when a result is in no cache and no program may run."""
 
 
 class Interrupted(Exception):  # noqa: N818 - an event, not an error

@@ -73,7 +73,6 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     cached = None if shared is None else _restored(spec, context, shared, key)
     if cached is not None:
         return StageResult(cached, executed=False)
-    context.about_to_run()
     with context.cache.files.temporary(context.cache.staging, prefix="build-") as folder:
         built = _MAKERS[params.kind](spec, context, folder)
         if built.cubin is not None and not built.cubin_name:

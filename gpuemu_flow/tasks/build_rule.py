@@ -129,7 +129,6 @@ def _run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
         made = _fetched(spec, context, shared, known.key(used))
         executed = made is None
     if made is None:
-        context.about_to_run()
         made = _execute(spec, context, environment)
     read = (os.path.join(context.root, name) for name in made.reads)  # noqa: PTH118
     seen = context.inputs.discover(

@@ -97,7 +97,6 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     todo = [stored for stored in pairs if stored.case.index not in results]
     context.on_progress(Progress(spec.name, len(results), len(cases), 0))
     if todo:
-        context.about_to_run()
         try:
             _judge(spec, context, todo, samples, made_before, known, abouts, results)
         finally:

@@ -101,7 +101,6 @@ def _filled(
         known.fetch(context.shared, given, {0: []}, found)
     if found:
         return *found[0], known.inputs.used, False
-    context.about_to_run()
     try:
         filled = with_generated(
             context.pool,

@@ -98,7 +98,6 @@ def execute(
     missing = [n for n in range(len(requests)) if n not in found]
     context.on_progress(Progress(spec.name, len(found), len(requests), 0))
     if missing:
-        context.about_to_run()
         try:
             _run(spec, context, program, requests, checks, known, abouts, missing, found)
         finally:
