@@ -53,7 +53,7 @@ from gpuemu_flow.numerics.contracts import (
 )
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, element_name, to_float64
-from gpuemu_flow.numerics.envelope import Axis, Envelope, build_envelope
+from gpuemu_flow.numerics.envelope import Axis, Envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
@@ -515,7 +515,7 @@ class Judge:
             evaluate = self._evaluate
             if self._settings.gradients:
                 evaluate = MovedCotangents(evaluate, case.seed, unit_of(case.dtype))
-            last.envelopes[key] = build_envelope(
+            last.envelopes[key] = Envelope(
                 last.inputs,
                 expected,
                 ViewedReference(evaluate, contracts) if contracts else evaluate,
