@@ -20,7 +20,7 @@ import numpy as np
 
 from gpuemu_flow.model.types import CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 
 BOUNDED_SIZE = 1 << 24
 SIZES = (1 << 13, 1 << 19, BOUNDED_SIZE)
@@ -79,7 +79,7 @@ def explicit(actual: np.ndarray, expected: np.ndarray) -> CheckResult:
 def automatic(actual: np.ndarray, expected64: np.ndarray) -> CheckResult:
     """check_outputs under the auto tolerance, against unrounded float64 values."""
     inputs = {"x": np.zeros(512, np.float32)}
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, {"y": expected64}, None, dtype="float32", seed=1, exact_op=False, weak=False
     )
     return check_outputs(

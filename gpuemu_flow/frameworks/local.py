@@ -32,7 +32,6 @@ from gpuemu_flow.numerics.contract import PartialTolerance, resolve
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import (
     Envelope,
-    build_envelope,
     exact_outputs_of,
     is_exact_op,
     is_separate,
@@ -535,7 +534,7 @@ def local_envelope(
     weak = not exact and not shadow_is_faithful(plain)
     names = [dtype_name(array.dtype) or "" for array in inputs.values()]
     floats = [name for name in names if name in FLOAT_LIMITS]
-    return build_envelope(
+    return Envelope(
         inputs,
         expected,
         reference,

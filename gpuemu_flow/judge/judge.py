@@ -60,7 +60,7 @@ from gpuemu_flow.numerics.dtypes import (
     spacing,
     to_float64,
 )
-from gpuemu_flow.numerics.envelope import Axis, Envelope, build_envelope
+from gpuemu_flow.numerics.envelope import Axis, Envelope
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
@@ -526,7 +526,7 @@ class Judge:
             evaluate = self._evaluate
             if self._settings.gradients:
                 evaluate = MovedCotangents(evaluate, case.seed, unit_of(case.dtype))
-            last.envelopes[key] = build_envelope(
+            last.envelopes[key] = Envelope(
                 last.inputs,
                 expected,
                 ViewedReference(evaluate, contracts) if contracts else evaluate,

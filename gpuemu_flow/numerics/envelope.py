@@ -3,8 +3,7 @@
 The reference is evaluated in float64 on inputs perturbed by less than their own rounding, and, if
 its source allows, once more in float32 arithmetic (its *shadow*). The differences between these
 evaluations show how the problem itself amplifies rounding errors. The error of a correct op, whose
-operations have another order, stays within a small multiple of these differences. The envelope does
-not depend on the op, so it can be stored with a case's expected values.
+operations have another order, stays within a small multiple of these differences.
 """
 
 from __future__ import annotations
@@ -56,10 +55,11 @@ USUAL = 64
 
 
 class Envelope:
-    """The ``auto`` tolerance of one case, made by `build_envelope`.
+    """The ``auto`` tolerance of one case; nothing is evaluated before it is needed.
 
     The method `quick` gives a bound without evaluating the reference. The methods that evaluate the
-    reference are for outputs that exceed this bound.
+    reference are for outputs that exceed this bound. `near` are numbers that the reference may
+    compare inputs with.
     """
 
     def __init__(
@@ -68,12 +68,11 @@ class Envelope:
         expected64: Arrays,
         evaluate: Evaluate | None,
         *,
-        formats: Mapping[str, FloatLimits | None],
+        dtype: str | Mapping[str, str],
         seed: int,
         exact_op: bool,
-        exact_outputs: Collection[str],
+        exact_outputs: Collection[str] = (),
         weak: bool,
-        bounds: Mapping[str, ElementBound] | None,
         rounding: Rounding | None = None,
         separate: Callable[[Axis], bool] = lambda _: False,
         by_norm: bool = False,
@@ -83,12 +82,16 @@ class Envelope:
         self._near = near
         self._inputs = inputs
         self._expected = expected64
-        self._formats = formats
+        self._formats: dict[str, FloatLimits | None] = {}
+        for name, array in expected64.items():
+            is_float = dtype_name(array.dtype) in FLOAT_LIMITS
+            output_dtype = dtype if isinstance(dtype, str) else dtype.get(name, "")
+            self._formats[name] = FLOAT_LIMITS.get(output_dtype) if is_float else None
         self._seed = seed
         self._exact_op = exact_op
         self._exact_outputs = frozenset(exact_outputs)
         self._weak = weak
-        self._bounds = bounds
+        self._bounds: Mapping[str, ElementBound] | None = None
         self._rounding = rounding
         self._unexcused: set[str] = set()
         self._begun: ErrorMeasurement | None = None
@@ -171,7 +174,7 @@ class Envelope:
         return self._excused(name, self.bounds().get(name)) or self.quick(name)
 
     def bounds(self) -> Mapping[str, ElementBound]:
-        """Return the envelopes of all outputs, to be stored and passed to `build_envelope`.
+        """Return the envelopes of all outputs.
 
         Empty for an exact op, or without a reference to evaluate.
         """
@@ -250,48 +253,6 @@ class Envelope:
             self._weak = begun.weak
             self._fault = self._fault or begun.fault
         return begun
-
-
-def build_envelope(
-    inputs: Arrays,
-    expected64: Arrays,
-    evaluate: Evaluate | None,
-    *,
-    dtype: str | Mapping[str, str],
-    seed: int,
-    exact_op: bool,
-    exact_outputs: Collection[str] = (),
-    weak: bool,
-    bounds: Mapping[str, ElementBound] | None = None,
-    rounding: Rounding | None = None,
-    separate: Callable[[Axis], bool] = lambda _: False,
-    by_norm: bool = False,
-    near: Collection[float] = (),
-) -> Envelope:
-    """Return the envelope of one case; nothing is evaluated before it is needed.
-
-    `near` are numbers that the reference may compare inputs with.
-    """
-    formats: dict[str, FloatLimits | None] = {}
-    for name, array in expected64.items():
-        is_float = dtype_name(array.dtype) in FLOAT_LIMITS
-        output_dtype = dtype if isinstance(dtype, str) else dtype.get(name, "")
-        formats[name] = FLOAT_LIMITS.get(output_dtype) if is_float else None
-    return Envelope(
-        inputs,
-        expected64,
-        evaluate,
-        formats=formats,
-        seed=seed,
-        exact_op=exact_op,
-        exact_outputs=exact_outputs,
-        weak=weak,
-        bounds=bounds,
-        rounding=rounding,
-        separate=separate,
-        by_norm=by_norm,
-        near=near,
-    )
 
 
 def is_separate(key: Axis, samples: Iterable[Evaluations]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from gpuemu_flow.model.types import CheckResult
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.envelope import Envelope, build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.operand import Rounding, rounding_to
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.shadow import shadow_source
@@ -340,7 +340,7 @@ def check(
 ) -> tuple[CheckResult, Envelope]:
     if expected is None:
         expected = evaluate(widen(inputs))
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs,
         expected,
         evaluate,

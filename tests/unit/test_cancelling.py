@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.model.types import CheckResult, Verdict
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.rng import SeededRng
 
@@ -32,7 +32,7 @@ def judged(
 ) -> CheckResult:
     evaluate = Function(reference)
     expected = evaluate(widen(inputs))
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, expected, evaluate, dtype=dtype, seed=seed, exact_op=False, weak=False
     )
     with np.errstate(all="ignore"):

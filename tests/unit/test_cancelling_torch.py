@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.model.types import CheckResult, Verdict
 from gpuemu_flow.numerics.cancelling import Operands, cancelling_torch
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.rng import SeededRng
 
@@ -58,7 +58,7 @@ def weights(inputs: Mapping[str, Array], *, shadow: bool = False) -> dict[str, A
 
 def judged(evaluate: Callable[..., Any], inputs: dict[str, Array], actual: Array) -> CheckResult:
     expected = evaluate(widen(inputs))
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, expected, evaluate, dtype="float32", seed=3, exact_op=False, weak=False
     )
     return check_outputs(

@@ -13,7 +13,7 @@ from for_each import for_each
 from gpuemu_flow.model.types import CheckResult, FailureKind, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import QUICK_SHARE, Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 
 NAN, INF = float("nan"), float("inf")
 Arrays = Mapping[str, np.ndarray]
@@ -430,7 +430,7 @@ class Reference:
 def auto(x: np.ndarray, actual: np.ndarray) -> tuple[CheckResult, int]:
     reference = Reference()
     expected = {"y": np.exp(x.astype(np.float64))}
-    envelope = build_envelope(
+    envelope = Envelope(
         {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
     )
     result = check_outputs(

@@ -11,7 +11,7 @@ from for_each import for_each
 from gpuemu_flow.model.types import Case, CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_batch, check_outputs, form_of
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.envelope import Envelope, build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 
 Tensors = list[np.ndarray]
 INPUTS = {"x": np.ones((3, 7), np.float32)}
@@ -46,7 +46,7 @@ def a_case(dtype: str) -> Case:
 
 
 def envelope(expected: np.ndarray, dtype: str, *, exact: bool, weak: bool) -> Envelope:
-    return build_envelope(
+    return Envelope(
         INPUTS, {"y": expected}, None, dtype={"y": dtype}, seed=0, exact_op=exact, weak=weak
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from envelope_ops import (
@@ -25,7 +23,7 @@ from for_each import for_each
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import (
-    build_envelope,
+    Envelope,
 )
 from gpuemu_flow.numerics.judge import ElementBound, QuickBound, make_quick_bound
 from gpuemu_flow.numerics.perturb import Perturbation, as_float32, widen
@@ -109,7 +107,7 @@ def test_the_quick_bound_never_exceeds_the_envelope(dtype: str) -> None:
         reference = Reference(name)
         inputs = inputs_of(name, "uniform", (5, 129), dtype, 1)
         expected = reference(widen(inputs))
-        envelope = build_envelope(
+        envelope = Envelope(
             inputs, expected, reference, dtype=dtype, seed=1, exact_op=False, weak=False
         )
         full = envelope.full("y")
@@ -127,7 +125,7 @@ def test_no_early_bound_exceeds_the_envelope(name: str) -> None:
         reference = Reference(name)
         inputs = inputs_of(name, strategy, (5, 65), dtype, 1)
         expected = reference(widen(inputs))
-        envelope = build_envelope(
+        envelope = Envelope(
             inputs, expected, reference, dtype=dtype, seed=1, exact_op=False, weak=False
         )
         early = [bound.tolerance(expected["y"], slice(None)) for bound in envelope.early("y")]
@@ -154,7 +152,7 @@ def test_the_envelope_depends_on_the_seed_alone() -> None:
     expected = reference(widen(inputs))
 
     def allowed(seed: int) -> np.ndarray:
-        envelope = build_envelope(
+        envelope = Envelope(
             inputs, expected, reference, dtype="float32", seed=seed, exact_op=False, weak=False
         )
         bound = envelope.bounds()["y"]
@@ -165,22 +163,9 @@ def test_the_envelope_depends_on_the_seed_alone() -> None:
     assert not np.array_equal(allowed(1), allowed(2))
 
 
-def test_stored_bounds_need_no_evaluation() -> None:
-    reference = Reference("cumsum")
-    inputs = inputs_of("cumsum", "normal", (3, 200), "float32", 1)
-    expected = reference(widen(inputs))
-    arguments: dict[str, Any] = {"dtype": "float32", "seed": 1, "exact_op": False, "weak": False}
-    first = build_envelope(inputs, expected, reference, **arguments)
-    bounds = first.bounds()
-    calls = reference.calls
-    second = build_envelope(inputs, expected, None, **arguments, bounds=bounds)
-    assert second.full("y") is bounds["y"]
-    assert reference.calls == calls
-
-
 def test_without_anything_to_evaluate_the_quick_bound_decides() -> None:
     inputs = {"x": np.ones((2, 3), np.float32)}
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, {"y": np.ones(3)}, None, dtype="float32", seed=1, exact_op=False, weak=True
     )
     assert isinstance(envelope.full("y"), QuickBound)
@@ -336,7 +321,7 @@ def test_cancelled_sums_are_measured_by_their_terms() -> None:
     x = np.array([[1000.0, 1.0, -1000.5], [1.0, 1.0, 1.0]], np.float32)
     reference = Function(lambda x: x.sum(-1))
     expected = reference({"x": x.astype(np.float64)})
-    envelope = build_envelope(
+    envelope = Envelope(
         {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
     )
     allowed = envelope.bounds()["y"].allowed

@@ -21,7 +21,7 @@ from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.envelope import (
-    build_envelope,
+    Envelope,
     exact_outputs_of,
     is_exact_op,
     shadow_is_faithful,
@@ -234,7 +234,7 @@ def test_an_exact_output_is_judged_as_such_beside_one_that_rounds() -> None:
 
     expected = reference({"x": x.astype(np.float64)})
     for steps, verdict in ((1, Verdict.PASSED), (3, Verdict.FAILED)):
-        envelope = build_envelope(
+        envelope = Envelope(
             {"x": x},
             expected,
             reference,

@@ -9,7 +9,7 @@ import pytest
 from for_each import for_each
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.noise import STAND_INS, inverting, marking, stepping
 from gpuemu_flow.numerics.perturb import Arrays
 
@@ -92,7 +92,7 @@ def bytes_from_zero_points(inputs: Arrays, *, shadow: bool = False) -> Arrays:
 
 def unjudged(reference: Any, x: Array, seed: int) -> list[list[bool]]:
     expected = reference({"x": x.astype(np.float64)})
-    envelope = build_envelope(
+    envelope = Envelope(
         {"x": x}, expected, reference, dtype="float32", seed=seed, exact_op=False, weak=False
     )
     everywhere = slice(0, x.size)
@@ -137,7 +137,7 @@ def test_a_half_is_judged_of_floats_too_where_exact_numbers_made_it(step: float)
     rounded_row = np.array([5.0, 0.3, 1.5, -2.5, 4.5, 0.5, 3.25])
     x = np.stack([exact_row, rounded_row]).astype(F)
     expected = fake_rows({"x": x.astype(np.float64)})
-    envelope = build_envelope(
+    envelope = Envelope(
         {"x": x}, expected, fake_rows, dtype="float32", seed=1, exact_op=False, weak=False
     )
     first = slice(0, exact_row.size)

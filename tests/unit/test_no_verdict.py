@@ -10,7 +10,7 @@ from envelope_ops import F32, Function
 
 from gpuemu_flow.model.types import CheckResult, FailureKind, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 
 NAN, INF = float("nan"), float("inf")
 ROWS = 20
@@ -33,7 +33,7 @@ def check(first: float, x: np.ndarray, **policy: Any) -> CheckResult:
     actual = deviation(x)
     actual[0] = first
     reference = Function(deviation)
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
     )
     return check_outputs(

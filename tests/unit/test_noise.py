@@ -10,7 +10,7 @@ from for_each import for_each
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
-from gpuemu_flow.numerics.envelope import build_envelope, shadow_is_faithful
+from gpuemu_flow.numerics.envelope import Envelope, shadow_is_faithful
 from gpuemu_flow.numerics.evaluations import on_each
 from gpuemu_flow.numerics.noise import flushing, noisy, noisy64
 from gpuemu_flow.numerics.perturb import Arrays, Perturbation
@@ -164,7 +164,7 @@ def test_a_second_look_knows_what_cancelled_on_the_way() -> None:
     reference = Numpy(layernorm_backward)
     wide = {name: array.astype(np.float64) for name, array in inputs.items()}
     expected = reference(wide)
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, expected, reference, dtype="float32", seed=5, exact_op=False, weak=False
     )
     error = np.abs(in_another_order(**inputs) - expected["y"]).ravel()
@@ -199,7 +199,7 @@ def test_an_op_that_flushes_subnormal_intermediates_is_right() -> None:
 
     x = np.array([2.0**-80, 1.1], np.float32)
     expected = reference({"x": x.astype(np.float64)})
-    envelope = build_envelope(
+    envelope = Envelope(
         {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
     )
     allowed = envelope.full("y").tolerance(expected["y"], slice(0, 2))
@@ -218,7 +218,7 @@ def test_an_op_that_rounds_a_subnormal_input_is_right() -> None:
     expected = reference({"a": a.astype(np.float64), "b": b.astype(np.float64)})["y"]
     right = (a * np.float32(1.5)) @ b
     assert right[0, 0] > 0.0 > expected[0, 0]
-    envelope = build_envelope(
+    envelope = Envelope(
         {"a": a, "b": b}, {"y": expected}, reference,
         dtype="float32", seed=1, exact_op=False, weak=False,
     )  # fmt: skip
@@ -239,7 +239,7 @@ def test_a_right_op_may_scale_subnormals_that_cancel_afterwards() -> None:
     expected = reference({"a": a.astype(np.float64), "b": b.astype(np.float64)})["y"]
     right = (a * np.float32(0.6)) @ b
     assert right[0, 0] > 2.0 * expected[0, 0] > 0.0
-    envelope = build_envelope(
+    envelope = Envelope(
         {"a": a, "b": b}, {"y": expected}, reference,
         dtype="float32", seed=1, exact_op=False, weak=False,
     )  # fmt: skip
@@ -320,7 +320,7 @@ def test_a_float64_op_may_be_more_accurate_than_its_reference(size: float) -> No
     inputs = {"p": size * (1 + rng.random((400, 3))), "q": size * (1 + rng.random((400, 3)))}
     evaluate = Numpy(reference)
     expected = evaluate(inputs)
-    envelope = build_envelope(
+    envelope = Envelope(
         inputs, expected, evaluate, dtype="float64", seed=5, exact_op=False, weak=False
     )
     everywhere = slice(0, 400)

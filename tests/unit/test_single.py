@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.numerics.cancelling import Operands, cancelling
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.noise import flushing, inverting, marking, noisy, stepping
 from gpuemu_flow.numerics.perturb import Arrays
@@ -294,7 +294,7 @@ def test_a_right_op_is_allowed_what_follows_a_float64_scalar_in_float32() -> Non
     expected = reference({"x": x.astype(np.float64)})
     wide = expected["y"].ravel()
     right = ((x / np.float32(np.sqrt(8)) + 1000) - 1000).ravel()
-    envelope = build_envelope(
+    envelope = Envelope(
         {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
     )
     assert envelope.full("y").no_verdict(slice(0, wide.size)) is None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_outputs
-from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.envelope import Envelope
 
 BF16, F16 = ml_dtypes.bfloat16, np.float16
 HALF_AN_ULP = {"bfloat16": Tolerance(5e-41, 0.004, "docs"), "float16": Tolerance(3e-8, 4.9e-4, "")}
@@ -45,7 +45,7 @@ def test_half_an_ulp_tells_truncation_from_rounding(dtype: type, wrong: bool) ->
         inputs={"x": x},
     )
     assert told.verdict is (Verdict.FAILED if wrong else Verdict.PASSED), told.failures
-    auto = build_envelope({"x": x}, expected, None, dtype=name, seed=1, exact_op=True, weak=False)
+    auto = Envelope({"x": x}, expected, None, dtype=name, seed=1, exact_op=True, weak=False)
     told = check_outputs(
         {"y": actual},
         expected,
