@@ -12,6 +12,7 @@ from mini_workspace import Mini
 
 UNPRIVILEGED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 USAGES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "a format of files": (("run", "--format", "junit"), ("report --format junit", "ci -o FILE")),
     "misspelt command": (("runn",), ("there is no command 'runn'", "did you mean 'run'?")),
     "misspelt op": (("run", "scael"), ("unknown-task: 'scael'", "did you mean 'scale'?")),
     "misspelt dtype": (("run", "--dtype", "flot32"), ("unknown-dtype", "did you mean 'float32'?")),
