@@ -45,7 +45,7 @@ SNIPPETS = {"bash", "sh", "console", "python", "toml", "yaml", "lua", "dockerfil
 NOT_RUN = {
     "agents.md": 1,
     "caching.md": 2,
-    "cluster.md": 5,
+    "cluster.md": 1,
     "editor.md": 4,
     "emulator.md": 1,
     "init.md": 3,

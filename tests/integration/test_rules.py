@@ -480,7 +480,8 @@ def test_the_examples_of_the_page_are_sound(tmp_path: Path) -> None:
             config = block + PROJECT
         elif block.startswith("name"):
             programs = 'op = "scripts/mm.py:multiply"\nreference = "scripts/mm_ref.py:multiply"\n'
-            config = PROJECT + "[[ops]]\n" + block + programs
+            names = 'input_names = ["a", "b"]\n'
+            config = PROJECT + "[[ops]]\n" + block + programs + names
         elif block.startswith("[ops.op]"):
             config = PROJECT + TEMPLATE + block
         else:

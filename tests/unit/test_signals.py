@@ -122,23 +122,24 @@ def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
 
 
 class Signalled:
-    """A prompt at which a signal arrives."""
-
-    interactive = True
+    """A debugger's session at whose first prompt a signal arrives."""
 
     def __init__(self, number: signal.Signals) -> None:
         self._number = number
         self.prompts = 0
 
-    def read(self) -> str | None:
+    @property
+    def prompt(self) -> str:
         self.prompts += 1
         if self.prompts == 1:
             signal.raise_signal(self._number)
-        return None
+        raise EOFError
 
 
 @pytest.mark.parametrize(("number", "prompts"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_only_ctrl_c_leads_back_to_the_prompt(number: signal.Signals, prompts: int) -> None:
-    prompt = Signalled(number)
-    code = exit_code_of(lambda: run_repl(None, prompt, print, print))  # type: ignore[arg-type]
-    assert (code, prompt.prompts) == (0 if number is signal.SIGINT else INTERRUPTED, prompts)
+    session = Signalled(number)
+    code = exit_code_of(
+        lambda: run_repl(session, print, print, typed=True)  # type: ignore[arg-type]
+    )
+    assert (code, session.prompts) == (0 if number is signal.SIGINT else INTERRUPTED, prompts)
