@@ -37,7 +37,7 @@ from gpuemu_flow.tasks.base import (
     read_result,
 )
 from gpuemu_flow.tasks.params import params_of
-from gpuemu_flow.tasks.parts.outputs import with_tensors
+from gpuemu_flow.tasks.parts.outputs import with_outputs, with_tensors
 from gpuemu_flow.workers.api import Program
 from gpuemu_flow.workers.supervise import BatchSize
 
@@ -152,7 +152,14 @@ def _judge(
     subject = Subject(spec.subject, spec.dtype, op, reference, compare, samples)
     allowed = made_before[stages.REFERENCE]["expected_dtypes"]
     total, fresh = len(results) + len(todo), 0
-    left = list(todo)
+    left = []
+    for stored in with_outputs(spec, context, todo):
+        early = stored.without_outputs()  # if a program that ran again gave none this time
+        if early is None:
+            left.append(stored)
+        else:
+            results[stored.case.index] = early
+            fresh += 1
     # Loading a reference may take seconds, and only cases that do not pass need it.
     spared = [] if compare.needs_reference(spec.dtype) else [_not_called(reference)]
     try:
@@ -169,15 +176,8 @@ def _judge(
                 for batch in batches:
                     if context.cancel.is_set():
                         raise Interrupted
-                    given = []
-                    for stored, tensors in with_tensors(spec, context, batch):
-                        early = stored.without_outputs()  # of a program that ran again just now
-                        if early is None:
-                            given.append((stored, tensors))
-                        else:
-                            results[stored.case.index] = early
-                            fresh += 1
-                    judged = judge.judge_stored(given) if given else []
+                    given = with_tensors(context, batch)
+                    judged = judge.judge_stored(given)
                     if program is reference:
                         known.learn(judge.observed()["reference"], reference.given)
                     for (stored, _), result in zip(given, judged, strict=True):

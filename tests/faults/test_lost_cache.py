@@ -122,3 +122,12 @@ def test_a_result_that_is_gone_before_the_report_is_told_in_it(mini: Mini, stage
     told = [str(p) for p in report.problems] + [result.reason for result in report.results]
     assert any("cache-result" in text for text in told)
     assert mini.run()["results"][0]["verdict"] == "passed"
+
+
+def test_one_job_makes_the_lost_outputs_of_many_cases_again(mini: Mini) -> None:
+    """Of each batch before a judge holds the only worker."""
+    many = ("scale", "--cases", "80")
+    mini.run(*many)
+    shutil.rmtree(mini.root / ".gpuemu-cache" / "blobs")
+    again = mini.run(*many, "-j", "1", "--forcerun", "compare:scale:float32")
+    assert {(r["verdict"], r["cases"]) for r in again["results"]} == {("passed", 80)}

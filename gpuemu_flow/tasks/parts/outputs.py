@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.judge.verdicts import StoredCase
+from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
@@ -20,32 +21,43 @@ if TYPE_CHECKING:
     from gpuemu_flow.tasks.parts.tensors import Arrays
 
 
+def with_outputs(
+    spec: TaskSpec, context: StageContext, stored: Sequence[StoredCase]
+) -> list[StoredCase]:
+    """Return cases whose outputs exist. Those that are nowhere, not even in a shared cache, are
+    made again: if these are other bytes, the case's record names them. Nothing of the pool may be
+    held meanwhile, as running needs a worker of it. Raises Interrupted: The run was cancelled."""
+    cases = list(stored)
+    for role in (stages.OP, stages.REFERENCE):
+
+        def lost(among: Iterable[int], role: str = role) -> list[int]:
+            return [n for n in among if _found(context, getattr(cases[n], role)["blob"]) is None]
+
+        missing = lost(range(len(cases)))
+        if missing and context.shared is not None:
+            context.shared.fetch_blobs(getattr(cases[n], role)["blob"] for n in missing)
+            missing = lost(missing)
+        again = _run_again(role, spec.settings[role], context, [cases[n] for n in missing])
+        for n, one in zip(missing, again, strict=True):
+            cases[n] = one
+    return cases
+
+
 def with_tensors(
-    spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
+    context: StageContext, batch: Sequence[StoredCase]
 ) -> list[tuple[StoredCase, GivenCase]]:
-    """Return cases with their tensors. Outputs that are nowhere, not even in a shared cache, are
-    made again: if these are other bytes, the case's record names them. Raises Interrupted: The run
-    was cancelled."""
+    """Return cases with their tensors. Raises StoreError: outputs were lost a moment ago."""
     from gpuemu_flow.judge.judge_requests import GivenCase  # noqa: PLC0415 - loads numpy
 
-    cases, both = list(batch), []
-    for role in (stages.OP, stages.REFERENCE):
-        found = [_found(context, getattr(one, role)["blob"]) for one in cases]
-        lost = [n for n, outputs in enumerate(found) if outputs is None]
-        if lost and context.shared is not None:
-            context.shared.fetch_blobs(getattr(cases[n], role)["blob"] for n in lost)
-            for n in lost:
-                found[n] = _found(context, getattr(cases[n], role)["blob"])
-            lost = [n for n in lost if found[n] is None]
-        again = _run_again(role, spec.settings[role], context, [cases[n] for n in lost])
-        for n, one in zip(lost, again, strict=True):
-            cases[n], found[n] = one, _found(context, getattr(one, role)["blob"])
-        both.append([outputs or {} for outputs in found])
-    draw = context.tensors.drawing([one.case for one in cases])
-    return [
-        (one, GivenCase(one.case, draw(one.case), actual, expected=expected))
-        for one, actual, expected in zip(cases, *both, strict=True)
-    ]
+    draw = context.tensors.drawing([one.case for one in batch])
+    given = []
+    for one in batch:
+        actual, expected = (_found(context, record["blob"]) for record in (one.op, one.reference))
+        if actual is None or expected is None:
+            message = "outputs of a case were deleted or damaged while it was judged"
+            raise StoreError(Problem("cache-result", message, "run again"))
+        given.append((one, GivenCase(one.case, draw(one.case), actual, expected=expected)))
+    return given
 
 
 def _found(context: StageContext, digest: str) -> Arrays | None:
@@ -54,10 +66,13 @@ def _found(context: StageContext, digest: str) -> Arrays | None:
     outputs = context.tensors.outputs(digest)
     if outputs is None and digest:
         data = context.cache.blobs.read(digest)
+        if data is None:
+            return None
         try:
-            outputs = None if data is None else decode(data)
+            outputs = decode(data)
         except BlobError:
             return None
+        context.tensors.keep_outputs(digest, outputs)
     return outputs
 
 
