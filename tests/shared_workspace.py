@@ -61,7 +61,7 @@ with open("MARKS", "a") as marks:
 def reference(x):
     return x * 3
 """
-OF_THE_RUN = ("duration_s", "tasks", "executed", "cached")
+OF_THE_RUN = ("duration_s", "time", "tasks", "executed", "cached")
 
 
 def make_original(folder: Path, remote: str, mode: str = "write", **env: str) -> Mini:

@@ -22,7 +22,7 @@ n = 0
 def reference(x):
     global n
     n += 1
-    return x * 2 + (n % 5 == 0)
+    return x * 2 + (n % 3 == 0)
 """
 RANDOM = """
 import numpy as np
