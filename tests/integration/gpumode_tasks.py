@@ -80,6 +80,7 @@ class TestSpec(TypedDict):
 REFERENCE = """\
 import dataclasses
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -901,7 +902,36 @@ def check_implementation(data, output):
             return False, f"{name} differs"
     return True, ""
 """
+_ENTROPY = """\
+class Batch(NamedTuple):
+    logits: torch.Tensor
+    targets: torch.Tensor
+
+
+def generate_input(batch: int, vocab: int, seed: int) -> input_t:
+    targets = torch.randint(0, vocab, (batch,), generator=torch.Generator().manual_seed(seed))
+    return Batch(drawn(batch, vocab, seed=seed) * 4, targets.cuda())
+
+
+@torch.compile
+def ref_kernel(data: input_t) -> output_t:
+    return F.cross_entropy(data.logits, data.targets, reduction="none")
+
+
+def check_implementation(data, output):
+    assert ((output - ref_kernel(data)).abs() < 1e-3).all(), "too far"
+    return ""
+"""
 OTHERS = {
+    "cross_entropy_py": Whole(
+        ('"batch": 8, "vocab": 33, "seed": 42', '"batch": 16, "vocab": 128, "seed": 1'),
+        _ENTROPY,
+        _kernel("x, at = data.logits, data.targets[:, None]",
+                "return torch.logsumexp(x, 1) - x.gather(1, at)[:, 0]"),
+        (("(x, 1)", "(x[:, 1:], 1)"), ("[:, 0]", "[1:, 0]"), ("torch.logsumexp", "torch.amax"),
+         ("data.targets[:", "data.targets.flip(0)[:")),
+        None,
+    ),
     "qr_py": Whole(
         ('"batch": 2, "n": 16, "cond": 2, "seed": 43214',
          '"batch": 2, "n": 32, "cond": 2, "seed": 1',

@@ -24,14 +24,18 @@ CASES = 12
 
 def test_problems_of_gpu_mode_are_scored(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="no PyYAML")
-    names = chosen(GPU_MODE_ALL, "config", "mla-decode", "qr_py")
+    names = chosen(GPU_MODE_ALL, "config", "mla-decode", "qr_py", "cross_entropy_py")
     for name in names:
         GPU_MODE_ALL[name].write(tmp_path / "theirs", name, most=MOST)
+    calls = (tmp_path / "theirs/mla-decode/right.py").read_text().replace("Config, K", "MLA, K")
+    (tmp_path / "theirs/mla-decode/calls.py").write_text(calls)
     write_refused(tmp_path / "theirs")
     told = scored(tmp_path, "gpumode", problems=len(names), cases=CASES)
-    left = re.findall("left out: theirs/([^/:]+): (.*)", told)
-    assert [name for name, _ in left] == sorted(REFUSED)
-    assert all(REFUSED[name][2] in reason for name, reason in left), left
+    left = re.findall("left out: theirs/([^:]+): (.*)", told)
+    assert sorted(name for name, _ in left) == sorted([*REFUSED, "mla-decode/calls.py"])
+    reasons = dict(left)
+    assert "calls the reference" in reasons.pop("mla-decode/calls.py")
+    assert all(REFUSED[name][2] in reason for name, reason in reasons.items()), left
 
 
 def test_definitions_of_flashinfer_bench_are_scored(tmp_path: Path) -> None:
@@ -49,7 +53,7 @@ def test_problems_of_kernelbench_are_scored(tmp_path: Path) -> None:
 
 
 def test_so_many_problems_of_each_are_written() -> None:
-    assert [len(one) for one in (KERNEL_BENCH_ALL, GPU_MODE_ALL, TRACES_ALL)] == [40, 49, 13]
+    assert [len(one) for one in (KERNEL_BENCH_ALL, GPU_MODE_ALL, TRACES_ALL)] == [40, 50, 13]
 
 
 HALF = """\

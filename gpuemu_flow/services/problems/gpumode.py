@@ -266,25 +266,9 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> 
     if "custom_kernel" not in _bound(tree):
         return
     source = tasks[at].source
-    reason = _needs_reference(tree, parse_python(source.source, "reference.py"))
-    if reason:
-        left.append(SkippedProblem(str(file), reason))
-        return
     name = unique_name(plain_name(file.stem), [one.name for one in source.candidates])
     taken = CandidateProgram(name, file, content)
     tasks[at] = replace(tasks[at], source=replace(source, candidates=(*source.candidates, taken)))
-
-
-def _needs_reference(tree: ast.Module, reference: ast.Module) -> str:
-    classes = {node.name for node in reference.body if isinstance(node, ast.ClassDef)}
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module == "reference"
-            and not {alias.name for alias in node.names} <= classes
-        ):
-            return "it calls the reference, which candidates cannot read"
-    return ""
 
 
 MOST_VARIANTS = 16
@@ -351,6 +335,10 @@ def _take(
         return part
 
     data = json.loads(str(about.arguments[-1].value), object_hook=noted)
+    names = {one.removeprefix("reference:") for one in classes if one.startswith("reference:")}
+    types = {TYPES: _definitions(task.source.source, names)} if names else {}
+    source = replace(task.source, candidates=_readable(task, types, left))
+    task = replace(task, source=source)
     packed = task.tolerance is None and len(about.outputs) > 1
     taken = ImportedProblem(
         task.source,
@@ -370,9 +358,28 @@ def _take(
         "packed": packed,
         "sha256": hashlib.sha256(task.source.source).hexdigest(),
     }
-    names = {one.removeprefix("reference:") for one in classes if one.startswith("reference:")}
-    types = {TYPES: _definitions(task.source.source, names)} if names else {}
     return taken, {**_files(task, content), **types}
+
+
+def _readable(
+    task: Task, types: Mapping[str, bytes], left: list[SkippedProblem]
+) -> tuple[CandidateProgram, ...]:
+    """Return the candidates that import no more of the reference than they can read."""
+    known = _bound(parse_python(types.get(TYPES, b""), TYPES))
+    found = []
+    for one in task.source.candidates:
+        wanted = {
+            alias.name
+            for node in ast.walk(parse_python(one.source, one.name))
+            if isinstance(node, ast.ImportFrom) and node.module == "reference"
+            for alias in node.names
+        }
+        if wanted <= known:
+            found.append(one)
+        else:
+            text = "it calls the reference, which candidates cannot read"
+            left.append(SkippedProblem(str(one.path), text))
+    return tuple(found)
 
 
 def _definitions(source: bytes, wanted: set[str]) -> bytes:

@@ -36,6 +36,8 @@ def _answer(request: ProbeRequest) -> dict[str, Any]:
     with torch.no_grad(), on_cpu():
         seed_all(0)
         returned = names["ref_kernel"](copied(made))
+    if isinstance(returned, Mapping):
+        raise NotTakenError("ref_kernel returns a mapping; tensors, or a tuple of these, are taken")
     found = outputs_of(returned)
     outputs = found if isinstance(found, tuple) else (found,)
     for one in outputs:
@@ -109,14 +111,22 @@ def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str
     for kind in (tuple, list, set):
         if isinstance(value, kind):
             parts = [_taken_apart(one, arguments, inputs) for one in value]
-            return {kind.__name__: parts}
+            named = {"class": _place(value)} if hasattr(value, "_fields") else {}
+            return {kind.__name__: parts, **named}
     if value is None or type(value) in (bool, int, float, str):
         same = [name for name, one in arguments.items() if type(one) is int and one == value]
         if type(value) is int and same and len(set(same)) == 1:
             return {"arg": same[0]}
         return {"value": value}
-    made = type(value)
-    if is_object(value) and vars(sys.modules[made.__module__]).get(made.__name__) is made:
+    if is_object(value):
         attributes = _taken_apart(dict(vars(value)), arguments, inputs)
-        return {"object": attributes, "class": f"{made.__module__}:{made.__name__}"}
-    raise NotTakenError(f"generate_input gives a {made.__name__}")
+        return {"object": attributes, "class": _place(value)}
+    raise NotTakenError(f"generate_input gives a {type(value).__name__}")
+
+
+def _place(value: Any) -> str:
+    """Return where the class of an object is found again: its module and name."""
+    kind = type(value)
+    if vars(sys.modules[kind.__module__]).get(kind.__name__) is not kind:
+        raise NotTakenError(f"generate_input gives a {kind.__name__}, which no module defines")
+    return f"{kind.__module__}:{kind.__name__}"

@@ -68,6 +68,8 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         return {key: mapped(one, change) for key, one in value.items()}
     if isinstance(value, (tuple, list)):
         parts = [mapped(one, change) for one in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*parts)
         return tuple(parts) if isinstance(value, tuple) else parts
     return change(value)
 
