@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collection_problems import GPU_MODE, TRACES, GpuMode, Trace
+from gpumode_tasks import TASKS
 
 _DRAWN = '{name} = torch.{draw}({shape}, device="cuda", generator=gen)\n'
 _ROWS = "rows: int, cols: int"
@@ -90,7 +91,7 @@ MORE_GPU_MODE = {
          "torch.bincount(x[1:], minlength=16)", "torch.bincount(15 - x, minlength=16)"),
     ),
 }  # fmt: skip
-GPU_MODE_ALL = {**GPU_MODE, **MORE_GPU_MODE}
+GPU_MODE_ALL = {**GPU_MODE, **MORE_GPU_MODE, **TASKS}
 
 _MN = (("M", "N"), "float32")
 _AXES: dict[str, int | None] = {"M": None, "N": 24}

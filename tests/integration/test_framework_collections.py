@@ -5,11 +5,13 @@ By default one problem of each with one wrong candidate; ``IMPORT_PROBLEMS=all``
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from collection_problems import GpuMode
 from collection_scores import MOST, chosen, scored
+from gpumode_tasks import REFUSED, write_refused
 from more_collection_problems import GPU_MODE_ALL, TRACES_ALL
 from more_kernelbench_problems import KERNEL_BENCH_ALL
 
@@ -22,10 +24,18 @@ CASES = 12
 
 def test_problems_of_gpu_mode_are_scored(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="no PyYAML")
-    names = chosen(GPU_MODE_ALL, "config")
+    names = chosen(GPU_MODE_ALL, "config", "mla-decode", "qr_py", "cross_entropy_py")
     for name in names:
         GPU_MODE_ALL[name].write(tmp_path / "theirs", name, most=MOST)
-    assert "left out" not in scored(tmp_path, "gpumode", problems=len(names), cases=CASES)
+    calls = (tmp_path / "theirs/mla-decode/right.py").read_text().replace("Config, K", "MLA, K")
+    (tmp_path / "theirs/mla-decode/calls.py").write_text(calls)
+    write_refused(tmp_path / "theirs")
+    told = scored(tmp_path, "gpumode", problems=len(names), cases=CASES)
+    left = re.findall("left out: theirs/([^:]+): (.*)", told)
+    assert sorted(name for name, _ in left) == sorted([*REFUSED, "mla-decode/calls.py"])
+    reasons = dict(left)
+    assert "calls the reference" in reasons.pop("mla-decode/calls.py")
+    assert all(REFUSED[name][2] in reason for name, reason in reasons.items()), left
 
 
 def test_definitions_of_flashinfer_bench_are_scored(tmp_path: Path) -> None:
@@ -43,7 +53,7 @@ def test_problems_of_kernelbench_are_scored(tmp_path: Path) -> None:
 
 
 def test_so_many_problems_of_each_are_written() -> None:
-    assert [len(one) for one in (KERNEL_BENCH_ALL, GPU_MODE_ALL, TRACES_ALL)] == [40, 20, 13]
+    assert [len(one) for one in (KERNEL_BENCH_ALL, GPU_MODE_ALL, TRACES_ALL)] == [40, 50, 13]
 
 
 HALF = """\

@@ -265,21 +265,10 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> 
         return
     if "custom_kernel" not in _bound(tree):
         return
-    reason = _needs_reference(tree)
-    if reason:
-        left.append(SkippedProblem(str(file), reason))
-        return
     source = tasks[at].source
     name = unique_name(plain_name(file.stem), [one.name for one in source.candidates])
     taken = CandidateProgram(name, file, content)
     tasks[at] = replace(tasks[at], source=replace(source, candidates=(*source.candidates, taken)))
-
-
-def _needs_reference(tree: ast.Module) -> str:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "reference":
-            return "it calls the reference, which candidates cannot read"
-    return ""
 
 
 MOST_VARIANTS = 16
@@ -287,6 +276,8 @@ MOST_ELEMENTS = 1 << 17
 """Limit on elements of one input, to stay below 4 MiB; with more, sizes are halved further."""
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
+TYPES = "data_types.py"
+"""The classes of a reference whose objects its data hold; as the adapter names it, too."""
 _RUNTIME = ("gpumode.py", "files.py", "stand_in.py", "tensors.py")
 _ENTRY_POINTS = """\
 _gpuemu_folder = str(_GpuemuPath(__file__).parent)
@@ -300,7 +291,7 @@ _COLLECTION = Collection(
     "gpumode",
     "`custom_kernel` of a candidate's file",
     "no candidate: no file with a custom_kernel",
-    skip_if=("from reference import",),
+    skip_if=("from reference import ref_kernel",),
 )
 
 
@@ -337,28 +328,79 @@ def _take(
             varied = vary(tries, numbers, {}, about, wanted)
         calls = _calls(prober, task, base, about, varied, options, left)
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
-    data = json.loads(str(about.arguments[-1].value))
+    classes: set[str] = set()
+
+    def noted(part: dict[str, Json]) -> dict[str, Json]:
+        classes.add(str(part.get("class", "")))
+        return part
+
+    data = json.loads(str(about.arguments[-1].value), object_hook=noted)
+    names = {one.removeprefix("reference:") for one in classes if one.startswith("reference:")}
+    types = {TYPES: _definitions(task.source.source, names)} if names else {}
+    source = replace(task.source, candidates=_readable(task, types, left))
+    task = replace(task, source=source)
+    packed = task.tolerance is None and len(about.outputs) > 1
     taken = ImportedProblem(
         task.source,
-        _with_rules(task, about, dtype),
+        _with_rules(task, about, dtype, packed=packed),
         varied.dims,
         varied.axes,
         scaled,
         dtype=dtype,
-        notes=_notes(task, about),
+        notes=() if task.tolerance else ("judged by its own check_implementation",),
     )
     axes = {name: _axis(name, about, varied) for name in base}
     content: dict[str, Json] = {
         "calls": calls,
-        "inputs": [
-            {"name": one.name, **({"dtype": one.dtype} if _has_own_judge(task, about) else {})}
-            for one in about.tensors
-        ],
+        "inputs": [{"name": one.name, "dtype": one.dtype} for one in about.tensors],
         "axes": {name: place for name, place in axes.items() if place is not None},
         "data": data,
+        "packed": packed,
         "sha256": hashlib.sha256(task.source.source).hexdigest(),
     }
-    return taken, _files(task, content)
+    return taken, {**_files(task, content), **types}
+
+
+def _readable(
+    task: Task, types: Mapping[str, bytes], left: list[SkippedProblem]
+) -> tuple[CandidateProgram, ...]:
+    """Return the candidates that import no more of the reference than they can read."""
+    known = _bound(parse_python(types.get(TYPES, b""), TYPES))
+    found = []
+    for one in task.source.candidates:
+        wanted = {
+            alias.name
+            for node in ast.walk(parse_python(one.source, one.name))
+            if isinstance(node, ast.ImportFrom) and node.module == "reference"
+            for alias in node.names
+        }
+        if wanted <= known:
+            found.append(one)
+        else:
+            text = "it calls the reference, which candidates cannot read"
+            left.append(SkippedProblem(str(one.path), text))
+    return tuple(found)
+
+
+def _definitions(source: bytes, wanted: set[str]) -> bytes:
+    """Return the imports of a module, and its definitions that `wanted` names or they need."""
+    body = [
+        (node, _bound(ast.Module([node], []))) for node in parse_python(source, "reference.py").body
+    ]
+    needed, before = set(wanted), 0
+    while before != len(needed):
+        before = len(needed)
+        for node, bound in body:
+            if bound & needed and not isinstance(node, ast.ImportFrom):
+                needed |= {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    if "ref_kernel" in needed:
+        raise ProbeError("a class of its data calls ref_kernel, which candidates cannot read")
+    kept = (
+        node
+        for node, bound in body
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or bound & needed
+    )
+    return "\n\n\n".join(map(ast.unparse, kept)).encode() + b"\n"
 
 
 def _base(
@@ -454,13 +496,12 @@ def _axis(name: str, about: ProblemFacts, varied: VariableSizes) -> list[Json] |
     return None
 
 
-def _with_rules(task: Task, about: ProblemFacts, dtype: str) -> ProblemFacts:
+def _with_rules(task: Task, about: ProblemFacts, dtype: str, *, packed: bool) -> ProblemFacts:
     program = f"problems/{task.source.name}/reference.py"
     arguments = tuple(_generated(one, dtype, program) for one in about.tensors)
+    outputs = (ReferenceOutput(1, floating=False),) if packed else about.outputs
     return replace(
-        about,
-        arguments=arguments,
-        outputs=tuple(_judged(one, task, about, program) for one in about.outputs),
+        about, arguments=arguments, outputs=tuple(_judged(one, task, program) for one in outputs)
     )
 
 
@@ -469,23 +510,10 @@ def _generated(one: Argument, dtype: str, program: str) -> Argument:
     return replace(one, generate=f"{program}:gpuemu_generate", rules=own)
 
 
-def _judged(one: ReferenceOutput, task: Task, about: ProblemFacts, program: str) -> ReferenceOutput:
+def _judged(one: ReferenceOutput, task: Task, program: str) -> ReferenceOutput:
     if task.tolerance is None:
-        alone = len(about.outputs) == 1
-        return replace(one, rules={"compare": f"{program}:gpuemu_check"} if alone else {})
+        return replace(one, rules={"compare": f"{program}:gpuemu_check"})
     return replace(one, rules={"tolerance": dict(task.tolerance)} if one.floating else {})
-
-
-def _has_own_judge(task: Task, about: ProblemFacts) -> bool:
-    return task.tolerance is not None or len(about.outputs) == 1
-
-
-def _notes(task: Task, about: ProblemFacts) -> tuple[str, ...]:
-    if task.tolerance is not None:
-        return ()
-    if len(about.outputs) == 1:
-        return ("judged by its own check_implementation",)
-    return ("its check_implementation of several outputs is not used: compared with ref_kernel",)
 
 
 def _files(task: Task, content: Mapping[str, Json]) -> dict[str, bytes]:

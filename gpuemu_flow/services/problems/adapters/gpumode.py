@@ -6,7 +6,9 @@ torch, but nothing of gpuemu-flow.
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,10 +17,13 @@ from typing import Any
 import torch
 from adapters import files
 from adapters.stand_in import on_cpu
-from adapters.tensors import as_array, as_tensor, copied, leaves, outputs_of, seed_all
+from adapters.tensors import as_array, as_tensor, copied, leaves, mapped, outputs_of, seed_all
 
 Described = Mapping[str, Any]
 SEEDS = 1 << 31
+TYPES = "data_types.py"
+"""The classes of ``reference.py`` whose objects `generate_input` gives: candidates read these."""
+_DTYPES = [one for one in vars(torch).values() if isinstance(one, torch.dtype)]
 
 
 def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
@@ -28,7 +33,7 @@ def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
     have the dtypes of the problem where its own check or tolerance judges: these are about what
     `ref_kernel` returns then, not about an exact result.
     """
-    described = files.described(folder)
+    described = {**files.described(folder), "classes": names}
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         dtypes = {one["name"]: one.get("dtype") for one in described["inputs"]}
@@ -38,7 +43,7 @@ def reference(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
         }
         with torch.no_grad(), on_cpu():
             seed_all(0)
-            return outputs_of(names["ref_kernel"](assembled(described, given)))
+            return _returned(described, names["ref_kernel"](assembled(described, given)))
 
     return run
 
@@ -49,6 +54,8 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
     `path` is this file; `folder` holds the ``problem.json`` of the problem.
     """
     described = files.described(folder)
+    if (types := Path(folder, TYPES)).is_file():
+        described["classes"] = vars(files.loaded("reference", types, listed=True))
     content = Path(path).read_bytes()
     # Triton's interpreter stands in for a GPU itself; for CUDA there is an emulated one.
     device = "cuda" if b"cpp_extension" in content else "cpu"
@@ -56,7 +63,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
     asks &= device == "cpu"
     here = on_cpu if asks else nullcontext
     with here():
-        module = files.loaded("submission", Path(path))
+        module = files.loaded("submission", Path(path), listed=True)
 
     def run(all_inputs: Mapping[str, Any]) -> Any:
         # The kernel may write into its inputs: the problem's check compares only what it returns.
@@ -64,7 +71,7 @@ def candidate(path: str, folder: str) -> Callable[..., Any]:
         with torch.no_grad():
             seed_all(0)
             with here():
-                return outputs_of(module.custom_kernel(data))
+                return _returned(described, module.custom_kernel(data))
 
     return run
 
@@ -81,7 +88,7 @@ def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
         calls = described["calls"]
         arguments = {**calls[case_seed % len(calls)], **dims}
         made = made_inputs(names["generate_input"], arguments, case_seed % SEEDS)
-        tensors = [one for one in leaves(made) if isinstance(one, torch.Tensor)]
+        tensors = [one for one in leaves(_opened(made)) if isinstance(one, torch.Tensor)]
         return as_array(tensors[known.index(name)])
 
     return generate
@@ -92,15 +99,54 @@ def checker(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
     `names` are the globals of the problem's file; `folder` holds its ``problem.json``.
     """
-    described = files.described(folder)
+    described = {**files.described(folder), "classes": names}
 
     def check(actual: Any, expected: Any, inputs: Mapping[str, Any], tolerance: Any) -> list[str]:
+        given, wanted = as_tensor(actual), as_tensor(expected)
+        if described.get("packed"):
+            given, wanted = unpacked(given), unpacked(wanted)
+            if len(given) != len(wanted):  # their checks may look at the first ones alone
+                return [f"number of outputs: {len(given)}, ref_kernel returns {len(wanted)}"]
+        judge = names["check_implementation"]
         with torch.no_grad(), on_cpu():
-            data = assembled(described, inputs)
-            answer = names["check_implementation"](data, as_tensor(actual))
-        return verdict(answer)
+            try:
+                return verdict(judge(assembled(described, inputs), given))
+            except Exception as error:  # an output that it cannot take
+                judge(assembled(described, inputs), wanted)  # no verdict if this raises, too
+                return [f"check_implementation: {type(error).__name__}: {error}"[:500]]
 
     return check
+
+
+def _returned(described: Described, value: Any) -> Any:
+    """Return the outputs in a returned value; for a check of several outputs, packed into one."""
+    found = outputs_of(value)
+    every = found if isinstance(found, tuple) else (found,)
+    if not described.get("packed") or not isinstance(every[0], torch.Tensor):
+        return found
+    return packed(every)
+
+
+def packed(tensors: tuple[Any, ...]) -> Any:
+    """Return several tensors as one of bytes, each after its dtype, rank and shape."""
+    parts = []
+    for one in tensors:
+        head = torch.tensor([_DTYPES.index(one.dtype), one.dim(), *one.shape])
+        parts += [head, one.detach().cpu().flatten()]
+    return torch.cat([one.contiguous().view(torch.uint8) for one in parts])
+
+
+def unpacked(data: Any) -> tuple[Any, ...]:
+    """Return the tensors that `packed` put together."""
+    found = []
+    while len(data):
+        dtype, rank = data[:16].clone().view(torch.int64).tolist()
+        start = 16 + 8 * rank
+        shape = data[16:start].clone().view(torch.int64).tolist()
+        end = start + math.prod(shape) * _DTYPES[dtype].itemsize
+        found.append(data[start:end].clone().view(_DTYPES[dtype]).reshape(shape))
+        data = data[end:]
+    return tuple(found)
 
 
 def verdict(answer: Any) -> list[str]:
@@ -124,6 +170,18 @@ def made_inputs(function: Any, arguments: Mapping[str, Any], seed: int) -> Any:
         return function(**given)
 
 
+def is_object(value: Any) -> bool:
+    """Tell whether a value is an object of a class of a problem, such as a dataclass or module."""
+    plain = isinstance(value, (torch.Tensor, type, Mapping, tuple, list))
+    plain |= callable(value) and not isinstance(value, torch.nn.Module)
+    return hasattr(value, "__dict__") and not plain
+
+
+def _opened(value: Any) -> Any:
+    """Return a structure in which each object is replaced by its attributes."""
+    return mapped(value, lambda one: _opened(dict(vars(one))) if is_object(one) else one)
+
+
 def assembled(described: Described, all_inputs: Mapping[str, Any], device: str = "cpu") -> Any:
     """Rebuild the value that `generate_input` returned, from copies of a case's inputs."""
     given = {name: as_tensor(value, device) for name, value in all_inputs.items()}
@@ -142,10 +200,21 @@ def _filled(part: Any, described: Described, given: Mapping[str, Any]) -> Any:
         return _argument(held, described, given)
     if kind == "dict":
         return {key: _filled(one, described, given) for key, one in held}
-    if kind in ("tuple", "list"):
+    if kind == "object":
+        made: Any = object.__new__(_class_of(part["class"], described))
+        made.__dict__.update(_filled(held, described, given))
+        return made
+    if kind in ("tuple", "list", "set"):
         parts = [_filled(one, described, given) for one in held]
-        return tuple(parts) if kind == "tuple" else parts
+        named = _class_of(part["class"], described) if "class" in part else None
+        return named(*parts) if named else {"tuple": tuple, "list": list, "set": set}[kind](parts)
     return held
+
+
+def _class_of(path: str, described: Described) -> Any:
+    module, _, name = path.partition(":")
+    own = described["classes"] if module == "reference" else vars(importlib.import_module(module))
+    return own[name]
 
 
 def _argument(name: str, described: Described, given: Mapping[str, Any]) -> Any:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adapters.gpumode import made_inputs, verdict
+from adapters import files
+from adapters.gpumode import is_object, made_inputs, packed, unpacked, verdict
 from adapters.probe_envelope import NotTakenError, ProbeRequest, answers
 from adapters.stand_in import on_cpu
 from adapters.tensors import AS_BYTES, MOST_LEAVES, copied, outputs_of, seed_all
@@ -35,6 +36,8 @@ def _answer(request: ProbeRequest) -> dict[str, Any]:
     with torch.no_grad(), on_cpu():
         seed_all(0)
         returned = names["ref_kernel"](copied(made))
+    if isinstance(returned, Mapping):
+        raise NotTakenError("ref_kernel returns a mapping; tensors, or a tuple of these, are taken")
     found = outputs_of(returned)
     outputs = found if isinstance(found, tuple) else (found,)
     for one in outputs:
@@ -42,7 +45,8 @@ def _answer(request: ProbeRequest) -> dict[str, Any]:
             raise NotTakenError(f"ref_kernel returns a {type(one).__name__}, no tensor")
     with torch.no_grad(), on_cpu():
         if request["check"]:
-            said = verdict(names["check_implementation"](copied(made), returned))
+            given = unpacked(packed(found)) if isinstance(found, tuple) else returned
+            said = verdict(names["check_implementation"](copied(made), given))
             if said:
                 raise NotTakenError(f"its check refuses its own reference: {said[0][:200]}")
     return {
@@ -63,10 +67,8 @@ def _load() -> Mapping[str, Any]:
     if not _KNOWN:
         folder = Path("problem").absolute()
         sys.path.insert(0, str(folder))
-        source = (folder / "reference.py").read_bytes()
-        names: dict[str, Any] = {"__name__": "reference", "__file__": str(folder / "reference.py")}
         with on_cpu():
-            exec(compile(source, "reference.py", "exec", dont_inherit=True), names)  # noqa: S102
+            names = vars(files.loaded("reference", folder / "reference.py", listed=True))
         for name in ("generate_input", "ref_kernel"):
             if not callable(names.get(name)):
                 raise NotTakenError(f"it defines no function {name}")
@@ -106,12 +108,25 @@ def _taken_apart(value: Any, arguments: Mapping[str, Any], inputs: list[dict[str
         if not all(type(key) in (str, int) for key in value):
             raise NotTakenError("a mapping has keys that are no texts")
         return {"dict": [[k, _taken_apart(one, arguments, inputs)] for k, one in value.items()]}
-    if isinstance(value, (tuple, list)):
-        parts = [_taken_apart(one, arguments, inputs) for one in value]
-        return {"tuple" if isinstance(value, tuple) else "list": parts}
+    for kind in (tuple, list, set):
+        if isinstance(value, kind):
+            parts = [_taken_apart(one, arguments, inputs) for one in value]
+            named = {"class": _place(value)} if hasattr(value, "_fields") else {}
+            return {kind.__name__: parts, **named}
     if value is None or type(value) in (bool, int, float, str):
         same = [name for name, one in arguments.items() if type(one) is int and one == value]
         if type(value) is int and same and len(set(same)) == 1:
             return {"arg": same[0]}
         return {"value": value}
+    if is_object(value):
+        attributes = _taken_apart(dict(vars(value)), arguments, inputs)
+        return {"object": attributes, "class": _place(value)}
     raise NotTakenError(f"generate_input gives a {type(value).__name__}")
+
+
+def _place(value: Any) -> str:
+    """Return where the class of an object is found again: its module and name."""
+    kind = type(value)
+    if vars(sys.modules[kind.__module__]).get(kind.__name__) is not kind:
+        raise NotTakenError(f"generate_input gives a {kind.__name__}, which no module defines")
+    return f"{kind.__module__}:{kind.__name__}"

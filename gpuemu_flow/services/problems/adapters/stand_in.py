@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -146,8 +147,11 @@ def on_cpu() -> Iterator[None]:
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
     for owner, name, value in places:
         setattr(owner, name, value)
+    # What was compiled before, such as a decorated function, runs as it is written.
+    known = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
+    eager = torch.compiler.set_stance("force_eager") if known else contextlib.nullcontext()
     try:
-        with _Mode():
+        with eager, _Mode():
             yield
     finally:
         for owner, name, value in before:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,19 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         return {key: mapped(one, change) for key, one in value.items()}
     if isinstance(value, (tuple, list)):
         parts = [mapped(one, change) for one in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*parts)
         return tuple(parts) if isinstance(value, tuple) else parts
     return change(value)
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a structure and its tensors; a tensor that occurs twice is copied once."""
+    """Return a copy of a structure and what it holds; a tensor that occurs twice is copied once."""
     known: dict[int, Any] = {}
 
     def copy(one: Any) -> Any:
         if not isinstance(one, torch.Tensor):
-            return one
+            return deepcopy(one)
         return known.setdefault(id(one), one.clone())
 
     return mapped(value, copy)
