@@ -70,7 +70,6 @@ def test_what_the_server_imported_counts_as_used_by_each_program(ws: Workspace) 
     assert alone.missed >= {"torch", "torch.py"}
     # Torch looks for the lines of two modules of its own in the folder that it is imported in.
     assert alone.missed - {"_ops.py", "_classes.py"} <= seen.missed
-    assert alone.variables == seen.variables == {"*"}
     loaded = {path for path in alone.whole.files if "/site-packages/torch/" in path}
     assert len(loaded) > 100
     # Two modules put other objects in their places; the whole package is in the key.
