@@ -513,6 +513,11 @@ def _launched(
         place = (*where, *below)
         programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
 
+    if not table.keys() & {"grid", "block", "args", "outputs", "launches"}:
+        cuda = table["kind"] == "cuda" and "kernel" not in table
+        hint = "or `function`, if a function in C launches its kernels" if cuda else ""
+        fault((), "nothing says how it is launched: grid, block, args and outputs", hint)
+        return None
     described = _launches().read_described(table, fault)
     if described is None or (path is None and "kernel" not in table):
         return None

@@ -351,10 +351,18 @@ class HostFunctionRunner:
         signature = read_signature(path.read_text(errors="replace"), program.function)
         try:
             self._function = ctypes.CDLL(str(library))[program.function]
-        except (AttributeError, OSError) as error:
+        except AttributeError:
             words = f"{path.name} has no function {program.function!r} that C can call"
-            hint = 'write extern "C" before it' if signature is not None else str(error)[:200]
+            hint = (
+                "correct `function` of the op"
+                if signature is None
+                else 'write extern "C" before it'
+            )
             raise OpError(RunError("op-not-loadable", words, hint, program.path)) from None
+        except OSError as error:  # a symbol that nothing defines
+            reason = str(error).rpartition(": ")[2][:200]
+            words = f"{path.name} cannot be loaded: {reason}"
+            raise OpError(RunError("op-not-loadable", words, file=program.path)) from None
         self._function.restype = None
         self._signature = signature
 

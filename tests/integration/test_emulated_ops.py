@@ -144,6 +144,25 @@ def test_a_launch_that_is_no_launch_is_refused_when_read(
     assert "config-launch" in done.stderr and said in done.stderr
 
 
+def test_a_misspelt_host_function_is_told_without_the_keys_of_a_launch(workspace: Path) -> None:
+    text = """
+    [project]
+    name = "p"
+    [[ops]]
+    name = "scale"
+    op = { kind = "cuda", file = "scale.cu", funtion = "run" }
+    reference = "ref.py:scale"
+    """
+    (workspace / "scale.cu").write_text("")
+    (workspace / "ref.py").write_text("def scale(x):\n    return x\n")
+    (workspace / "gpuemu.toml").write_text(text)
+    done = flow(workspace, "config", "check")
+    assert done.returncode == 2
+    said = done.stdout + done.stderr
+    assert "did you mean 'function'?" in said
+    assert said.count("config-launch") == 1 and "or `function`" in said
+
+
 @pytest.mark.parametrize(
     ("old", "new", "slug"),
     [
