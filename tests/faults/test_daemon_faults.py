@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -304,24 +306,24 @@ def test_another_user_cannot_connect(daemon: Served, folder_open: bool) -> None:
 
 
 def connects_as(user: int, path: str) -> str:
-    """Try to connect as another user, in a child process that has become that user."""
-    child = os.fork()
-    if not child:
-        code = 3
-        try:
-            if user:
-                os.setgroups([])
-                os.setgid(user)
-                os.setuid(user)
-            with socket.socket(socket.AF_UNIX) as sock:
-                sock.connect(path)
-            code = 1
-        except PermissionError:
-            code = 2
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return {1: "connected", 2: "refused"}.get(code, f"code {code}")
+    """Try to connect as another user, in a new process: nng aborts in a forked one."""
+    words = [sys.executable, "-I", "-S", "-c", CONNECTING, str(user), path]
+    return subprocess.run(words, check=False, capture_output=True, text=True).stdout.strip()
+
+
+CONNECTING = """
+import os, socket, sys
+user = int(sys.argv[1])
+if user:
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[2])
+    print("connected")
+except PermissionError:
+    print("refused")
+"""
 
 
 def test_the_folder_of_another_user_is_not_used(unserved: Served) -> None:
