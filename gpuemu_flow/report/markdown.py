@@ -20,7 +20,6 @@ from gpuemu_flow.report.text import (
     duration,
     minimal_lines,
     note_lines,
-    number,
     percent,
     printable,
     share,
@@ -129,8 +128,8 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section(
         "Failing cases",
         (
-            "| op | dtype | kind | what | max abs | of tolerance | seed |",
-            "|---|---|---|---|---:|---:|---|",
+            "| op | dtype | kind | what | of tolerance | seed |",
+            "|---|---|---|---|---:|---|",
         ),
         [
             _failure_row(
@@ -188,12 +187,12 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section(
         "All ops",
         (
-            "| op | dtype | verdict | cases | max abs | of tolerance | unjudged |",
-            "|---|---|---|---:|---:|---:|---:|",
+            "| op | dtype | verdict | cases | of tolerance | unjudged |",
+            "|---|---|---|---:|---:|---:|",
         ),
         [
             f"| {code(r.op)} | {r.dtype} | {r.verdict.value} | {r.passed}/{r.cases} | "
-            f"{number(r.max_abs)} | {share(r.tolerance_used)} | {percent(r.unjudged)} |"
+            f"{share(r.tolerance_used)} | {percent(r.unjudged)} |"
             for r in report.run.results
             if r.cases
         ],
@@ -207,7 +206,6 @@ def _failure_row(failure: CaseVerdict, what: str) -> str:
         failure.case.dtype,
         kind_of(failure),
         code(what),
-        number(stats.max_abs) if stats.count else "-",
         share(stats.tolerance_used) if stats.count else "-",
         code(str(failure.case.seed)),
     )

@@ -115,11 +115,10 @@ def percent(part: float) -> str:
 
 def _row(result: OpResult) -> list[str]:
     if result.verdict is Verdict.SKIPPED:
-        return [result.op, result.dtype, result.verdict.value, *[""] * 7, result.reason]
-    errors = ["-"] * 5
+        return [result.op, result.dtype, result.verdict.value, *[""] * 6, result.reason]
+    errors = ["-"] * 4
     if result.passed + result.failed + result.inconclusive:
         errors = [
-            number(result.max_abs),
             number(result.max_rel) if result.max_rel < LARGEST_SHARE else f"> {LARGEST_SHARE} x",
             _ulps(result.max_ulp),
             share(result.tolerance_used),
@@ -137,8 +136,7 @@ def _row(result: OpResult) -> list[str]:
 
 
 HEADINGS = (
-    "op", "dtype", "verdict", "passed", "max abs", "max rel", "ulp", "of tolerance", "unjudged",
-    "time", "",
+    "op", "dtype", "verdict", "passed", "max rel", "ulp", "of tolerance", "unjudged", "time", "",
 )  # fmt: skip
 KERNEL_HEADINGS = (
     "kernel", "arch", "verdict", "entries", "registers", "spills", "occupancy", "errors",

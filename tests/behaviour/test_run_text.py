@@ -17,7 +17,7 @@ def line_of(text: str, op: str, dtype: str) -> list[str]:
 def test_a_line_per_op_and_dtype_holds_its_figures(mini: Mini) -> None:
     text = mini.command("run").stdout
     head = re.split(r"\s{2,}", text.splitlines()[0])
-    assert head == ["op", "dtype", "verdict", "passed", "max abs", "ulp", "of tolerance", "time"]
+    assert head == ["op", "dtype", "verdict", "passed", "max rel", "ulp", "of tolerance", "time"]
     table = text.partition("\n\n")[0].splitlines()
     assert max(len(line) for line in table if not line.startswith("sandbox")) <= 80, text
     for op, dtype in (
