@@ -235,7 +235,7 @@ class ForkServer:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 break
-        _remove(self._folder)
+        _remove_all(self._folder)
 
 
 def _own_folder() -> tuple[str, int]:
@@ -243,11 +243,12 @@ def _own_folder() -> tuple[str, int]:
     server holds a lock in its own, so that none takes that of another one."""
     while True:
         folder = enter.make_scratch()
-        lock = os.open(f"{folder}/{_LOCK}", os.O_CREAT | os.O_WRONLY, 0o600)
-        fcntl.lockf(lock, fcntl.LOCK_EX)  # no fork of this process holds it, or can let it go
-        if os.path.exists(f"{folder}/{_LOCK}"):  # noqa: PTH110 - else another server took it
-            break
-        os.close(lock)
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(f"{folder}/{_LOCK}", os.O_CREAT | os.O_WRONLY, 0o600)
+            fcntl.lockf(lock, fcntl.LOCK_EX)  # none that is forked from here holds it, or frees it
+            if os.path.exists(f"{folder}/{_LOCK}"):  # noqa: PTH110 - else another server took it
+                break
+            os.close(lock)
     above, _, own = folder.rpartition("/")
     with contextlib.suppress(OSError):
         for name in os.listdir(above):  # noqa: PTH208
@@ -260,12 +261,25 @@ def _remove_unlocked(folder: str) -> None:
     with contextlib.suppress(OSError):
         if os.lstat(folder).st_uid != os.getuid():
             return
-        lock = os.open(f"{folder}/{_LOCK}", os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            lock = os.open(f"{folder}/{_LOCK}", os.O_WRONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            os.rmdir(folder)  # noqa: PTH106 - if it is empty: killed before it had one, or after
+            return
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(folder)
+            _remove_all(folder)
         finally:
             os.close(lock)
+
+
+def _remove_all(folder: str) -> None:
+    """Remove a server's folder, and its lock last: who is killed meanwhile leaves it for others."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208
+            if name != _LOCK:
+                _remove(f"{folder}/{name}")
+        _remove(folder)
 
 
 def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
