@@ -17,6 +17,8 @@ if __name__ == "__main__":
     gc.disable()  # what is imported stays: a search for garbage among it is a tenth of the start
 
 import base64
+import contextlib
+import fcntl
 import importlib
 import json
 import os
@@ -56,6 +58,7 @@ _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
 _IDLE_SECONDS = 5.0  # until the entries kept open for the next sandbox are closed
 _CONTROL, _WAKEUP = "control", "wakeup"
+_LOCK = "server"
 
 
 def kill_group(pid: int) -> None:
@@ -75,7 +78,7 @@ class ForkServer:
         self._requests = channel.FrameReader(control, max_fds=_FDS_PER_SESSION, wait=False)
         self._sessions: dict[int, socket.socket] = {}
         self._scratch: dict[int, str] = {}
-        self._folder = enter.make_scratch()
+        self._folder, self._lock = _own_folder()
         self._selector = selectors.DefaultSelector()
         self._complete = False
         self._wakeup, self._wakeup_end = os.pipe()
@@ -232,7 +235,51 @@ class ForkServer:
                 os.waitpid(-1, 0)
             except ChildProcessError:
                 break
-        _remove(self._folder)
+        _remove_all(self._folder)
+
+
+def _own_folder() -> tuple[str, int]:
+    """Make the folder that holds those of the sessions, and remove what killed servers left. Each
+    server holds a lock in its own, so that none takes that of another one."""
+    while True:
+        folder = enter.make_scratch()
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(f"{folder}/{_LOCK}", os.O_CREAT | os.O_WRONLY, 0o600)
+            fcntl.lockf(lock, fcntl.LOCK_EX)  # none that is forked from here holds it, or frees it
+            if os.path.exists(f"{folder}/{_LOCK}"):  # noqa: PTH110 - else another server took it
+                break
+            os.close(lock)
+    above, _, own = folder.rpartition("/")
+    with contextlib.suppress(OSError):
+        for name in os.listdir(above):  # noqa: PTH208
+            if name.startswith(spec.SCRATCH) and name != own:
+                _remove_unlocked(f"{above}/{name}")
+    return folder, lock
+
+
+def _remove_unlocked(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        if os.lstat(folder).st_uid != os.getuid():
+            return
+        try:
+            lock = os.open(f"{folder}/{_LOCK}", os.O_WRONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            os.rmdir(folder)  # noqa: PTH106 - if it is empty: killed before it had one, or after
+            return
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove_all(folder)
+        finally:
+            os.close(lock)
+
+
+def _remove_all(folder: str) -> None:
+    """Remove a server's folder, and its lock last: who is killed meanwhile leaves it for others."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208
+            if name != _LOCK:
+                _remove(f"{folder}/{name}")
+        _remove(folder)
 
 
 def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:

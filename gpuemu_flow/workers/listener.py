@@ -43,6 +43,9 @@ _MAX_LISTENERS = 256
 _TOO_MUCH = b"uthe program used more files than are written down"
 _UNREADABLE = b"uthe files of a process that the program started with other rights cannot be seen"
 _RING = b"uthe program uses io_uring, and the files that it opens by that cannot be seen"
+_ROOT = (
+    b"uthe program uses another root folder, mounts or file handles: what it opens there is unseen"
+)
 _NARROW = b"uthe program starts a 32-bit program, whose files cannot be seen"
 
 
@@ -133,6 +136,8 @@ class Listener:
                 for path in filter(None, (change.path, change.target)):
                     self._read(path, found=b"e")
                     self._read(os.path.dirname(path))  # noqa: PTH120 - it may be what is missing
+                    if os.path.isdir(path):  # noqa: PTH112 - which may have to be empty
+                        self._write(b"l", path)
 
     def _expect(self, notice: Notice, kind: bytes, path: bytes) -> None:
         """Record a change when it is made."""
@@ -150,8 +155,8 @@ class Listener:
         if call.name == "symlink":
             self._symlink(notice)
             return False
-        if call.name == "ring":
-            self._put(_RING)
+        if call.name in ("ring", "root"):
+            self._put(_RING if call.name == "ring" else _ROOT)
             return False
         return self._take_path(notice, self._path(notice, call.folder, call.path))
 
@@ -195,6 +200,8 @@ class Listener:
             if _is_bytecode(path):
                 return True
             self._read(path)
+            if flags & os.O_NOFOLLOW:
+                self._read(path, found=b"e")
         elif not os.path.lexists(path):
             if flags & os.O_CREAT:
                 temporary = flags & os.O_EXCL and mode & 0o777 == _TEMPORARY

@@ -60,9 +60,10 @@ def _call(name: str, path: int, to_path: int, folder: int = -1, to_folder: int =
 
 _OPENAT = PathCall("open", 0, 1, 2)
 _OTHER = PathCall("other", -1, 0)
+_ROOT = PathCall("root", -1, -1)
 _COMMON = {
     437: PathCall("openat2", 0, 1, 2), 439: PathCall("look", 0, 1, 3), 452: PathCall("touch", 0, 1),
-    425: PathCall("ring", -1, -1),
+    425: PathCall("ring", -1, -1), 428: PathCall("look", 0, 1), 429: _ROOT,
 }  # fmt: skip
 _X86 = {
     2: PathCall("open", -1, 0, 1), 85: PathCall("create", -1, 0), 257: _OPENAT,
@@ -83,6 +84,8 @@ _X86 = {
     89: PathCall("look", -1, 0), 267: PathCall("look", 0, 1), 80: PathCall("look", -1, 0),
     137: PathCall("look", -1, 0), 191: PathCall("look", -1, 0), 192: PathCall("look", -1, 0),
     194: PathCall("look", -1, 0), 195: PathCall("look", -1, 0),
+    254: PathCall("look", -1, 1), 303: PathCall("look", 0, 1),
+    155: _ROOT, 161: _ROOT, 165: _ROOT, 304: _ROOT,
 }  # fmt: skip
 _ARM = {
     56: _OPENAT, 221: PathCall("start", -1, 0), 281: PathCall("start", 0, 1),
@@ -95,7 +98,8 @@ _ARM = {
     79: PathCall("look", 0, 1, 3), 48: PathCall("look", 0, 1), 291: PathCall("look", 0, 1, 2),
     78: PathCall("look", 0, 1), 49: PathCall("look", -1, 0), 43: PathCall("look", -1, 0),
     8: PathCall("look", -1, 0), 9: PathCall("look", -1, 0), 11: PathCall("look", -1, 0),
-    12: PathCall("look", -1, 0),
+    12: PathCall("look", -1, 0), 27: PathCall("look", -1, 1), 264: PathCall("look", 0, 1),
+    40: _ROOT, 41: _ROOT, 51: _ROOT, 265: _ROOT,
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ BUILD_SECONDS = 900.0
 """How long a compiler may take to build the emulated GPU, or an extension of PyTorch."""
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
+_EXITING = 4  # PF_EXITING of linux/sched.h
 _SLICE = 0.1  # seconds between looks at a cancel event
 _PATIENCE = 1.0  # seconds of silence after which possibly stopped processes are resumed
 
@@ -193,8 +194,21 @@ class WorkerProcess:
             elif time.monotonic() >= let_go_on:
                 self._let_go_on()
                 let_go_on = time.monotonic() + _PATIENCE
+        if self._server_ends():
+            self._server_died = True
+            raise WorkerEndedError(None)
         self._busy = False
         return message
+
+    def _server_ends(self) -> bool:
+        """Tell whether the fork server was killed. Its descriptors are closed before its workers
+        are killed: meanwhile the calls that it would answer fail, and a program that goes on
+        without the files that it needs gives an answer that is not its own."""
+        try:
+            text = Path(f"/proc/{self._server}/stat").read_bytes()
+        except OSError:
+            return Path("/proc/self").exists()
+        return bool(int(text.rpartition(b")")[2].split()[6]) & _EXITING)
 
     def _let_go_on(self) -> None:
         """Resume the worker and the fork server, which the program may have stopped."""

@@ -92,6 +92,20 @@ IN_VAIN = {
     "attribute_in_vain": Way(
         "v = 2\ntry:\n    os.setxattr('g7', 'user.a', b'1')\n    v = 3\n"
         "except FileNotFoundError:\n    pass\nexcept OSError:\n    v = 3", puts("g7")),
+    "removed_with_content": Way(
+        "v = 3 if tried(os.rmdir, 'h1') else 2",
+        lambda root: (root / "h1/x").unlink(), {"h1/x": ""}),
+    "moved_onto_content": Way(
+        "os.mkdir('i2')\nv = 3 if tried(os.rename, 'i2', 'h2') else 2\nv == 2 and os.rmdir('i2')",
+        lambda root: (root / "h2/x").unlink(), {"h2/x": ""}),
+    "not_followed": Way(
+        "v = 2 if tried(os.open, 'h3', os.O_NOFOLLOW) else 3",
+        lambda root: [(root / "h3").unlink(), (root / "h3").symlink_to("same")],
+        {"h3": "x", "same": "x"}),
+    "watched_in_vain": Way(
+        "c = ctypes.CDLL(None)\nn = c.inotify_init()\n"
+        "v = 2 if c.inotify_add_watch(n, b'h4', 2) < 0 else 3",
+        puts("h4")),
     "link_led_back": Way(
         "for to in 'g8a', 'g8b':\n    os.symlink(to, 'l8')\n"
         "    to == 'g8b' and open('l8').read()\n    os.unlink('l8')\n"
@@ -157,9 +171,14 @@ def test_what_failed_for_what_was_there_counts(in_vain: Told, name: str) -> None
 
 def test_what_cannot_be_seen_is_told(tmp_path: Path) -> None:
     ring = "ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120))"
+    lines = {
+        "ring": ring,
+        "narrow": "tried(subprocess.call, './narrow')",
+        "root": "os.fork() or [tried(os.chroot, '.'), os._exit(0)]\nos.wait()",
+    }
     ops = {
         name: Op(op=f"{line}\nreturn x * 2", schema=SCHEMA, head=HEAD)
-        for name, line in {"ring": ring, "narrow": "tried(subprocess.call, './narrow')"}.items()
+        for name, line in lines.items()
     }
     mini = make_ops(tmp_path / "w", ops, "cases = 1", '[sandbox]\nmode = "off"\n')
     mini.write("narrow", "\x7fELF\x01").chmod(0o755)
@@ -167,3 +186,4 @@ def test_what_cannot_be_seen_is_told(tmp_path: Path) -> None:
     assert {p["slug"] for p in problems.values()} == {"untracked-inputs"}
     assert "io_uring" in problems["op of ring"]["message"]
     assert "32-bit" in problems["op of narrow"]["message"]
+    assert "another root" in problems["op of root"]["message"]

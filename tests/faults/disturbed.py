@@ -95,7 +95,10 @@ class Disturbed:
     def __init__(self, folder: Path) -> None:
         self.mini = Mini(folder / "workspace")
         self.pids = folder / "pids"
-        self.pids.mkdir(parents=True)
+        self.temporary = folder / "temporary"
+        for made in (self.pids, self.temporary):
+            made.mkdir(parents=True)
+        self.mini.env["TMPDIR"] = str(self.temporary)
         self.mini.write("gpuemu.toml", CONFIG.format(python=sys.executable))
         for name, text in (("make.py", MAKE), ("ops/it.py", OP), ("ops/it_ref.py", REFERENCE)):
             self.mini.write(name, text.replace("PIDS", str(self.pids)))
@@ -137,6 +140,12 @@ class Disturbed:
         assert not [p.name for p in (self.mini.root / "build").iterdir() if p.name[0] == "."]
         assert self.mini.run()["executed"] == []
 
+    def check_end(self) -> None:
+        """Check that nothing was set aside, or is left after a run in which programs work."""
+        assert not list((self.cache / "quarantine").glob("*"))
+        self.mini.command("run", "--force", code=None)
+        assert not list(self.temporary.iterdir())
+
 
 class Started:
     """A command that runs."""
@@ -156,6 +165,13 @@ class Started:
         except subprocess.TimeoutExpired:
             return True
         return False
+
+    def kill_all(self) -> None:
+        """Kill it and all below it at once, as a container that ends."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.process.pid)
+            for one in [process, *process.children(recursive=True)]:
+                kill(one.pid)
 
 
 def figures(report: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from daemon_workspace import Served, normal
+from forking import in_child
 from runner_workspace import wait_until
 
 from gpuemu_flow.client import AsyncClient, Client, ClientError, DaemonUnreachableError, connection
@@ -100,13 +100,7 @@ def test_a_fork_of_its_own_finds_it_too(at_home: Served) -> None:
     with Client() as client:
         assert passes(client)
         at_home.kill()
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(0 if passes(client) else 1)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_child(lambda: 3 if passes(client) else 4) == 3
         assert passes(client)
 
 

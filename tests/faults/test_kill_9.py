@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -18,9 +19,9 @@ from disturbed import Disturbed, Leftovers, Started, adopting, figures, kill, pa
 from once import once
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "8"))
-KINDS = ("run", "forkserver", "op", "reference", "rule", "watch")
-EACH = max(1, ROUNDS // (len(KINDS) + 2))
-"""Rounds of each kind; the daemon and its worker are in `test_kill_9_daemon`."""
+KINDS = ("run", "forkserver", "op", "reference", "rule", "watch", "all")
+EACH = max(1, ROUNDS // (len(KINDS) + 3))
+"""Rounds of each kind; ``fuzz`` has its own, and the daemon and its worker `test_kill_9_daemon`."""
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +61,8 @@ def test_killed_at_a_random_moment(
         shutil.rmtree(disturbed.mini.root / "build", ignore_errors=True)
         disturbed.forget_programs()
         left = Leftovers()
-        if kind == "run":
-            _kill_run(disturbed, seconds * part)
+        if kind in ("run", "all"):
+            _kill_run(disturbed, seconds * part, below=kind == "all")
         elif kind == "watch":
             _kill_watch(disturbed, seconds * part)
         else:
@@ -69,9 +70,48 @@ def test_killed_at_a_random_moment(
         left.check()
         made = sorted(disturbed.pids.glob("made-*"))
         disturbed.check_after(expected)
-        if kind in ("run", "watch") and made:
+        if kind in ("run", "all", "watch") and made:
             assert sorted(disturbed.pids.glob("made-*"))[: len(made)] == made, number
-    assert not list((disturbed.cache / "quarantine").glob("*"))
+    disturbed.check_end()
+
+
+@pytest.mark.timeout(7200)
+def test_fuzz_is_killed(tmp_path: Path) -> None:
+    """Alone, with all below it, or only a program: the next one has the same results."""
+    disturbed = Disturbed(tmp_path)
+    disturbed.mini.edit("ops/it.py", "    return (", "    x = x + (x.size == 8)\n    return (")
+    words = ("fuzz", "-n", "24", "--format", "json", "--config", "validation.tolerance=table")
+    begin = time.monotonic()
+    expected = _fuzzed(disturbed, *words)
+    seconds = time.monotonic() - begin
+    assert 0 < expected["failed"] < expected["passed"] + expected["failed"] == 24
+    for number, part in enumerate(moments("fuzz")):
+        shutil.rmtree(disturbed.cache)
+        disturbed.forget_programs()
+        left = Leftovers()
+        with disturbed.started(*words) as started:
+            started.lasts(seconds * part)
+            if number % 3 == 1:
+                started.kill_all()
+            elif number % 3 == 2:
+                kill(disturbed.program(("op", "reference")[number % 2]))
+                started.process.wait(600)
+                assert started.process.returncode == 1, started.said
+                assert _told(result_of(started)) == expected
+        left.check()
+        assert _fuzzed(disturbed, *words) == expected
+        again = disturbed.mini.command(*words, code=1)
+        assert json.loads(again.stdout)["cached"] == 24
+    disturbed.check_end()
+
+
+def _fuzzed(disturbed: Disturbed, *words: str) -> dict[str, Any]:
+    return _told(json.loads(disturbed.mini.command(*words, code=1).stdout))
+
+
+def _told(report: dict[str, Any]) -> dict[str, Any]:
+    told = {name: report[name] for name in ("passed", "failed", "errors", "inconclusive")}
+    return {**told, "failures": sorted(failure["id"] for failure in report["failures"])}
 
 
 PATIENT = """
@@ -97,9 +137,11 @@ def test_a_rule_s_command_ends_with_the_run(tmp_path: Path, sandbox: str) -> Non
     left.check()
 
 
-def _kill_run(disturbed: Disturbed, moment: float) -> None:
+def _kill_run(disturbed: Disturbed, moment: float, *, below: bool) -> None:
     with disturbed.started("run") as started:
         started.lasts(moment)
+        if below:
+            started.kill_all()
 
 
 def _kill_watch(disturbed: Disturbed, moment: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -136,3 +137,32 @@ def test_its_worker_is_killed(unserved: Served) -> None:
     _check_kept(unserved, submitter.acknowledged)
     os.kill(int(unserved.info["pid"]), 15)
     left.check()
+
+
+@pytest.mark.timeout(1800)
+def test_runs_and_fuzz_beside_a_daemon(unserved: Served) -> None:
+    """All at once in an empty cache: each is right, and nothing that was acknowledged is lost."""
+    mini = Mini(unserved.root)
+    fuzz = ("fuzz", "double", "wrong", "-n", "30", "--format", "json")
+    commands = [("run", "double", "wrong", "--format", "json")] * 2 + [fuzz]
+    unserved.start()
+    submitter = Submitter(unserved.socket)
+    submitter.start()
+    started = [mini.popen(*words) for words in commands]
+    said = [process.communicate(timeout=600) for process in started]
+    submitter.stop.set()
+    submitter.join(600)
+    assert [process.returncode for process in started] == [1, 1, 1], said
+    assert (submitter.error, submitter.wrong) == (None, [])
+    _check_kept(unserved, submitter.acknowledged)
+    unserved.stop()
+    first, second, fuzzed = (json.loads(out) for out, _ in said)
+    assert figures(first) == figures(second) == figures(mini.run("double", "wrong", code=1))
+    assert [result[2] for result in figures(first)] == ["passed", "failed"]
+    again = json.loads(mini.command(*fuzz, code=1).stdout)
+    assert fuzzed["ops"][0]["passed"] == again["ops"][0]["passed"] == 30
+    assert [op["cached"] for op in again["ops"]] == [30, 30]
+    known = {f["id"] for report in (first, second) for f in report["failures"]}
+    known |= {failure["id"] for op in fuzzed["ops"] for failure in op["failures"]}
+    listed = json.loads(mini.command("failures", "-l", "999", "--format", "json").stdout)
+    assert known <= {failure["id"] for failure in listed["failures"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
@@ -12,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from forking import in_child
 
 from gpuemu_flow.client.connection import Wire
 from gpuemu_flow.client.results import TransportLost, TransportTimeout
@@ -135,12 +135,11 @@ def test_a_forked_child_leaves_the_connection_to_its_parent(tmp_path: Path) -> N
         conn.sendall(frame(number, b"{}"))
 
     with listening(tmp_path, say) as wire:
-        pid = os.fork()
-        if pid == 0:
-            try:
+
+        def ask() -> int:
+            with pytest.raises(TransportLost):
                 asked(wire, b"{}")
-            except TransportLost:
-                os._exit(3)
-            os._exit(4)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+            return 3
+
+        assert in_child(ask) == 3
         assert asked(wire, b"{}") == b"{}"
