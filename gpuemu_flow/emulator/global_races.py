@@ -60,6 +60,10 @@ class GlobalRaces:
         self._strong_before = Trace(cells, strong=True)
         self._strong_reads = [Trace(cells, strong=True) for _ in range(2)]
         self._met_strong = False
+        # Where blocks stored the same value to one cell: when each did, and when cells changed.
+        self._stored: dict[tuple[int, int], int] = {}
+        self._changed_at: dict[int, int] = {}
+        self._synced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
         self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
@@ -102,6 +106,11 @@ class GlobalRaces:
         """Record that lanes can now see all writes that other blocks have released."""
         self._time += 1
         self._acquired[np.unique(self._blocks(state, mask))] = self._time
+
+    def barrier(self, state: State, released: Array | None) -> None:
+        """Record that a barrier released threads of some blocks."""
+        self._time += 1
+        self._synced[self._blocks(state, released)] = self._time
 
     def cluster_arrive(self, state: State, group: Array) -> None:
         """Record that threads arrived at the barrier of their cluster."""
@@ -192,15 +201,44 @@ class GlobalRaces:
                     if trace.strong and bad.any():
                         bad &= ~self._came_last(cells, trace.when[cells], me)
                     bad = differing(bad)
+                    if not write and not trace.strong:
+                        self._clear_own(bad, cells, me)
                     self._report(state, bad, numbers, trace, step, offsets, cells, write, verb)
             if write and strong:
                 self._record_two(self._strong_written, self._strong_before, cells, me, step)
             elif write:
-                mine.record(cells, me, self._time, step)
+                self._store(cells, me, step, differing)
             else:
                 self._record_read(cells, me, step, strong)
             collided |= write and bool((mine.who[cells] != me).any())
         return collided
+
+    def _store(
+        self, cells: Array, me: Array, step: int, differing: Callable[[Array], Array]
+    ) -> None:
+        """Record plain writes, and which blocks stored what a cell holds if several did."""
+        trace, now = self._written, self._time
+        other, when = trace.who[cells], trace.when[cells]
+        trace.record(cells, me, now, step)
+        met = (other > 0) & (other != me)
+        several = met | (trace.who[cells] != me)
+        if not several.any() and not self._stored:
+            return
+        pairs = zip(cells[met].tolist(), other[met].tolist(), strict=True)
+        self._stored.update(zip(pairs, when[met].tolist(), strict=True))
+        self._stored.update(dict.fromkeys(zip(cells.tolist(), me.tolist(), strict=True), now))
+        changed = differing(np.ones(me.shape, bool))
+        self._changed_at.update(dict.fromkeys(cells[changed].tolist(), now))
+
+    def _clear_own(self, bad: Array, cells: Array, me: Array) -> None:
+        """Clear the reads that get what their own block stored, before its last barrier.
+
+        Other blocks stored the same value, so it does not matter whose store came last.
+        """
+        for n in np.flatnonzero(bad).tolist() if self._stored else ():
+            cell, block = int(cells[n]), int(me[n])
+            when = self._stored.get((cell, block), -1)
+            bad[n] = not self._changed_at.get(cell, 0) <= when < self._synced[block]
 
     def _record_two(self, last: Trace, before: Trace, cells: Array, me: Array, step: int) -> None:
         """Record strong writes: each cell's last one, and the last one by another block."""
@@ -410,7 +448,7 @@ class QuickGlobalRaces(GlobalRaces):
             raise MoreWrittenError(frozenset(self._changed | touched))
         if write:
             self._changed |= touched
-            quick = not strong and not self._recorded & touched
+            quick = not (strong or self._stored or self._recorded & touched)
             if strong:
                 self._recorded |= touched
             if quick and (

@@ -198,6 +198,8 @@ class BlockMachine(Printing):
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
         if self.thread_races is not None:
             self.thread_races.barrier(released, arrived)
+        if self.global_races is not None and self.launch.blocks > 1:
+            self.global_races.barrier(self, released)
 
     def barrier_arrived(self, group: Array) -> Array | None:
         return None if self.thread_races is None else self.thread_races.arrive(group)

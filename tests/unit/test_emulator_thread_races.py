@@ -143,6 +143,34 @@ def test_atomics_of_other_blocks_need_a_fence(add: str, backend: str) -> None:
     assert launch(BLOCKS.format(add=add, fence="membar.gl; "), 4, backend).findings == ()
 
 
+SYNC = "bar.sync 0; "
+ALL_STORE = other(32) + PUT + "{store}{sync}" + GET + "{late}" + KEEP
+
+
+@for_each("backend", BACKENDS)
+@for_each(
+    ("store", "sync", "late", "rules"),
+    [
+        ("", SYNC, "", ()),
+        (PUT, SYNC, "", ()),
+        ("", SYNC, SYNC + PUT + SYNC + GET, ()),
+        ("", "", "", ("read-after-write", "between-blocks-read-after-write")),
+        # A block stores another value before, or another block does after.
+        ("st.global.u32 [%rd8], %r2; " + PUT, SYNC, "", ("between-blocks-write-after-write",)),
+        ("", SYNC, "@%p3 st.global.u32 [%rd8], 99; ", ("between-blocks-write-after-write",)),
+        # Only the first block stores.
+        ("@%p3 st.global.u32 [%rd3], 7; ", SYNC, "ld.global.u32 %r20, [%rd3]; ",
+         ("between-blocks-read-after-write",)),
+    ],
+)  # fmt: skip
+def test_a_block_reads_what_all_blocks_store(
+    store: str, sync: str, late: str, rules: tuple[str, ...], backend: str
+) -> None:
+    result = launch(ALL_STORE.format(store=store, sync=sync, late=late), 3, backend)
+    assert set(rules) <= {f.rule for f in result.findings}
+    assert rules or result.findings == ()
+
+
 @for_each(
     ("symbol", "readable", "plain"),
     [
