@@ -247,7 +247,7 @@ class WorkerClient:
                 outcome = replace(outcome, error=hinted(outcome.error, self._program))
             return Attempt(outcome), answer
         except DeadlineError:
-            self.place = channel.read_place(self.worker.status)
+            _, _, self.place = channel.read_status(self.worker.status)
             error = self._slow(
                 f"no result after {self._patience:g} s; the process group was killed"
             )
@@ -311,7 +311,7 @@ class WorkerClient:
                 return self.worker.receive(min(deadline, last), self._cancel)
             except DeadlineError:
                 now = time.monotonic()
-                phase, since = channel.read_status(self.worker.status)
+                phase, since, _ = channel.read_status(self.worker.status)
                 if not math.isfinite(since) or since > now:
                     since = begin
                 used = now - since if phase == channel.CALLING else 0.0

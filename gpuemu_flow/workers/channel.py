@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from gpuemu_flow.model.types import Json
 
@@ -132,8 +131,7 @@ class FrameReader:
 
 
 _LINUX = sys.platform.startswith("linux")
-_STATUS = struct.Struct("<Id")
-_PLACE = struct.Struct("<I")
+_STATUS = struct.Struct("<IdI")
 TAIL = 4000
 PREPARING, CALLING, FINISHING = range(3)
 
@@ -192,35 +190,22 @@ def as_text(data: bytes) -> str:
     return data.decode("utf-8", "replace").replace("\0", "").strip()
 
 
-def write_status(fd: int, phase: int) -> None:
-    """Tell the coordinator that the worker enters a phase now."""
-    os.pwrite(fd, _STATUS.pack(phase, time.monotonic()), 0)
+def write_status(fd: int, phase: int, place: int = 0) -> None:
+    """Tell the coordinator that the worker enters a phase now, and in which of several calls."""
+    os.pwrite(fd, _STATUS.pack(phase, time.monotonic(), place), 0)
 
 
-def read_status(fd: int) -> tuple[int, float]:
-    """Return the phase and the monotonic time when it began; if unreadable, `PREPARING` and 0.0.
+def read_status(fd: int) -> tuple[int, float, int]:
+    """Return the phase, the monotonic time when it began, and the number of the call.
 
-    The result is only a hint, since the program in the worker can write to this file, too.
+    If unreadable, return `PREPARING`, 0.0 and 0. The result is only a hint, since the program in
+    the worker can write to this file, too.
     """
     try:
-        phase, since = _STATUS.unpack(os.pread(fd, _STATUS.size, 0))
+        phase, since, place = _STATUS.unpack(os.pread(fd, _STATUS.size, 0))
     except (OSError, struct.error):
-        return PREPARING, 0.0
-    return int(phase), float(since)
-
-
-def write_place(fd: int, number: int) -> None:
-    """Tell the coordinator which of several calls begins."""
-    os.pwrite(fd, _PLACE.pack(number), _STATUS.size)
-
-
-def read_place(fd: int) -> int:
-    """Return which of several calls began last; 0 if unreadable. It is a hint, as the phase is."""
-    try:
-        (number,) = _PLACE.unpack(os.pread(fd, _PLACE.size, _STATUS.size))
-    except (OSError, struct.error):
-        return 0
-    return int(number)
+        return PREPARING, 0.0, 0
+    return int(phase), float(since), int(place)
 
 
 # Measure the time of a program's own call, and tell the coordinator that it is running.
@@ -232,20 +217,15 @@ class Watch:
     def __init__(self, status_fd: int | None = None) -> None:
         self._status_fd = status_fd
         self._start = 0.0
+        self.place = 0  # the number of the call, of several
         self.seconds = 0.0
 
     def _tell(self, phase: int) -> None:
         if self._status_fd is not None:
             try:
-                write_status(self._status_fd, phase)
+                write_status(self._status_fd, phase, self.place)
             except OSError:  # the program closed it; the coordinator then uses its outer limit
                 self._status_fd = None
-
-    def at(self, number: int) -> None:
-        """Tell the coordinator which of several calls begins."""
-        if self._status_fd is not None:
-            with suppress(OSError):
-                write_place(self._status_fd, number)
 
     def __enter__(self) -> Watch:
         self._tell(CALLING)

@@ -195,7 +195,7 @@ class _LaidCase(Struct):
         return self.other_image + (self.size if self.again else 0)
 
     def calls(self, *, repeat: bool) -> list[dict[str, Json]]:
-        """Return the calls of the case, as a message names them."""
+        """Return the calls of the case, as a message describes them."""
         seed, other = self.inputs.seed, self.inputs.seed ^ _REPEAT_SEED
         fill = FIRST_FILL if repeat or self.decoy is not None else limits.NO_FILL
         fresh = [self.start, self.image, self.size]
@@ -210,8 +210,7 @@ class _LaidCase(Struct):
         if self.again:
             fresh = [self.start, self.other_image, self.size]
             calls.append({"seed": other, "fill": SECOND_FILL, "before": fresh, "may_fail": True})
-        each = {"slots": msgspec.to_builtins(self.slots), "float": self.inputs.float_dtype}
-        return [{**each, **call} for call in calls]
+        return calls
 
 
 class CheckedCases:
@@ -250,18 +249,19 @@ class CheckedCases:
         for inputs in self._inputs:
             if watches(self._checks):
                 laid = self._lay(inputs, position)
-                calls, position = laid.calls(repeat=self._checks.repeat), laid.end
+                slots, position = laid.slots, laid.end
+                calls = laid.calls(repeat=self._checks.repeat)
                 self._laid.append(laid)
             else:
                 slots = self._placed(inputs, position)
                 position = max(position, end_of(slots))
-                place, dtype = msgspec.to_builtins(slots), inputs.float_dtype
-                calls = [{"slots": place, "float": dtype, "seed": inputs.seed}]
+                calls = [{"seed": inputs.seed}]
             self._counts.append(len(calls))
-            items += calls
+            place = msgspec.to_builtins(slots)
+            items.append({"slots": place, "float": inputs.float_dtype, "calls": calls})
         message: dict[str, Json] = {"type": "calls", "items": items, "reserved": position}
         return worker_client.post(
-            message, first.index, checks=self._checks, slots={}, calls=len(items)
+            message, first.index, checks=self._checks, slots={}, calls=sum(self._counts)
         )
 
     def _placed(self, inputs: CheckedInputs, position: int) -> Mapping[str, Slot]:

@@ -49,9 +49,9 @@ class CallMany:
             "type": "calls",
             "items": [
                 {
-                    "seed": case.seed,
-                    "float": case.dtype,
                     "slots": msgspec.to_builtins(slots),
+                    "float": case.dtype,
+                    "calls": [{"seed": case.seed}],
                 }
                 for case, slots in pairs
             ],

@@ -22,9 +22,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.types import Failure, Json, failure_to_json
+from gpuemu_flow.model.types import Json, failure_to_json
 from gpuemu_flow.workers import jobs, limits, script
 from gpuemu_flow.workers.api import (
     EMULATED,
@@ -284,69 +284,63 @@ class Worker:
         """
         serial = self._begin(message)
         self._take_arenas(message)
+        calls: list[_Call] = []
         done: list[dict[str, Json] | None] = []
         position = int(message["reserved"])
         error = None
         try:
-            self._expect(message)
+            calls = self._expected(message)
         except BaseException as raised:  # programs may raise anything
             error = self._failed(raised)
-        for number, item in enumerate(message["items"] if error is None else ()):
-            self._watch.at(number)
+        for number, (slots, dtype, call) in enumerate(calls if error is None else ()):
+            self._watch.place = number
             self._streams.forget()
             try:
-                if item.get("before"):
-                    self._shared.move(*item["before"])
-                called = self._call_on(item, position)
-                if item.get("after"):
-                    self._shared.move(*item["after"])
+                if "before" in call:
+                    self._shared.move(*call["before"])
+                begin_call(dtype)
+                fill = int(call.get("fill", limits.NO_FILL))
+                executed = self._ready.call(self._shared.views(slots), int(call["seed"]), fill)
+                written = self._shared.write(executed.outputs, start=position)
+                if "after" in call:
+                    self._shared.move(*call["after"])
             except BaseException as raised:  # programs may raise anything
-                if item.get("may_fail"):
+                if call.get("may_fail"):
                     done.append(None)
                     continue
                 error = self._failed(raised)
                 break
-            done.append(called.to_json())
-            position = max(position, end_of(called.slots))
+            done.append(_called(written, executed))
+            position = max(position, end_of(written))
         failed = msgspec.to_builtins(error)
         return {"type": "called-all", "serial": serial, "items": done, "error": failed}
 
-    def _expect(self, message: Mapping[str, Json]) -> None:
-        """Announce the next inputs to a runner that can run cases together."""
+    def _expected(self, message: Mapping[str, Json]) -> list[_Call]:
+        """Return the calls of a message; announce them to a runner that can make them together."""
+        self._watch.place = 0
+        calls: list[_Call] = []
+        for item in message["items"]:
+            slots = convert(item["slots"], dict[str, Slot])
+            calls += [(slots, item["float"], call) for call in item["calls"]]
         expect = getattr(self._runner, "expect", None)
-        if expect is None:
-            return
-        self._watch.preparing()
-        slots = [convert(item["slots"], dict[str, Slot]) for item in message["items"]]
-        expect([self._shared.views(some) for some in slots])
-
-    def _call_on(self, item: Mapping[str, Json], start: int) -> _CallRecord:
-        """Call the program on tensors in shared memory; write its outputs there from `start` on."""
-        arrays = self._shared.views(convert(item["slots"], dict[str, Slot]))
-        begin_call(item["float"])
-        fill = int(item.get("fill", limits.NO_FILL))
-        return self._leave(self._ready.call(arrays, int(item["seed"]), fill), start)
-
-    def _leave(self, executed: Executed, start: int) -> _CallRecord:
-        written = self._shared.write(executed.outputs, start=start)
-        return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
+        if expect is not None:
+            self._watch.preparing()
+            expect([self._shared.views(slots) for slots, _, _ in calls])
+        return calls
 
 
-class _CallRecord(Struct, frozen=True):
-    """A call whose outputs are in shared memory."""
+_Call = tuple[dict[str, Slot], str, dict[str, Json]]
+"""Where the inputs of a call are, the float dtype of its case, and what the message says of it."""
 
-    slots: dict[str, Slot]
-    violations: tuple[Failure, ...]
-    seconds: float
-    printed: str
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "printed": self.printed,
-            "slots": msgspec.to_builtins(self.slots),
-            "violations": [failure_to_json(failure) for failure in self.violations],
-            "seconds": self.seconds,
-        }
+def _called(written: Mapping[str, Slot], executed: Executed) -> dict[str, Json]:
+    """Return the answer to a call whose outputs are in shared memory."""
+    return {
+        "printed": executed.printed,
+        "slots": msgspec.to_builtins(written),
+        "violations": [failure_to_json(failure) for failure in executed.violations],
+        "seconds": executed.seconds,
+    }
 
 
 def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:
@@ -379,6 +373,9 @@ def main() -> NoReturn:
     np.random.seed(0)  # loads numpy.random, which is lazy, before a program runs
     become_worker(Descriptors(*numbers), parent=parent)
 
+
+for _each in (Program, dict[str, Slot]):
+    known(_each)  # takes milliseconds: once here, before processes are forked
 
 if __name__ == "__main__":
     main()

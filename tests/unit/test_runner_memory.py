@@ -62,10 +62,10 @@ def test_the_tail_of_a_file_is_text() -> None:
 
 def test_a_status_page_that_says_nothing() -> None:
     fd = channel.create("test")
-    assert channel.read_status(fd) == (channel.PREPARING, 0.0)
-    channel.write_status(fd, channel.CALLING)
-    phase, since = channel.read_status(fd)
-    assert phase == channel.CALLING
+    assert channel.read_status(fd) == (channel.PREPARING, 0.0, 0)
+    channel.write_status(fd, channel.CALLING, 3)
+    phase, since, place = channel.read_status(fd)
+    assert (phase, place) == (channel.CALLING, 3)
     assert math.isfinite(since)
     os.close(fd)
 
