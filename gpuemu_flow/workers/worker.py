@@ -22,9 +22,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.types import Failure, Json, failure_to_json
+from gpuemu_flow.model.types import Failure, Json
 from gpuemu_flow.workers import jobs, limits, script
 from gpuemu_flow.workers.api import (
     EMULATED,
@@ -344,7 +344,7 @@ class _CallRecord(Struct, frozen=True):
         return {
             "printed": self.printed,
             "slots": msgspec.to_builtins(self.slots),
-            "violations": [failure_to_json(failure) for failure in self.violations],
+            "violations": plain(self.violations),
             "seconds": self.seconds,
         }
 
