@@ -18,8 +18,9 @@ from gpuemu_flow.config.load import check_config
 from gpuemu_flow.lint.cubin import read_cubin
 from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 from gpuemu_flow.lint.toolchain import parse_nvdisasm_json, parse_ptxas_output
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, failure_to_json
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind
 from gpuemu_flow.services.problems.gpumode import YamlError, read_yaml
 from gpuemu_flow.store.baselines import Baseline, read_file
 from gpuemu_flow.store.failures import FailureRecord
@@ -101,12 +102,12 @@ def _answer(data: bytes) -> object:
 
 def _record(data: bytes) -> object:
     document = json.loads(data)
-    for read in (Case.from_json, CheckResult.from_json):
+    for kind in (Case, CheckResult):
         try:
-            read(document)
+            convert(document, kind, strict=False)
         except REFUSALS:
             pass
-    return FailureRecord.from_json(document)
+    return convert(document, FailureRecord, strict=False)
 
 
 def _baseline(data: bytes) -> object:
@@ -161,7 +162,7 @@ _ANSWERED = {
     "type": "called-all", "serial": 1, "error": None,
     "items": [{
         "slots": {"y": [0, [2, 3], [12, 4], "float32"]},
-        "violations": [failure_to_json(Failure(FailureKind.NON_DETERMINISTIC, "m"))],
+        "violations": [plain(Failure(FailureKind.NON_DETERMINISTIC, "m"))],
         "seconds": 0.5, "printed": "p",
     }],
 }  # fmt: skip
@@ -173,11 +174,14 @@ _SASS = json.dumps(
 
 _YAML = b"a: [1, 2]\nb: {c: 'd'}\ne: |\n  text\nf: 2020-01-01\n"
 _BASELINE = json.dumps(
-    Baseline(
-        "t", "2026-01-01T00:00:00.000000Z", "1", {"python": "3"}, {"k": [{}]}, {"op": {"f": {}}}
-    ).to_json()
+    plain(
+        Baseline(
+            tag="t", created="2026-01-01T00:00:00.000000Z", tool="1", environment={"python": "3"},
+            kernels={"k": [{}]}, results={"op": {"f": {}}},
+        )
+    )
 ).encode()  # fmt: skip
-_RECORDS = (json.dumps(recorded("one").to_json()).encode(),)
+_RECORDS = (json.dumps(plain(recorded("one"))).encode(),)
 
 TARGETS = {
     "config": Target(_config, (FlowError,), (_CONFIG,)),

@@ -205,7 +205,10 @@ def sample() -> Report:
         ),
         judgements=(ChangeJudgement("regression", "registers", "32 -> 40"),),
     )  # fmt: skip
-    baseline = Baseline("v1", "2026-01-01T00:00:00.000000Z", "1.2.3", {}, {}, {})
+    baseline = Baseline(
+        tag="v1", created="2026-01-01T00:00:00.000000Z", tool="1.2.3", environment={}, kernels={},
+        results={},
+    )  # fmt: skip
     known = {
         ("softmax", 12, "float32"): KnownFailure("abc123", "2026-01-02", minimized.id, 1e-5, 0.0),
         ("softmax", 13, "float32"): KnownFailure("def456", "2026-01-02"),

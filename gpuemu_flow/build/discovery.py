@@ -28,7 +28,7 @@ from gpuemu_flow.build.files import (
 )
 from gpuemu_flow.build.stamps import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.model.installed import is_installed
-from gpuemu_flow.model.types import ConfiguredEnv, Json, Observation
+from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 
@@ -521,6 +521,15 @@ _UNKNOWN = _Fact("", (), "")
 """Marks a set whose states do not belong to its names, so that it counts as changed."""
 
 
+class StoredSets(Struct, frozen=True):
+    """The facts, and which of them each set has, by number; see `ObservedSets`."""
+
+    facts: tuple[_Fact, ...] = ()
+    sets: dict[str, _Numbers] = {}
+    untracked: dict[str, tuple[str, ...]] = {}
+    tasks: dict[str, str] = {}  # the key of each task's set
+
+
 class ObservedSets:
     """The inputs that each task was seen to use, and their states when the task was up to date.
     Thousands of programs share most of their inputs. So each pair of input and state (a fact) is
@@ -541,7 +550,7 @@ class ObservedSets:
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
         """Record the inputs of a task, with the states that its key contains."""
-        key = digest_json([names.to_json(), dict(parts)])
+        key = digest_json([names.stored, dict(parts)])
         self.task_sets[task] = key
         if key in self._members:
             return
@@ -666,27 +675,26 @@ class ObservedSets:
         found.variables = {name.partition(" ")[2]: state for name, state in states.items()}
         return found
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, without facts that no set has."""
+    @property
+    def stored(self) -> StoredSets:
+        """Return the sets as they are stored, without facts that no set has."""
         facts = list(self._facts)
         places = {number: place for place, number in enumerate(sorted(self._used(self._members)))}
-        return {
-            "facts": [[facts[n].kind, facts[n].state, *facts[n].members] for n in places],
-            "sets": {key: [places[n] for n in numbers] for key, numbers in self._members.items()},
-            "untracked": {key: sorted(reasons) for key, reasons in self._untracked.items()},
-            "tasks": self.task_sets,
-        }
+        return StoredSets(
+            tuple(facts[number] for number in places),
+            {key: tuple(places[n] for n in numbers) for key, numbers in self._members.items()},
+            {key: tuple(sorted(reasons)) for key, reasons in self._untracked.items()},
+            self.task_sets,
+        )
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
-        """Rebuild from the result of `to_json`. Raises KeyError, TypeError, ValueError: The data
-        have another form."""
+    def of_stored(cls, stored: StoredSets) -> ObservedSets:
+        """Undo `stored`. Raises KeyError, ValueError: A set or a fact is missing."""
         found = cls()
-        for kind, state, *members in data["facts"]:
-            found._facts[_Fact(kind, tuple(members), state)] = len(found._facts)
-        found._members = {key: tuple(numbers) for key, numbers in data["sets"].items()}
-        found._untracked = {key: frozenset(why) for key, why in data["untracked"].items()}
-        found.task_sets = dict(data["tasks"])
+        found._facts = {fact: number for number, fact in enumerate(stored.facts)}
+        found._members = stored.sets
+        found._untracked = {key: frozenset(why) for key, why in stored.untracked.items()}
+        found.task_sets = stored.tasks
         known = found._used(found.task_sets.values()) | found._used(found._members)
         if not known <= set(range(len(found._facts))):
             raise ValueError("a fact is missing")

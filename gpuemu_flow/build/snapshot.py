@@ -18,7 +18,7 @@ from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build import stamps
-from gpuemu_flow.build.discovery import ObservedSets
+from gpuemu_flow.build.discovery import ObservedSets, StoredSets
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph, Skip
 from gpuemu_flow.build.stamps import Row
@@ -36,7 +36,7 @@ from gpuemu_flow.store.cache import (
 )
 from gpuemu_flow.tasks.base import TaskSpec
 
-FORMAT = 19
+FORMAT = 20
 GRAPH, PROGRESS = "graph", "progress"
 
 
@@ -103,7 +103,7 @@ class _Progress(Struct, frozen=True, kw_only=True):
     settings: Settings
     basis: Basis
     stale: list[str]
-    observed: Json
+    observed: StoredSets
     format: int = FORMAT
     tool: str = __version__
 
@@ -136,7 +136,7 @@ def save(store: JsonStore, snapshot: Snapshot) -> None:
         settings=snapshot.settings,
         basis=snapshot.basis,
         stale=[name for name in graph.tasks if name not in snapshot.current],
-        observed=snapshot.observed.to_json(),
+        observed=snapshot.observed.stored,
     )
     record = seal(to_builtins(progress, enc_hook=str), PROGRESS)
     snapshot.mark = mark_of(record)
@@ -253,7 +253,7 @@ def _loaded(parts: dict[str, bytes], rows: list[Row], root: Path) -> Snapshot | 
         known.basis,
         FileTable(root, entries),
         set(graph.tasks).difference(known.stale),
-        ObservedSets.from_json(known.observed),
+        ObservedSets.of_stored(known.observed),
         known.graph,
         mark_of(parts[PROGRESS]),
     )

@@ -110,7 +110,7 @@ class MadeFrom(Struct, frozen=True):
     def discovered(self) -> Discovered:
         """Return the inputs that the task's program was seen to use."""
         try:
-            return Discovered.from_json(self.inputs)
+            return convert(self.inputs, Discovered)
         except (KeyError, ValueError):
             return Discovered()
 
@@ -297,7 +297,7 @@ class TaskStates:
         content = canonical(result.content)
         key, digest = parts.key(), digest_bytes(content)
         record = TaskRecord(key, digest, result.complete, values, time.time())
-        made = MadeFrom(to_builtins(parts), result.discovered.to_json())
+        made = MadeFrom(to_builtins(parts), result.discovered.stored)
         rows = {RECORD + spec.name: to_builtins(record), MADE_FROM + spec.name: to_builtins(made)}
         sealed = {name: seal(row, name) for name, row in rows.items()}
         name = RESULT + spec.name

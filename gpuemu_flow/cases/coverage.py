@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.plan import expand_strategies, possible_layouts
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.model.types import DTYPES, Case, Json, Verdict, is_kept_finite
+from gpuemu_flow.model.types import DTYPES, Case, Verdict, is_kept_finite
 
 ASPECTS = ("shape_class", "layout", "strategy")
 PAIRS = tuple(itertools.combinations(ASPECTS, 2))
@@ -28,6 +28,21 @@ class Cell(NamedTuple):
     shape_class: str
     layout: str
     strategy: str
+
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class CountedCell(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A `Cell` with the number of cases that count as exercised, and of those without a verdict."""
+
+    op: str
+    dtype: str
+    shape_class: str
+    layout: str
+    strategy: str
+    judged: Count
+    unjudged: Count
 
 
 class Gap(Struct, frozen=True):
@@ -106,30 +121,24 @@ class Coverage:
             counts[getattr(cell, name)] += number
         return counts
 
-    def to_json(self) -> list[Json]:
-        """Return one row for each `Cell`, sorted. A row has the fields of the cell, the number of
-        cases that count as exercised, and the number of cases without a verdict."""
+    @property
+    def counted(self) -> list[CountedCell]:
+        """Return the counts of each `Cell`, sorted."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
-        return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
+        return [CountedCell(*cell, *n) for cell, n in sorted(both.items()) if any(n)]
 
     def _cells(self) -> set[Cell]:
         return {*self._counts, *self._unjudged}
 
     @classmethod
-    def from_json(cls, data: Json) -> Coverage:
-        """Rebuild from `to_json`'s result, or raise TypeError or ValueError."""
-        counts: Counter[Cell] = Counter()
-        unjudged: Counter[Cell] = Counter()
-        for row in data:
-            *names, judged, without = row
-            if len(names) != len(Cell._fields) or not all(isinstance(n, str) for n in names):
-                raise ValueError(f"not a row of coverage: {row!r}")
-            for number in (judged, without):
-                if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                    raise ValueError(f"not a number of cases: {number!r}")
-            counts[Cell(*names)] += judged
-            unjudged[Cell(*names)] += without
-        return cls(+counts, +unjudged)
+    def of(cls, counted: Iterable[CountedCell]) -> Coverage:
+        """Return the coverage with these counts."""
+        found = cls()
+        for row in counted:
+            cell = Cell(row.op, row.dtype, row.shape_class, row.layout, row.strategy)
+            found._counts[cell] += row.judged
+            found._unjudged[cell] += row.unjudged
+        return cls(+found._counts, +found._unjudged)
 
     def gaps(
         self,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import DTYPES, Case, InputSpec, Json, Shape, canonical_dtype
 from gpuemu_flow.numerics.rng import MASK64, SeededRng, derive_seed
@@ -58,8 +59,8 @@ def case_at(config: SequenceConfig, input_names: Sequence[str], n: int) -> Case:
     else:
         shape_class = "schema"
         sizes = {
-            name: shape_rng.derive(name).choice(candidates) if candidates else 1
-            for name, candidates in config.op_schema.dims
+            dim.name: shape_rng.derive(dim.name).choice(dim.candidates) if dim.candidates else 1
+            for dim in config.op_schema.dims
         }
         shapes = _schema_shapes(config.op_schema, sizes, names)
     return Case(
@@ -179,6 +180,13 @@ class ShapeOptions(Struct, frozen=True):
     edge_cases: tuple[Shape, ...] = ((1,), (1, 1), (1, 1, 1))
 
 
+class SchemaDim(Struct, frozen=True):
+    """A dim of a `WireSchema` and its candidate sizes; without any, its size is 1."""
+
+    name: str
+    candidates: tuple[int, ...]
+
+
 class SchemaTensor(Struct, frozen=True):
     """A tensor of a `WireSchema` and the names of its dims."""
 
@@ -190,9 +198,7 @@ class WireSchema(Struct, frozen=True):
     """Shapes of tensors in terms of shared dims, as in the protocol's ``op_schema``."""
 
     name: str
-    # Candidate sizes of each dim; an empty tuple means size 1. If a name is repeated, its last
-    # entry counts.
-    dims: tuple[tuple[str, tuple[int, ...]], ...]
+    dims: tuple[SchemaDim, ...]  # if a name is repeated, its last entry counts
     inputs: tuple[SchemaTensor, ...]
     output: SchemaTensor | None = None
 
@@ -243,19 +249,8 @@ class SequenceConfig(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration as a request states it, with the protocol's layout names."""
-        options, schema = self.shape_options, self.op_schema
-        return {
-            "seed": self.seed,
-            "shape_options": {
-                "batch_sizes": list(options.batch_sizes),
-                "seq_lengths": list(options.seq_lengths),
-                "hidden_dims": list(options.hidden_dims),
-                "edge_cases": [list(shape) for shape in options.edge_cases],
-            },
-            "dtypes": list(self.dtypes),
-            "layouts": [layout.capitalize() for layout in self.layouts],
-            "op_schema": None if schema is None else _schema_to_json(schema),
-        }
+        layouts = [layout.capitalize() for layout in self.layouts]
+        return {**plain(self), "layouts": layouts}
 
 
 def unknown_layout(value: str, path: str) -> Problem:
@@ -263,18 +258,6 @@ def unknown_layout(value: str, path: str) -> Problem:
     shown = value[:MAX_SHOWN]
     hint = did_you_mean(shown.lower(), LAYOUTS_V1)
     return Problem("unknown-layout", f"{path}: unknown layout {shown!r}", hint)
-
-
-def _schema_to_json(schema: WireSchema) -> dict[str, Json]:
-    def tensor(spec: SchemaTensor) -> dict[str, Json]:
-        return {"name": spec.name, "dims": list(spec.dims)}
-
-    return {
-        "name": schema.name,
-        "dims": [{"name": name, "candidates": list(sizes)} for name, sizes in schema.dims],
-        "inputs": [tensor(spec) for spec in schema.inputs],
-        "output": None if schema.output is None else tensor(schema.output),
-    }
 
 
 # Readers: each takes a JSON value and the path to it, which its errors name.
@@ -367,9 +350,9 @@ def _shape_options(value: Json, path: str) -> ShapeOptions:
     return ShapeOptions(batch_sizes, seq_lengths, hidden_dims, edge_cases)
 
 
-def _schema_dim(value: Json, path: str) -> tuple[str, tuple[int, ...]]:
+def _schema_dim(value: Json, path: str) -> SchemaDim:
     dim = _object(value, path)
-    return (
+    return SchemaDim(
         _required(dim, "name", _string, path),
         _required(dim, "candidates", _list_of(_size), path),
     )

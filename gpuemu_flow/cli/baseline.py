@@ -11,7 +11,6 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cli.options import format_option
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.cli.say import say, wants_color
-from gpuemu_flow.model.types import number_from_json
 from gpuemu_flow.report import baselines, json_writer, lint_text, text
 from gpuemu_flow.store.baselines import BaselineStore, check_tag, write_file
 
@@ -87,7 +86,7 @@ def show(tag: str, output_format: str) -> None:
     """Show the content of a baseline."""
     found = _open_store().get(tag)
     if output_format == "json":
-        _print_json({"baseline": found.to_json()})
+        _print_json({"baseline": found})
         return
     lines = [_line(found)]
     for entries in found.kernels.values():
@@ -98,7 +97,7 @@ def show(tag: str, output_format: str) -> None:
             )
     for op, dtypes in found.results.items():
         for dtype, summary in dtypes.items():
-            error = text.number(number_from_json(summary["max_abs"]))
+            error = text.number(float(summary["max_abs"]))
             lines.append(f"  {op} {dtype}: {summary['verdict']}, max abs {error}")
     say(text.printable("\n".join(lines)))
 

@@ -18,6 +18,7 @@ from gpuemu_flow.fuzz import measures
 from gpuemu_flow.fuzz.measures import mutate as measure
 from gpuemu_flow.fuzz.session import fuzz_coverage, measure_coverage
 from gpuemu_flow.judge.fuzz_results import CoverageReport
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.numerics.calibrate import calibrate as measured
 from gpuemu_flow.numerics.calibrate import to_toml
 from gpuemu_flow.report import fuzz_text, json_writer, text
@@ -45,9 +46,9 @@ def mutate(op: str, output_format: str) -> None:
             "schema_version": 1,
             "op": op,
             "cases": found.cases,
-            **found.score.to_json(),
-            "trivial": found.trivial.to_json(),
-            **({} if found.kernel is None else {"kernel": found.kernel.to_json()}),
+            **plain(found.score),
+            "trivial": found.trivial,
+            **({} if found.kernel is None else {"kernel": found.kernel}),
             **({"kernel_untold": found.kernel_untold} if found.kernel_untold else {}),
         }
         say(json_writer.dumps(shown))
@@ -85,8 +86,7 @@ def calibrate(op: str, cases: int, output_format: str) -> None:
         with cancel_on_signals() as cancel:
             found = measures.calibrate_op(workspace, op, cases=cases, cancel=cancel)
     if output_format == "json":
-        suggestions = [calibration.to_json() for calibration in found]
-        shown = {"schema_version": 1, "op": op, "calibrations": suggestions}
+        shown = {"schema_version": 1, "op": op, "calibrations": found}
         say(json_writer.dumps(shown))
     else:
         say(to_toml(found), nl=False)

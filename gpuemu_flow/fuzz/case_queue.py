@@ -22,6 +22,7 @@ from gpuemu_flow.judge.case_evaluator import (
 )
 from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.types import Case, CheckResult, Json, Observation, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
@@ -75,7 +76,7 @@ def known_verdicts(
         lookup,
         subject.op_sources | subject.reference_sources,
         read=read_verdict,
-        write=CheckResult.to_json,
+        write=plain,
         force=force,
     )
 

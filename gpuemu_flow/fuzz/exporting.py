@@ -25,7 +25,7 @@ from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluat
 from gpuemu_flow.judge.judge import Criteria, Judge
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.in_place import with_changed_inputs
-from gpuemu_flow.model.types import Case, CheckResult, FailureKind, Tolerance
+from gpuemu_flow.model.types import FailureKind, Tolerance
 from gpuemu_flow.numerics.checked_output import Policy, SpecialInputs
 from gpuemu_flow.numerics.contract_views import after_call
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, ML_DTYPES_NAMES, dtype_name, to_float64
@@ -170,7 +170,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
         Pool(SESSIONS_PER_EVALUATOR) as pool,
         open_ordered(workspace, pool, subject) as evaluator,
     ):
-        prepared = evaluator.prepare(Case.from_json(record.case), stored_inputs(store, record))
+        prepared = evaluator.prepare(record.case, stored_inputs(store, record))
         left = {after_call(name) for name in subject.op.mutates}
         kept = {name: a for name, a in prepared.expected.items() if name not in left}
         prepared = replace(prepared, expected=kept)
@@ -245,7 +245,7 @@ def _function_of(record: FailureRecord, program: Program) -> str:
     written = set(program.output_names) & set(program.mutates)
     if written and written != set(program.output_names):
         _refuse(record, "the op returns some outputs, and writes others into its inputs")
-    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    first = next(iter(record.result.failures), None)
     if first is not None and first.output in map(after_call, program.mutates):
         _refuse(
             record, "the test looks at what the op returns, not at what it leaves in its inputs"
@@ -263,7 +263,7 @@ def _function_of(record: FailureRecord, program: Program) -> str:
 def _check_shown(record: FailureRecord, names: list[str], tensors: Arrays) -> None:
     """Refuse a failure whose recorded element is within what is promised for it alone. The judge
     may narrow a tolerance by what all elements show together, which the test does not."""
-    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    first = next(iter(record.result.failures), None)
     if first is None or first.kind is not FailureKind.TOLERANCE or first.output not in names:
         return
     at = names.index(first.output)

@@ -29,6 +29,7 @@ from gpuemu_flow.judge.fuzz_results import Reproduction
 from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.judge.subject import FULL_CHECKS, Subject, provenance_of, recorded_subject
 from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import (
     BAD,
@@ -119,13 +120,13 @@ def told_by_setting(setting: FailureSetting, fails: Callable[[FailureSetting], b
 
 def recorded_reason(record: FailureRecord) -> str:
     """Return the reason why the recorded case did not pass; see `judge.verdicts.reason`."""
-    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    first = next(iter(record.result.failures), None)
     return reason(first) if first is not None else record.kind
 
 
 def shows_all(record: FailureRecord, result: CheckResult) -> bool:
     """Tell whether a result has the recorded verdict, and every reason that was recorded for it."""
-    recorded = CheckResult.from_json(record.result)
+    recorded = record.result
     reasons = {reason(failure) for failure in result.failures}
     wanted = {reason(failure) for failure in recorded.failures}
     if not wanted:  # the record does not tell how it failed
@@ -260,7 +261,7 @@ def only_failure(found: Sequence[FailureRecord], seed: int | str) -> FailureReco
     """Return the failure with a seed; return a shrunk one only if its original is not recorded.
     Raises UsageError: ``ambiguous-failure`` if the failures are of several ops, dtypes or cases."""
     whole = [record for record in found if record.minimized_from is None] or found[:1]
-    if len({(r.op, r.dtype, Case.from_json(r.case).to_text()) for r in whole}) > 1:
+    if len({(r.op, r.dtype, r.case.to_text()) for r in whole}) > 1:
         which = ", ".join(f"{r.id} ({r.op} {r.dtype})" for r in whole[:MOST_NAMED])
         more = f" and {len(whole) - MOST_NAMED} more" if len(whole) > MOST_NAMED else ""
         message = f"{len(whole)} failures have the seed {seed}: {which}{more}"
@@ -287,7 +288,7 @@ def find_or_make(
             raise
         found = []
     if case_text is not None:
-        found = [one for one in found if Case.from_json(one.case).to_text() == case_text]
+        found = [one for one in found if one.case.to_text() == case_text]
     elif dtype is not None:
         found = [one for one in found if one.dtype == wanted]
     if found:
@@ -308,7 +309,7 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
         layouts = record.layouts.items()
         return {name: lay_out(values[name], layout) for name, layout in layouts if name in values}
     if record.source in GENERATED:
-        case = Case.from_json(record.case)
+        case = record.case
         return dict(materialise(case)) if is_made(case) else {}
     how = "were deleted to make room" if record.inputs_dropped else "are lost or damaged"
     raise StoreError(Problem("failure-inputs-lost", f"the inputs of failure {record.id} {how}"))
@@ -335,7 +336,7 @@ def subject_for(
         if _first(workspace, record).source != "daemon":
             return found.subject, schema
     try:
-        recorded = recorded_subject(record.op, Case.from_json(record.case), provenance)
+        recorded = recorded_subject(record.op, record.case, provenance)
     except (KeyError, TypeError, ValueError, AttributeError):
         message = f"the record of failure {record.id} does not say how {record.op} was run"
         hint = "run or fuzz the op again: that records its failures anew"
@@ -424,7 +425,7 @@ class _Rerun:
         self._store.set_seen(
             self._record.id, mended=passed and self._changed, intermittent=unseen or differs
         )
-        case, schema = Case.from_json(self._record.case), self._schema
+        case, schema = self._record.case, self._schema
         disallowed = disallowed_sizes(schema, case) if schema and not known else ""
         return replace(shown, did_not_show=unseen, known=known, disallowed=disallowed)
 
@@ -456,7 +457,7 @@ class _Rerun:
     def _run(self, setting: FailureSetting) -> Reproduction:
         record, inputs = self._record, self._inputs
         with open_ordered(self._workspace, self._pool, self._subject, self._cancel) as evaluator:
-            evaluated = judge_in(setting, evaluator, Case.from_json(record.case), inputs, record)
+            evaluated = judge_in(setting, evaluator, record.case, inputs, record)
             self._changed = self._changed or has_changed(
                 self._workspace, record, self._subject, evaluator.observed()
             )
@@ -553,7 +554,7 @@ def fixed_ids(workspace: Workspace, records: Iterable[FailureRecord]) -> set[str
             where = (record.op, record.dtype)
             if where not in passed:
                 passed[where] = _passed(workspace, *where)
-            key = _key(Case.from_json(record.case))
+            key = _key(record.case)
             if key in passed[where] and code_changed(workspace, record):
                 found.add(record.id)
     return found | {record.id for record in records if record.minimized_from in found}
@@ -569,7 +570,7 @@ def _passed(workspace: Workspace, op: str, dtype: str) -> set[_CaseKey]:
     except StoreError:
         return set()
     return {
-        _key(Case.from_json(item["case"]))
+        _key(convert(item["case"], Case))
         for item in result["cases"]
         if item["result"]["verdict"] == Verdict.PASSED.value
     }

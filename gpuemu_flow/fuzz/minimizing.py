@@ -74,7 +74,7 @@ def minimise_failure(
     store = FailureStore(workspace.cache)
     workspace.cache.create()
     subject, schema = subject_for(workspace, record, given_op=run_op is not None)
-    case = Case.from_json(record.case)
+    case = record.case
     inputs = stored_inputs(store, record)
     if case_fault(case) is not None:
         text = f"of failure {record.id} an input could not be made: there is nothing to shrink"
@@ -130,7 +130,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
     """Return the failing element's index along each dim by name; None if it is not known. Slices
     around this element are tried first."""
-    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    first = next(iter(record.result.failures), None)
     if schema is None or first is None or first.index is None:
         return None
     return failing_position(schema, record.shapes, first.output, first.index)
@@ -160,7 +160,7 @@ class _Shrinker:
         self._record = record
         self._cancel = cancel
         self._run_op = run_op
-        self._case = Case.from_json(record.case)
+        self._case = record.case
         self._setting = FailureSetting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.coverage import Coverage, Gap, Row
+from gpuemu_flow.cases.coverage import CountedCell, Coverage, Gap, Row
 from gpuemu_flow.fuzz.case_queue import Cluster
 from gpuemu_flow.fuzz.causes import cause_budget, causes_of
 from gpuemu_flow.fuzz.failures import FailureLog
@@ -22,6 +23,7 @@ from gpuemu_flow.fuzz.outcome import ONE_TIMEOUT, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport
 from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
 from gpuemu_flow.model.verdicts import Cause, case_id
@@ -230,11 +232,11 @@ def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[st
 
 def _recorded(log: FailureLog, op: str, failing: Sequence[Judged]) -> dict[str, str]:
     """Map the digest of each failing case to the id of the case's newest record."""
-    wanted = {digest_json(judged.case.to_json()) for judged in failing}
+    wanted = {digest_json(to_builtins(judged.case)) for judged in failing}
     newest: dict[str, tuple[str, str]] = {}
     for record in log.store if wanted else ():
         if record.op == op and record.source != "minimize":
-            case = digest_json(record.case)
+            case = digest_json(to_builtins(record.case))
             if case in wanted:
                 newest[case] = max(newest.get(case, ("", "")), (record.time, record.id))
     return {case: failure_id for case, (_, failure_id) in newest.items()}
@@ -244,7 +246,7 @@ def _record(
     log: FailureLog, known: Mapping[str, str], op: str, judged: Judged, cause: str
 ) -> FailureRecord:
     """Store the cause in a failing case's record; make a record if there is none."""
-    failure_id = known.get(digest_json(judged.case.to_json()))
+    failure_id = known.get(digest_json(to_builtins(judged.case)))
     if failure_id is None:
         failure_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)
     return log.store.explain(failure_id, cause)
@@ -310,15 +312,15 @@ def fuzz_coverage(workspace: Workspace) -> Coverage:
     """Return the coverage of all fuzz runs so far."""
     record = workspace.cache.state.get(COVERAGE_KEY)
     try:
-        return Coverage.from_json(record) if record is not None else Coverage()
-    except (TypeError, ValueError):
+        return Coverage.of(convert(record or [], list[CountedCell]))
+    except ValueError:
         return Coverage()
 
 
 def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
     """Add the coverage of one more fuzz run to the stored coverage."""
     merged = fuzz_coverage(workspace).merge(fresh)
-    workspace.cache.state.put(COVERAGE_KEY, merged.to_json())
+    workspace.cache.state.put(COVERAGE_KEY, plain(merged.counted))
 
 
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
@@ -334,7 +336,7 @@ def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageR
                 result = read_result(workspace.cache, spec.name, "compare")
                 for item in result["cases"]:
                     verdict = Verdict(item["result"]["verdict"])
-                    coverage.add(spec.subject, Case.from_json(item["case"]), verdict)
+                    coverage.add(spec.subject, convert(item["case"], Case), verdict)
     rows: list[Row] = []
     gaps: list[Gap] = []
     for op in chosen:

@@ -20,6 +20,7 @@ from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.config.model import OpConfig, Overrides
 from gpuemu_flow.fuzz.subjects import OpTasks, build_code, make_subject, tasks_of
 from gpuemu_flow.judge.subject import Subject
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import FlowError, Problem, UsageError
 from gpuemu_flow.model.types import (
     IN_PROCESS,
@@ -227,7 +228,7 @@ class Subjects:
         parts = [
             msgspec.to_builtins(subject.reference),
             msgspec.to_builtins(subject.op),
-            subject.compare.to_json(),
+            plain(subject.compare),
         ]
         samples = [case.identity() for case in subject.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]

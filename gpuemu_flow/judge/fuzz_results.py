@@ -32,14 +32,11 @@ class FailureRate(Struct, frozen=True):
 
     failed: int
     total: int
+    rate: float
     # Wilson's interval for the true rate at `confidence`
     low: float
     high: float
     confidence: float = CONFIDENCE
-
-    @property
-    def rate(self) -> float:
-        return self.failed / self.total if self.total else 0.0
 
     @property
     def sentence(self) -> str:
@@ -48,16 +45,6 @@ class FailureRate(Struct, frozen=True):
             f"{self.failed} of {self.total} fail: {_percent(self.rate)} "
             f"({self.confidence * 100:g} % interval {_percent(self.low)} to {_percent(self.high)})"
         )
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "failed": self.failed,
-            "total": self.total,
-            "rate": self.rate,
-            "low": self.low,
-            "high": self.high,
-            "confidence": self.confidence,
-        }
 
 
 def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> FailureRate:
@@ -86,14 +73,14 @@ def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> Fai
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"a confidence of {confidence}")
     if total == 0:
-        return FailureRate(0, 0, 0.0, 1.0, confidence)
+        return FailureRate(0, 0, 0.0, 0.0, 1.0, confidence)
     z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
     p, weight = failed / total, z * z / total
     middle = p + weight / 2.0
     reach = math.sqrt(weight * (p * (1.0 - p) + weight / 4.0))
     low = 0.0 if failed == 0 else max(0.0, (middle - reach) / (1.0 + weight))
     high = 1.0 if failed == total else min(1.0, (middle + reach) / (1.0 + weight))
-    return FailureRate(failed, total, low, high, confidence)
+    return FailureRate(failed, total, p, low, high, confidence)
 
 
 def _percent(share: float) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import CheckResult, ConfiguredEnv, Json, Observation
 from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
 from gpuemu_flow.store.keys import digest_json
@@ -27,7 +28,7 @@ costs more than a tiny case, and a killed process loses what it made since the l
 def read_verdict(data: Json) -> CheckResult | None:
     """Return a stored verdict; None if there is none, or it is damaged."""
     try:
-        return None if data is None else CheckResult.from_json(data)
+        return None if data is None else convert(data, CheckResult, strict=False)
     except MALFORMED:
         return None
 

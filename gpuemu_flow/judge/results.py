@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import (
@@ -16,8 +16,6 @@ from gpuemu_flow.model.types import (
     CodePlace,
     Json,
     Verdict,
-    number_from_json,
-    number_to_json,
 )
 from gpuemu_flow.model.verdicts import Cause
 
@@ -43,23 +41,6 @@ class Absence(str, Enum):
 
 MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
 """Reasons why a requested item has no verdict on its present state."""
-
-
-def plain(value: object) -> Json:
-    return _finite(to_builtins(value, enc_hook=builtin))
-
-
-def builtin(value: Json) -> Json:
-    """Return a number of numpy, or a text of a kind of its own, as msgspec writes it."""
-    return str(value) if isinstance(value, str) else value.item()  # a hint, or a number of numpy
-
-
-def _finite(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return number_to_json(value) if isinstance(value, float) else value
 
 
 class MinimalInput(Struct, frozen=True):
@@ -336,7 +317,7 @@ class ResultChange(Struct, frozen=True):
 
     def errors(self) -> tuple[float, float]:
         """Return the largest error before and now, for a change of ``max_abs``."""
-        return number_from_json(self.old), number_from_json(self.new)
+        return float(self.old or 0), float(self.new or 0)
 
 
 class KernelChange(Struct, frozen=True):

@@ -16,7 +16,6 @@ from gpuemu_flow.model.types import (
     WIDE,
     Case,
     Json,
-    listed,
 )
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.workers.api import Checks, Outcome, Program
@@ -86,11 +85,6 @@ class CompareParams(Struct, frozen=True, omit_defaults=True):
         ``auto`` measures it, and functions that compare run beside it."""
         automatic = self.tolerance == "auto" and dtype not in self.tolerances
         return automatic or any(contract.compare is not None for contract in self.outputs)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the settings as plain JSON, for action keys and snapshots."""
-        plain: dict[str, Json] = listed(to_builtins(self))
-        return plain
 
 
 # The checks that runners make when programs run for a verdict.

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import (
     GENERATOR_SLUGS,
     NOT_CALLED_SLUG,
@@ -18,8 +18,6 @@ from gpuemu_flow.model.types import (
     FailureKind,
     Json,
     Verdict,
-    failure_from_json,
-    number_to_json,
 )
 from gpuemu_flow.model.verdicts import Tally, decide
 from gpuemu_flow.workers.api import NOT_RUN_SLUG, RunError
@@ -172,7 +170,7 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
     if tally.counts.get(Verdict.SKIPPED):
         hung = f"{summary['skipped']} of {tally.cases} cases were not run"
         summary["reason"] = summary["reason"] or f"{hung}, since those before them hung"
-    return {**summary, **{name: number_to_json(value) for name, value in worst.items()}}
+    return {**summary, **plain(worst)}
 
 
 def tallied(tally: Tally) -> dict[str, Json]:
@@ -225,6 +223,6 @@ class StoredCase(Struct, frozen=True):
 
     def verdict(self, compared: CheckResult) -> CheckResult:
         """Return the result of the comparison, completed by the runner's findings about the op."""
-        violations = [failure_from_json(violation) for violation in self.op["violations"]]
+        violations = convert(self.op["violations"], list[Failure], strict=False)
         result = with_violations(compared, violations)
         return with_printed(result, str(self.op.get("printed", "")))

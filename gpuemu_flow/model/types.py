@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from gpuemu_flow.model.decoding import convert
-
 # Recipes of inputs, as data: shape, dtype, strategy, range, and further rules for the values.
 
 Bound = int | float | str
@@ -414,12 +412,6 @@ class FailureKind(str, enum.Enum):
     OUTPUT_NAMES = "OutputNamesMismatch"
 
 
-def listed(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {key: listed(each) for key, each in value.items()}
-    return [listed(each) for each in value] if isinstance(value, list | tuple) else value
-
-
 class Case(Struct, frozen=True):
     """One test case: everything that determines its input tensors, not the tensors themselves."""
 
@@ -450,16 +442,6 @@ class Case(Struct, frozen=True):
     def nbytes(self) -> int:
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse."""
-        plain: dict[str, Json] = to_builtins(self)
-        return plain
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Undo `to_json`; raise ValueError for other data."""
-        return convert(data, cls)
-
     def to_text(self) -> str:
         """Return the case as one word for a command line; only the op and the seed are not in it.
         In ``float32/a=3x5:normal,b=5x7:large:strided``, the case's dtype is followed by the shape,
@@ -476,7 +458,7 @@ class Case(Struct, frozen=True):
 
     def identity(self) -> dict[str, Json]:
         """Return the part of the case that action keys contain: everything except `index`."""
-        out = self.to_json()
+        out: dict[str, Json] = to_builtins(self)
         del out["index"], out["shape_class"]
         return out
 
@@ -621,58 +603,6 @@ class CheckResult(Struct, frozen=True, omit_defaults=True):
         written = (("printf", self.printed), ("stdout", self.stdout), ("stderr", self.stderr))
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, with numbers in the form of `number_to_json`."""
-        plain: dict[str, Json] = to_builtins(self, enc_hook=_number)
-        plain["failures"] = [_numbers_to_json(failure) for failure in plain["failures"]]
-        plain["stats"] = _numbers_to_json(plain["stats"])
-        plain["notes"] = self.all_notes
-        return plain
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Undo `to_json`; raise KeyError, TypeError or ValueError for other data."""
-        # The last notes are these; see `all_notes`.
-        written = sum(bool(data.get(name)) for name in ("stderr", "stdout", "printed"))
-        own = data["notes"][: len(data["notes"]) - written]
-        return convert({**data, "notes": own}, cls, strict=False)  # which reads "NaN" as a float
-
-
-def _number(value: Json) -> Json:
-    """Return the Python number of one of numpy's."""
-    return value.item()
-
-
-def number_to_json(value: Json) -> Json:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-def _numbers_to_json(values: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the values; convert those that JSON cannot represent to strings."""
-    out = dict(values)
-    for name, value in values.items():
-        if isinstance(value, float) and value - value != 0.0:
-            out[name] = number_to_json(value)
-    return out
-
-
-def number_from_json(value: Json) -> Json:
-    return float(value) if isinstance(value, str) and value in _NON_FINITE else value
-
-
-_NON_FINITE = ("NaN", "Infinity", "-Infinity")
-
-
-def failure_to_json(failure: Failure) -> dict[str, Json]:
-    return _numbers_to_json(to_builtins(failure, enc_hook=_number))
-
-
-def failure_from_json(data: Mapping[str, Json]) -> Failure:
-    """Undo `failure_to_json`; raise ValueError for other data."""
-    return convert(data, Failure, strict=False)
-
 
 LEAST_RANKS = {"padded": 2, "permuted": 3}
 """Number of dims that a tensor needs for some layouts; with fewer dims, it gets another layout."""
@@ -732,19 +662,3 @@ class Observation(Struct, frozen=True):
         """Join two observations of the same program."""
         names = self.__struct_fields__
         return Observation(*(getattr(self, name) | getattr(other, name) for name in names))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the observation as lists that can be stored."""
-        return {each: sorted(getattr(self, each)) for each in self.__struct_fields__}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> Observation:
-        """Make an observation from the result of `to_json`. Raises ValueError: A list is missing,
-        or holds a value that is not a string."""
-        sets = {}
-        for each in cls.__struct_fields__:
-            values = data.get(each)
-            if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-                raise ValueError(f"{each}: not a list of strings")
-            sets[each] = frozenset(values)
-        return cls(**sets)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from gpuemu_flow.model.types import Json, MeasuredErrors, Tolerance
+from gpuemu_flow.model.types import MeasuredErrors, Tolerance
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 
@@ -29,38 +29,12 @@ class Calibration(Struct, frozen=True):
     # significant digits, and are rounded upward.
     atol: float
     rtol: float
-    error: float  # 1.5 times the 95th percentile of the cases' largest errors
+    # 1.5 times the 95th percentile of the cases' largest errors
+    error: float = field(name="error_p95")
     cases: int
     worst: float  # the largest error of all cases
     above: int  # number of cases that the suggested tolerance would fail, as false alarms
-    # Elements whose actual or expected value, but not both, is NaN or Inf. No tolerance covers
-    # them.
-    mismatches: int
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        found = []
-        if self.cases < FEWEST_CASES:
-            found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")
-        if self.mismatches:
-            found.append(f"{self.mismatches} elements are NaN or Inf on one side only")
-        if self.above:
-            found.append(
-                f"{self.above} of {self.cases} cases lie beyond it (worst {self.worst:.3g})"
-            )
-        return tuple(found)
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "dtype": self.dtype,
-            "atol": self.atol,
-            "rtol": self.rtol,
-            "error_p95": self.error,
-            "cases": self.cases,
-            "worst": self.worst,
-            "above": self.above,
-            "notes": list(self.notes),
-        }
+    notes: tuple[str, ...] = ()
 
 
 NOT_MEASURED = ("special", "extremes")
@@ -153,16 +127,19 @@ def _suggest(dtype: str, seen: list[MeasuredErrors]) -> Calibration:
     rtol = round_up(max(at_the_top, LEAST_ULP * limits.eps))
     elsewhere = MARGIN * _percentile([observation.beyond(rtol) for observation in seen])
     atol = round_up(max(elsewhere, limits.smallest_normal))
-    return Calibration(
-        dtype=dtype,
-        atol=atol,
-        rtol=rtol,
-        error=MARGIN * _percentile([observation.max_abs for observation in seen]),
-        cases=len(seen),
-        worst=max(observation.max_abs for observation in seen),
-        above=sum(observation.beyond(rtol) > atol for observation in seen),
-        mismatches=sum(observation.mismatches for observation in seen),
-    )
+    worst = max(observation.max_abs for observation in seen)
+    above = sum(observation.beyond(rtol) > atol for observation in seen)
+    # Elements whose actual or expected value, but not both, is NaN or Inf: no tolerance covers them
+    mismatches = sum(observation.mismatches for observation in seen)
+    notes = []
+    if len(seen) < FEWEST_CASES:
+        notes.append(f"only {len(seen)} cases: take at least {FEWEST_CASES}")
+    if mismatches:
+        notes.append(f"{mismatches} elements are NaN or Inf on one side only")
+    if above:
+        notes.append(f"{above} of {len(seen)} cases lie beyond it (worst {worst:.3g})")
+    error = MARGIN * _percentile([observation.max_abs for observation in seen])
+    return Calibration(dtype, atol, rtol, error, len(seen), worst, above, tuple(notes))
 
 
 def _percentile(values: list[float]) -> float:

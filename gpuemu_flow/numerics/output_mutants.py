@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.types import DTYPES, Json
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype, to_float64, widened
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.trivial import Arrays, as_dtype, same_outputs
@@ -386,34 +386,23 @@ class Survivor(Struct, frozen=True):
     cases: int
 
 
+class Killed(Struct, frozen=True):
+    """A mutant, the number of cases that killed it, and of cases to which it applied."""
+
+    name: str
+    cases_killed: int
+    cases: int
+
+
 class MutationScore(Struct, frozen=True):
     """The share of the planted bugs that the check would find."""
 
-    # For each killed mutant, the number of cases that killed it, and of cases to which it applied
-    killed: dict[str, tuple[int, int]]
+    # Share of killed mutants among those that apply; 0 if none does
+    share: float = field(name="score")
+    killed: tuple[Killed, ...]
     survivors: tuple[Survivor, ...]
     # Mutants that changed no output of any case; `share` ignores them
     not_applicable: tuple[str, ...]
-
-    @property
-    def share(self) -> float:
-        """Return the share of killed mutants among those that apply; 0 if none does."""
-        total = len(self.killed) + len(self.survivors)
-        return len(self.killed) / total if total else 0.0
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "score": self.share,
-            "killed": [
-                {"name": name, "cases_killed": killed, "cases": cases}
-                for name, (killed, cases) in self.killed.items()
-            ],
-            "survivors": [
-                {"name": s.name, "kind": s.kind, "why": s.why, "cases": s.cases}
-                for s in self.survivors
-            ],
-            "not_applicable": list(self.not_applicable),
-        }
 
 
 def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
@@ -439,7 +428,7 @@ def score(
     cases: dict[str, list[bool]] = {}
     for result in results:
         cases.setdefault(result.mutant, []).append(result.killed)
-    killed: dict[str, tuple[int, int]] = {}
+    killed: list[Killed] = []
     survivors: list[Survivor] = []
     unused: list[str] = []
     for mutant in mutants:
@@ -447,7 +436,9 @@ def score(
         if not tried:
             unused.append(mutant.name)
         elif any(tried):
-            killed[mutant.name] = (sum(tried), len(tried))
+            killed.append(Killed(mutant.name, sum(tried), len(tried)))
         else:
             survivors.append(Survivor(mutant.name, mutant.kind, mutant.why, len(tried)))
-    return MutationScore(killed, tuple(survivors), tuple(unused))
+    total = len(killed) + len(survivors)
+    share = len(killed) / total if total else 0.0
+    return MutationScore(share, tuple(killed), tuple(survivors), tuple(unused))

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpuemu_flow.model.types import DTYPES, Json
+from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -35,32 +35,22 @@ class TrivialResult(Struct, frozen=True):
     passed: bool
 
 
+class TriedCandidate(Struct, frozen=True):
+    """A candidate, the number of cases in which it is wrong and was tried, and of those that it
+    passed, with their strategies."""
+
+    name: str
+    tried: int
+    passed: int
+    strategies: tuple[str, ...]
+
+
 class TrivialReport(Struct, frozen=True):
     """The results of all candidates over all cases."""
 
     # Candidates that passed every case on which they were tried: the oracle is too weak
     accepted: tuple[str, ...]
-    # For each candidate, the number of cases on which it is wrong and was tried, and the number of
-    # these that it passed
-    tried: dict[str, int]
-    passed: dict[str, int]
-    # For each candidate, the strategies of the cases that it passed
-    weak_strategies: dict[str, tuple[str, ...]]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON."""
-        return {
-            "accepted": list(self.accepted),
-            "candidates": [
-                {
-                    "name": name,
-                    "tried": tried,
-                    "passed": self.passed[name],
-                    "strategies": list(self.weak_strategies[name]),
-                }
-                for name, tried in self.tried.items()
-            ],
-        }
+    candidates: tuple[TriedCandidate, ...]
 
 
 def trivial_candidates(
@@ -98,20 +88,20 @@ def assess(results: Iterable[TrivialResult]) -> TrivialReport:
     """Combine the results of trivial candidates in many cases. A trivial candidate is a set of
     outputs that was made without computing the op. It is accepted if it passed every case in which
     it was tried."""
-    tried: dict[str, int] = {}
-    passed: dict[str, int] = {}
-    strategies: dict[str, dict[str, None]] = {}
+    by_name: dict[str, list[TrivialResult]] = {}
     for result in results:
-        name = result.candidate
-        tried[name] = tried.get(name, 0) + 1
-        passed[name] = passed.get(name, 0) + result.passed
-        weak = strategies.setdefault(name, {})
-        if result.passed:
-            weak[result.strategy] = None
-    accepted = tuple(name for name, count in tried.items() if passed[name] == count)
-    return TrivialReport(
-        accepted, tried, passed, {name: tuple(weak) for name, weak in strategies.items()}
+        by_name.setdefault(result.candidate, []).append(result)
+    candidates = tuple(
+        TriedCandidate(
+            name,
+            len(tried),
+            sum(one.passed for one in tried),
+            tuple(dict.fromkeys(one.strategy for one in tried if one.passed)),
+        )
+        for name, tried in by_name.items()
     )
+    accepted = tuple(each.name for each in candidates if each.passed == each.tried)
+    return TrivialReport(accepted, candidates)
 
 
 def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -117,8 +117,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         reason = f"its figures have another form ({type(error).__name__}: {error})"
         raise UsageError(Problem("baseline-bad-file", reason, "", str(path))) from None
-    values = {**found.to_json(), "tag": baselines.check_tag(tag or found.tag)}
-    baseline = Baseline.from_json(values)
+    baseline = replace(found, tag=baselines.check_tag(tag or found.tag))
     workspace.cache.create()
     return _put(workspace, baseline)
 
@@ -304,5 +303,8 @@ def _baseline(workspace: Workspace, tag: str) -> Baseline:
     try:
         known = BaselineStore(workspace.cache).get(tag)
     except UsageError:
-        return Baseline(tag, now(), __version__, environment, {}, {}, of_run=False)
+        return Baseline(
+            tag=tag, created=now(), tool=__version__, environment=environment, kernels={},
+            results={}, of_run=False,
+        )  # fmt: skip
     return replace(known, created=now(), tool=__version__, environment=environment)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from gpuemu_flow.judge.fuzz_results import Minimization, Reproduction
 from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.model.plain_text import clipped
-from gpuemu_flow.model.types import Case, CheckResult, Verdict
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.text import (
     Style,
     described,
@@ -29,7 +29,7 @@ _WIDTHS = (16, 29, 13, 22, 21, 9)
 
 def failure_lines(failure: FailureRecord, minimal: Minimal) -> list[str]:
     """Describe a recorded failure: what is shown first, then its case and its cause."""
-    case = Case.from_json(failure.case)
+    case = failure.case
     target = f" of {failure.target}" if failure.target else ""
     lines = [
         *minimal_lines(minimal, failure.reproduce),
@@ -101,7 +101,7 @@ def render_failure(record: FailureRecord, minimal: Minimal, style: Style) -> str
             f"  max abs {number(record.max_abs)}, max rel {number(record.max_rel)}, "
             f"max ulp {number(record.max_ulp)}"
         )
-    result = CheckResult.from_json(record.result)
+    result = record.result
     lines += [f"  {line}" for line in note_lines(result)]
     if record.inputs_dropped:
         lines.append("  its stored inputs were deleted to make room")
@@ -153,7 +153,7 @@ def render_reproduction(
 
 def render_minimization(found: Minimization, minimal: Minimal | None, style: Style) -> str:
     original = found.original
-    case = printable(described(Case.from_json(original.case)))
+    case = printable(described(original.case))
     whence = f"original: {original.id}  {original.dtype}  {case}  layout {original.layout}"
     if found.minimized is None or minimal is None:
         return f"{whence}\nit did not fail again, so there is nothing to minimise"

@@ -25,7 +25,6 @@ from gpuemu_flow.model.types import (
     Json,
     Verdict,
     is_kept_finite,
-    number_from_json,
 )
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -40,12 +39,13 @@ def result_of_summary(
 ) -> OpResult:
     """Make the result of an op and dtype from the summary of its comparison."""
     counts = ("cases", "passed", "failed", "inconclusive", "errors", "skipped")
+    worst: dict[str, Any] = {name: float(summary[name]) for name in WORST}
     return OpResult(
         op=op,
         dtype=dtype,
         verdict=Verdict(summary["verdict"]),
         **{name: summary[name] for name in counts},
-        **{name: number_from_json(summary[name]) for name in WORST},
+        **worst,
         unjudged=summary.get("unjudged", 0.0),  # missing in summaries of older versions
         reason=summary.get("reason", "") if reason is None else reason,
         loose=tuple(summary.get("loose", ())),
@@ -84,8 +84,8 @@ class ReportBuilder(Struct):
             if item["result"]["verdict"] == Verdict.PASSED.value:
                 passing.append(item["case"])
             elif item["result"]["verdict"] != Verdict.SKIPPED.value:
-                case = Case.from_json(item["case"])
-                result = self.relocate(compare, CheckResult.from_json(item["result"]))
+                case = convert(item["case"], Case)
+                result = self.relocate(compare, convert(item["result"], CheckResult, strict=False))
                 failures.append(CaseVerdict(compare.subject, case, result))
         return result_of_summary(
             compare.subject,
@@ -95,7 +95,7 @@ class ReportBuilder(Struct):
             cached=not any(self.status.get(m) == "ran" for m in sources),
             sandbox=self._sandbox_of(compare),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
-            passing=tuple(Case.from_json(case) for case in passing) if failures else (),
+            passing=tuple(convert(case, Case) for case in passing) if failures else (),
             kept_finite=_kept_finite(stored["cases"]),
             untried=self._untried(compare, stored["cases"]),
         )
@@ -190,7 +190,7 @@ def _kept_finite(items: Sequence[Mapping[str, Json]]) -> tuple[str, ...]:
     """
     if not any(item["case"]["strategy"] == "special" for item in items):
         return ()  # that strategy was not requested
-    specs = Case.from_json(items[0]["case"]).inputs
+    specs = convert(items[0]["case"], Case).inputs
     return tuple(
         spec.name
         for spec in specs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.cases.coverage import table
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport, Mutation
-from gpuemu_flow.model.types import Case, Verdict
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.model.verdicts import MOST_WITHOUT_VERDICT
 from gpuemu_flow.report.failure_text import failure_lines
 from gpuemu_flow.report.text import Style, described, duration, percent, plural, printable
@@ -105,7 +105,7 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
     lines += [f"  {printable(note)}" for note in group.notes]
     lines += [f"  {line}" for line in _shape_classes(group)]
     if group.minimized is not None:
-        case = Case.from_json(group.minimized.case)
+        case = group.minimized.case
         lines.append(f"  minimized: {group.minimized.id}  {printable(described(case))}")
     return lines
 
@@ -145,16 +145,15 @@ def render_mutation(found: Mutation, style: Style) -> str:
         )
     if score.not_applicable:
         lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")
-    for name in found.trivial.accepted:
-        strategies = ", ".join(found.trivial.weak_strategies[name])
-        word = style.paint("too weak", "31;1")
-        lines.append(f"  {word}: {name} passes every case on which it is wrong ({strategies})")
-    partly = [n for n, count in found.trivial.passed.items() if count]
-    for name in partly:
-        if name not in found.trivial.accepted:
-            tried, passed = found.trivial.tried[name], found.trivial.passed[name]
-            strategies = ", ".join(found.trivial.weak_strategies[name])
-            lines.append(f"  {name} passes {passed} of {tried} cases ({strategies})")
+    candidates = sorted(found.trivial.candidates, key=lambda one: one.passed < one.tried)
+    for one in candidates:
+        strategies = ", ".join(one.strategies)
+        if one.passed == one.tried:
+            word = style.paint("too weak", "31;1")
+            text = f"{one.name} passes every case on which it is wrong ({strategies})"
+            lines.append(f"  {word}: {text}")
+        elif one.passed:
+            lines.append(f"  {one.name} passes {one.passed} of {one.tried} cases ({strategies})")
     return "\n".join(lines)
 
 

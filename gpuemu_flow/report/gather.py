@@ -15,6 +15,7 @@ from gpuemu_flow import __version__
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
@@ -66,9 +67,9 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CaseVerdict]:
             except StoreError:
                 cases = []
         for c in cases:
-            checked = CheckResult.from_json(c["result"])
+            checked = convert(c["result"], CheckResult, strict=False)
             checked = checked if spec is None else relocate(spec, checked)
-            found.append(CaseVerdict(result.op, Case.from_json(c["case"]), checked))
+            found.append(CaseVerdict(result.op, convert(c["case"], Case), checked))
         if not cases:
             found += result.failures
     return found

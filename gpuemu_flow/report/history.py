@@ -6,7 +6,8 @@ import time
 from contextlib import suppress
 
 from gpuemu_flow.judge.results import OpResult, RunReport
-from gpuemu_flow.model.types import Json, Verdict, number_to_json
+from gpuemu_flow.model.decoding import plain
+from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 
 ROW = "run:"
@@ -48,8 +49,8 @@ def _short(result: OpResult) -> list[Json]:
         result.op,
         result.dtype,
         result.verdict.value,
-        number_to_json(result.max_abs),
-        number_to_json(result.tolerance_used),
+        plain(result.max_abs),
+        plain(result.tolerance_used),
     ]
 
 

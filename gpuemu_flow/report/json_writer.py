@@ -16,8 +16,8 @@ from gpuemu_flow.judge.results import (
     Minimal,
     OpResult,
     RunReport,
-    plain,
 )
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.plain_text import inert_json
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.report.document import (
@@ -263,7 +263,7 @@ def fuzz_report(found: FuzzReport) -> dict[str, Json]:
         **{name: getattr(found, name) for name in _FUZZ_COUNTS},
         "duration_s": round(found.duration_s, 6),
         "cases_per_s": round(found.cases_per_s, 3),
-        "failure_rate": found.failure_rate.to_json(),
+        "failure_rate": found.failure_rate,
         "worst_margin": found.worst_margin,
         "margins": found.margins,
         "coverage": found.coverage,
@@ -298,7 +298,7 @@ def reproduction(found: Reproduction) -> dict[str, Json]:
         "still_fails": found.still_fails,
         **({"did_not_show": True} if found.did_not_show else {}),
         "failure": found.record.to_public_json(),
-        "result": found.result.to_json(),
+        "result": {**plain(found.result), "notes": found.result.all_notes},
     }
 
 
@@ -331,5 +331,5 @@ def coverage(found: CoverageReport, form: str) -> dict[str, Json]:
             for r in found.rows
         ],
         "gaps": to_builtins(found.gaps),
-        "cells": found.coverage.to_json(),
+        "cells": found.coverage.counted,
     }  # fmt: skip

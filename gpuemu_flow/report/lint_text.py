@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.results import KernelResult, RunReport
-from gpuemu_flow.model.types import number_from_json
 from gpuemu_flow.report.text import (
     Style,
     number,
@@ -196,7 +195,7 @@ def _result_text(result: ResultDiff) -> str:
     if not result.what:
         return f"{name}: not compared, judged on other cases than in the baseline"
     old, new = (
-        "none" if v is None else v if "verdict" in result.what else number(number_from_json(v))
+        "none" if v is None else v if "verdict" in result.what else number(float(v))
         for v in (result.old, result.new)
     )
     return f"{name}: {result.what} {old} -> {new}"

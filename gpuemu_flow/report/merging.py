@@ -18,7 +18,7 @@ from gpuemu_flow.judge import results
 from gpuemu_flow.judge.results import RunReport, TaskCounts
 from gpuemu_flow.lint.diff import KernelDiff
 from gpuemu_flow.lint.kernel import KernelRecord
-from gpuemu_flow.model.decoding import known
+from gpuemu_flow.model.decoding import builtin, known
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.report import document
@@ -88,7 +88,7 @@ def encoded(report: Report) -> str:
     """Return a report as the text that `merged_report` reads; figures of a baseline are left out,
     because each shard compares what it ran."""
     whole = replace(report, baseline=None, shard=None)
-    return base64.b64encode(msgspec.msgpack.encode(whole, enc_hook=results.builtin)).decode()
+    return base64.b64encode(msgspec.msgpack.encode(whole, enc_hook=builtin)).decode()
 
 
 @lru_cache

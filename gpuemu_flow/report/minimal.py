@@ -56,7 +56,7 @@ def minimal_of(workspace: Workspace, record: FailureRecord) -> Minimal:
         inputs = stored_inputs(store, record)
     except FlowError:
         inputs = {}
-    case, result = Case.from_json(record.case), CheckResult.from_json(record.result)
+    case, result = record.case, record.result
     place = places_of_ops(workspace, {record.op}).get(record.op, "")
     return describe(case, result, inputs, record.reproduce, place, record.id)
 
@@ -69,7 +69,7 @@ def _smaller(store: FailureStore, record: FailureRecord) -> FailureRecord | None
         return None
     if found is None or (found.provenance or {}).get(CODE) != (record.provenance or {}).get(CODE):
         return None
-    return found if fails_alike(record, CheckResult.from_json(found.result)) else None
+    return found if fails_alike(record, found.result) else None
 
 
 def describe(

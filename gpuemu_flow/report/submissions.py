@@ -14,15 +14,13 @@ from gpuemu_flow.build.graph import Skip
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.judge.results import Absence, CaseVerdict, OpResult
 from gpuemu_flow.judge.verdicts import WORST, tallied
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.types import (
     BAD,
-    Case,
-    CheckResult,
     Json,
     MeasuredErrors,
     Verdict,
-    number_to_json,
 )
 from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.report.from_results import result_of_summary
@@ -294,7 +292,7 @@ def _figures(one: _Submitted) -> dict[str, Json]:
     worst = {name: max(_figure(stored.judged, name) for stored in one.valid) for name in WORST}
     return {
         **tallied(tally),
-        **{name: number_to_json(value) for name, value in worst.items()},
+        **plain(worst),
     }
 
 
@@ -309,5 +307,5 @@ def _failure(workspace: Workspace, stored: StoredResult) -> CaseVerdict | None:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:
         return None
-    case, result = Case.from_json(known.case), CheckResult.from_json(known.result)
+    case, result = known.case, known.result
     return CaseVerdict(stored.op, case, result, known.reproduce)

@@ -28,8 +28,9 @@ from gpuemu_flow.config.programs import imported_packages
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
 from gpuemu_flow.judge.fuzz_results import FuzzReport
-from gpuemu_flow.judge.results import Minimal, plain
+from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.judge.verdicts import EXCEPTION
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean, nearest
 from gpuemu_flow.model.syntax import C_COMMENT, parse_python, read_signature
 from gpuemu_flow.model.types import FailureKind, Json, Verdict, canonical_dtype

@@ -24,7 +24,7 @@ from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.judge.fuzz_results import Reproduction
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, UsageError, did_you_mean
-from gpuemu_flow.model.types import Case, Shape, Verdict
+from gpuemu_flow.model.types import Shape, Verdict
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.report import failure_text
 from gpuemu_flow.report.failure_text import outcome_of
@@ -228,7 +228,7 @@ def stage_lines(stage: str, steps: DebugSession) -> Iterator[str]:
 
 
 def _generate(record: FailureRecord, steps: DebugSession) -> Iterator[str]:
-    case = Case.from_json(record.case)
+    case = record.case
     target = f" of {case.target}" if case.target else ""
     yield f"seed {case.seed}  strategy {case.strategy}{target}  layout {case.layout}"
     if case.dims:

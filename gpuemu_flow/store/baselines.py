@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from msgspec import UNSET, Struct, UnsetType, ValidationError, to_builtins
 
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError, did_you_mean
-from gpuemu_flow.model.types import Json, number_to_json
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import JsonStore, OtherFormatError, WorkspaceCache, seal, unseal
 from gpuemu_flow.store.private_files import write_atomic
 
@@ -40,9 +40,11 @@ class SubmittedResult(Struct, frozen=True):
     max_abs: float
 
 
-class Baseline(Struct, frozen=True):
+class Baseline(Struct, frozen=True, kw_only=True):
     """Results and kernel metrics at one time."""
 
+    kind: str = KIND
+    format: int = FORMAT
     tag: str
     created: str
     tool: str
@@ -57,15 +59,9 @@ class Baseline(Struct, frozen=True):
     def holds_a_run(self) -> bool:
         return self.of_run or bool(self.results)
 
-    def to_json(self) -> dict[str, Json]:
-        plain: dict[str, Json] = to_builtins(self)
-        for one in plain["submitted"] or ():
-            one["max_abs"] = number_to_json(one["max_abs"])
-        return {"kind": KIND, "format": FORMAT, **plain}
-
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
-        """Rebuild from `to_json`'s result, or raise ValueError."""
+        """Return the baseline that was stored as plain JSON, or raise ValueError."""
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
@@ -99,7 +95,7 @@ class BaselineStore:
     def put(self, baseline: Baseline) -> bool:
         path = self._path(baseline.tag)
         existed = path.exists()
-        self._cache.files.write(path, seal(baseline.to_json()))
+        self._cache.files.write(path, seal(plain(baseline)))
         return existed
 
     def get(self, tag: str) -> Baseline:
@@ -194,7 +190,7 @@ def read_file(path: Path) -> Baseline:
 
 def write_file(path: Path, baseline: Baseline) -> None:
     """Export a baseline as readable JSON. Raises StoreError when the file cannot be written."""
-    text = json.dumps(baseline.to_json(), indent=1, sort_keys=True, allow_nan=False)
+    text = json.dumps(plain(baseline), indent=1, sort_keys=True, allow_nan=False)
     try:
         write_atomic(path, text.encode() + b"\n")
     except OSError as error:

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import ANY, is_general, is_named
-from gpuemu_flow.model.types import ConfiguredEnv, Json, Observation
+from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.store.keys import digest_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ MAX_SETS = 8
 """Number of sets of inputs to keep per program. Each Git branch may need its own set."""
 
 
-class Discovered(Struct, frozen=True):
+class Discovered(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Names, without content, of everything that a program was seen to use. Paths in the workspace
     are relative to it. Other paths are absolute, or relative to a prefix of the interpreter; see
     `build.discovery`."""
@@ -47,22 +48,11 @@ class Discovered(Struct, frozen=True):
     def within(self, other: Discovered) -> bool:
         return all(getattr(self, f) <= getattr(other, f) for f in self.__struct_fields__)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON; `from_json` is its inverse. Empty sets are left out."""
-        return {f: sorted(getattr(self, f)) for f in self.__struct_fields__ if getattr(self, f)}
-
-    @classmethod
-    def from_json(cls, data: Json) -> Discovered:
-        """Rebuild from the result of `to_json`. Raises ValueError: The data is not a result of
-        `to_json`."""
-        if not isinstance(data, dict):
-            raise ValueError("no set of inputs")
-        known = set(cls.__struct_fields__)
-        for name, values in data.items():
-            sound = isinstance(values, list) and all(isinstance(v, str) for v in values)
-            if name not in known or not sound:
-                raise ValueError(f"no set of inputs: {name}")
-        return cls(**{name: frozenset(values) for name, values in data.items()})
+    @property
+    def stored(self) -> dict[str, list[str]]:
+        """Return the sets that are not empty, sorted, as they are stored."""
+        found: dict[str, list[str]] = to_builtins(self, order="deterministic")
+        return found
 
 
 def visible(name: str, names: Iterable[str]) -> bool:
@@ -106,8 +96,8 @@ class KnownInputs:
         if self._sets is None:
             found = self._actions.get(self.place)
             try:
-                self._sets = [Discovered.from_json(d) for d in found] if found else []
-            except (TypeError, ValueError):
+                self._sets = convert(found or [], list[Discovered])
+            except ValueError:
                 self._sets = []
         return self._sets
 
@@ -125,7 +115,7 @@ class KnownInputs:
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
-            self._actions.put(self.place, [k.to_json() for k in self._sets])
+            self._actions.put(self.place, [k.stored for k in self._sets])
         return self.key(names)
 
 

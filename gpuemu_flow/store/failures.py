@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import (
     Case,
     CheckResult,
     Json,
     Shape,
-    number_from_json,
-    number_to_json,
 )
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 
@@ -31,12 +30,13 @@ SUBMITTED = "submitted"
 """Kind of a program whose outputs a client or a test submitted."""
 
 VERSION = 1
-_NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
 
 
-class FailureRecord(Struct, frozen=True):
-    """One failing case, with everything that is needed to run, shrink and export it."""
+class FailureRecord(Struct, frozen=True, kw_only=True):
+    """One failing case, with everything that is needed to run, shrink and export it. Raises
+    ValueError: It is of another version."""
 
+    version: int = VERSION
     op: str
     seed: int
     dtype: str
@@ -55,8 +55,8 @@ class FailureRecord(Struct, frozen=True):
     actual: float | None
     verdict: str
     source: str
-    case: Json
-    result: Json
+    case: Case
+    result: CheckResult
     layouts: Mapping[str, str]
     cause: str = ""
     inputs: str = ""
@@ -69,6 +69,10 @@ class FailureRecord(Struct, frozen=True):
     inputs_dropped: bool = False
     mended: bool = False
     intermittent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.version != VERSION:
+            raise ValueError("a failure record of another version")
 
     @classmethod
     def of(
@@ -109,8 +113,8 @@ class FailureRecord(Struct, frozen=True):
             actual=first.actual if first is not None else None,
             verdict=result.verdict.value,
             source=source,
-            case=case.to_json(),
-            result=result.to_json(),
+            case=case,
+            result=result,
             layouts={spec.name: spec.layout for spec in case.inputs},
             cause=cause,
             provenance=provenance,
@@ -129,15 +133,14 @@ class FailureRecord(Struct, frozen=True):
             return f"python -c {shlex.quote(line)}"
         if self.source not in GENERATED and self.id:
             return f"gpuemu-flow reproduce {self.id}"
-        words = [str(self.seed), "--op", self.op, "--case", Case.from_json(self.case).to_text()]
+        words = [str(self.seed), "--op", self.op, "--case", self.case.to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     @property
     def tolerance(self) -> dict[str, float | None]:
         """Return the explicit `atol` and `rtol` that judged the case; None under ``auto``."""
         compare = (self.provenance or {}).get("compare") or {}
-        failures = self.result["failures"]
-        output = failures[0].get("output", "") if failures else ""
+        output = self.result.failures[0].output if self.result.failures else ""
         own = (o.get("tolerance") for o in compare.get("outputs", ()) if o.get("name") == output)
         given = next(own, None) or compare.get("tolerances", {}).get(self.dtype) or {}
         return {name: given.get(name) for name in ("atol", "rtol")}
@@ -146,34 +149,9 @@ class FailureRecord(Struct, frozen=True):
         """Return a sha256 of op, case and kind, by which the same failure is recognized later.
         Inputs that the case does not determine are part of the digest, too: a shrunk case has the
         seed of its original, and clients may send any inputs."""
-        case = Case.from_json(self.case).identity()
+        case = self.case.identity()
         own = "" if self.source in GENERATED else self.inputs
         return digest_json([self.op, case, self.kind, own])
-
-    def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
-        out = {"version": VERSION, **to_builtins(self)}
-        out["shape"] = list(self.shape)
-        out["shapes"] = {name: list(shape) for name, shape in self.shapes.items()}
-        out["index"] = None if self.index is None else list(self.index)
-        out.update({name: number_to_json(out[name]) for name in _NUMBERS})
-        if not self.intermittent:  # earlier versions refuse records with names that they lack
-            del out["intermittent"]
-        return out
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> FailureRecord:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        values = dict(data)
-        if values.pop("version") != VERSION:
-            raise ValueError("a failure record of another version")
-        if "maker" in values:  # its name in records of earlier versions
-            values["provenance"] = values.pop("maker")
-        values["shape"] = tuple(values["shape"])
-        values["shapes"] = {name: tuple(shape) for name, shape in values["shapes"].items()}
-        values["index"] = None if values["index"] is None else tuple(values["index"])
-        values.update({name: number_from_json(values[name]) for name in _NUMBERS})
-        return cls(**values)
 
     def to_public_json(self) -> dict[str, Json]:
         """Return the JSON that commands print, without inputs, configuration and paths."""
@@ -181,7 +159,7 @@ class FailureRecord(Struct, frozen=True):
             "version", "case", "result", "inputs", "inputs_dropped", "provenance", "environment",
             "mended", "intermittent",
         )  # fmt: skip
-        out = {name: value for name, value in self.to_json().items() if name not in inner}
+        out = {name: value for name, value in plain(self).items() if name not in inner}
         return {**out, **self.tolerance, "seed_str": str(self.seed), "reproduce": self.reproduce}
 
 
@@ -363,13 +341,13 @@ class FailureStore:
             self._write(replace(known, minimized=minimized))
 
     def _write(self, record: FailureRecord) -> None:
-        self._records.put(record.id, record.to_json())
+        self._records.put(record.id, plain(record))
 
     def _read(self, key: str) -> FailureRecord | None:
         data = self._records.get(key)
         try:
-            return None if data is None else FailureRecord.from_json(data)
-        except (AttributeError, KeyError, TypeError, ValueError):
+            return None if data is None else convert(data, FailureRecord, strict=False)
+        except ValueError:
             return None
 
     def __iter__(self) -> Iterator[FailureRecord]:

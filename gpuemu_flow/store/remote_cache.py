@@ -535,7 +535,7 @@ class SharedCache:
         sets = []
         for data in found[:MAX_SETS] if isinstance(found, list) else ():
             with contextlib.suppress(ValueError, TypeError):
-                each = Discovered.from_json(data)
+                each = convert(data, Discovered)
                 if _sound(each) and all(visible(name, names) for name in each.variables):
                     sets.append(each)
         return sets
@@ -547,7 +547,7 @@ class SharedCache:
             return
         sets = [used, *known][:MAX_SETS]
         name = name_of("inputs", place)
-        self._store_entry(name, Entry({place: [each.to_json() for each in sets]}))
+        self._store_entry(name, Entry({place: [each.stored for each in sets]}))
 
     def fetch(self, keys: Sequence[str]) -> bool:
         """Copy the results for some keys to the action cache; return True if all were found."""

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
-from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import (
-    CheckResult,
-    Json,
-    MeasuredErrors,
-    Verdict,
-    number_from_json,
-    number_to_json,
-)
+from gpuemu_flow.model.decoding import convert, plain
+from gpuemu_flow.model.types import CheckResult, Json, MeasuredErrors, Verdict
 from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.store.cache import JsonStore, WorkspaceCache, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -86,7 +77,7 @@ class ResultStore:
             data = self._records.get(key)
             try:
                 if data is not None:
-                    judged = CountedResult.from_json(data.pop("judged"))
+                    judged = convert(data.pop("judged"), CountedResult, strict=False)
                     text = to_text(data.pop("result"))
                     stored = StoredResult(key, judged=judged, text=text, **data)
                     if stored.time_ns >= 0:
@@ -146,7 +137,7 @@ class ResultStore:
             times = self._times(len(new))
             for one, time_ns in zip(new, times, strict=True):
                 key = f"{time_ns:0{TIME_DIGITS}d}"
-                records[key] = seal(one.to_json(), key)
+                records[key] = seal(plain(one), key)
                 added.append(
                     StoredResult(
                         key, one.op, one.seed, one.dtype, one.source, one.judged_by, one.judged,
@@ -281,33 +272,6 @@ class CountedResult(Struct, frozen=True):
             result.measured,
         )
 
-    def to_json(self) -> dict[str, Json]:
-        figures = _read_figures(self)
-        if not math.isfinite(sum(figures)):
-            figures = tuple(map(number_to_json, figures))
-        return {
-            "verdict": self.verdict.value,
-            "elements": to_builtins(self.elements),
-            **dict(zip(_FIGURES, figures, strict=True)),
-            "failure_id": self.failure_id,
-            "measured": to_builtins(self.measured),
-        }
-
-    @classmethod
-    def from_json(cls, data: Json) -> CountedResult:
-        """Rebuild from `to_json`'s result, or raise KeyError, TypeError or ValueError."""
-        return cls(
-            Verdict(data["verdict"]),
-            convert(data["elements"], Elements),
-            **{name: float(number_from_json(data[name])) for name in _FIGURES},
-            failure_id=str(data["failure_id"]),
-            measured=convert(data.get("measured", ()), tuple[MeasuredErrors, ...]),
-        )
-
-
-_FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
-_read_figures = attrgetter(*_FIGURES)
-
 
 class StoredResult(Struct, frozen=True):
     """The stored result of one validation."""
@@ -353,15 +317,3 @@ class NewResult(Struct):
     source: str
     judged_by: str = ""
     client: Mapping[str, Json] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "op": self.op,
-            "seed": int(self.seed),
-            "dtype": self.dtype,
-            "source": self.source,
-            "judged": self.judged.to_json(),
-            "client": dict(self.client),
-            "result": dict(self.result),
-            "judged_by": self.judged_by,
-        }

@@ -147,6 +147,6 @@ def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], lis
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
     planned = read_result(context.cache, source.task, stages.GENERATE)
     cases, samples = (
-        [Case.from_json(case) for case in planned[which]] for which in ("cases", "samples")
+        [convert(case, Case) for case in planned[which]] for which in ("cases", "samples")
     )
     return cases, samples

@@ -11,11 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.judge.verdicts import StoredCase, summarise, without_vain_keys
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.types import (
     Case,
@@ -76,7 +78,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         context.inputs,
         context.inputs.discover(sources, given),
         read=read_verdict,
-        write=CheckResult.to_json,
+        write=plain,
         force=context.force,
         unchanged=context.unchanged,
     )
@@ -108,7 +110,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     content = {
         "stage": STAGE,
         "version": VERSION,
-        "cases": [{"case": c.to_json(), "result": r.to_json()} for c, r in verdicts],
+        "cases": [{"case": to_builtins(c), "result": plain(r)} for c, r in verdicts],
         "summary": summary,
     }
     return StageResult(

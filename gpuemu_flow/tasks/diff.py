@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.model.types import BAD, Case, Json, Verdict, number_from_json
+from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.types import BAD, Case, Json, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
@@ -43,7 +44,7 @@ def read_summary(cache: WorkspaceCache, task: str) -> dict[str, Json]:
     """Return the summary in a comparison's result, with two additions. ``cases_digest`` is a digest
     of all cases. ``case_verdicts`` maps each verdict to the digests of the cases that have it."""
     found = read_result(cache, task, stages.COMPARE)
-    cases = [Case.from_json(item["case"]).identity() for item in found["cases"]]
+    cases = [convert(item["case"], Case).identity() for item in found["cases"]]
     by_verdict: dict[str, list[str]] = {}
     for case, item in zip(cases, found["cases"], strict=True):
         by_verdict.setdefault(item["result"]["verdict"], []).append(digest_json(case)[:_DIGITS])
@@ -101,7 +102,7 @@ def _kind_of_change(
         return "regression" if old["verdict"] == passed else kind, "verdict"
     if new["verdict"] != passed:
         return "", ""
-    before, after = number_from_json(old["max_abs"]), number_from_json(new["max_abs"])
+    before, after = float(old["max_abs"]), float(new["max_abs"])
     if not after <= before * (1 + threshold) + _ABSOLUTE_SLACK:
         return "growth", "max_abs"
     shrunk = after < before / (1 + threshold) - _ABSOLUTE_SLACK

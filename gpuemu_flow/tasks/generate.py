@@ -51,8 +51,8 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     content = {
         "stage": STAGE,
         "version": VERSION,
-        "cases": [case.to_json() for case in cases],
-        "samples": [case.to_json() for case in samples],
+        "cases": [to_builtins(case) for case in cases],
+        "samples": [to_builtins(case) for case in samples],
     }
     return StageResult(
         content,

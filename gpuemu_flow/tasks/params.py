@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
 from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model import decoding
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import Json, listed
+from gpuemu_flow.model.types import Json
 
 
 class GenerateParams(Struct, frozen=True, kw_only=True):
@@ -121,9 +121,10 @@ P = TypeVar("P")
 
 def plain(params: Struct) -> dict[str, Json]:
     """Return parameters as tasks, their keys and the stored graph contain them: as plain JSON."""
+    found: dict[str, Json] = decoding.plain(params)
     if isinstance(params, CompareParams):
-        return params.to_json()
-    return {name: listed(value) for name, value in asdict(params).items() if value is not None}
+        return found
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def params_of(kind: type[P], params: Mapping[str, Json]) -> P:

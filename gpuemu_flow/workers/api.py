@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import (
     ELEMENT_TYPES,
@@ -17,8 +17,6 @@ from gpuemu_flow.model.types import (
     Failure,
     Json,
     Shape,
-    failure_from_json,
-    failure_to_json,
 )
 from gpuemu_flow.workers.sandbox.spec import Sandbox
 
@@ -182,7 +180,7 @@ class Outcome(Struct, frozen=True):
             "size": self.size,
             "outputs": msgspec.to_builtins(self.outputs),
             "error": msgspec.to_builtins(self.error),
-            "violations": [failure_to_json(f) for f in self.violations],
+            "violations": plain(self.violations),
             "duration_s": self.duration_s,
         }
         if self.printed:
@@ -199,7 +197,7 @@ class Outcome(Struct, frozen=True):
             size=int(data["size"]),
             outputs=convert(data["outputs"], tuple[OutputInfo, ...]),
             error=convert(data["error"], RunError | None),
-            violations=tuple(failure_from_json(f) for f in data["violations"]),
+            violations=convert(data["violations"], tuple[Failure, ...], strict=False),
             duration_s=float(data["duration_s"]),
             printed=str(data.get("printed", ""))[:MOST_PRINTED],
         )

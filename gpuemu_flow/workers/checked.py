@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cases.generate import decoy_values
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.types import Case, Failure, FailureKind, Json, failure_from_json
+from gpuemu_flow.model.types import Case, Failure, FailureKind, Json
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
@@ -391,7 +391,7 @@ def read_calls(answer: Mapping[str, Json]) -> list[CallResult | None]:
         if item is None
         else CallResult(
             read_slots(item),
-            tuple(failure_from_json(f) for f in item["violations"]),
+            convert(item["violations"], tuple[Failure, ...], strict=False),
             float(item["seconds"]),
             str(item["printed"])[:MOST_PRINTED],
         )

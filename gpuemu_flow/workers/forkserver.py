@@ -240,7 +240,8 @@ class ForkServer:
 
 def _own_folder() -> tuple[str, int]:
     """Make the folder that holds those of the sessions, and remove what killed servers left. Each
-    server holds a lock in its own, so that none takes that of another one."""
+    server holds a lock in its own, so that none takes that of another one; a folder without one is
+    left, as servers of other versions have none."""
     while True:
         folder = enter.make_scratch()
         with contextlib.suppress(FileNotFoundError):
@@ -261,11 +262,7 @@ def _remove_unlocked(folder: str) -> None:
     with contextlib.suppress(OSError):
         if os.lstat(folder).st_uid != os.getuid():
             return
-        try:
-            lock = os.open(f"{folder}/{_LOCK}", os.O_WRONLY | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            os.rmdir(folder)  # noqa: PTH106 - if it is empty: killed before it had one, or after
-            return
+        lock = os.open(f"{folder}/{_LOCK}", os.O_WRONLY | os.O_NOFOLLOW)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove_all(folder)

@@ -22,9 +22,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.model.decoding import convert, known
+from gpuemu_flow.model.decoding import convert, known, plain
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.types import Json, failure_to_json
+from gpuemu_flow.model.types import Failure, Json
 from gpuemu_flow.workers import jobs, limits, script
 from gpuemu_flow.workers.api import (
     EMULATED,
@@ -333,6 +333,7 @@ _Call = tuple[dict[str, Slot], str, dict[str, Json]]
 """Where the inputs of a call are, the float dtype of its case, and what the message says of it."""
 
 
+<<<<<<< HEAD
 def _called(written: Mapping[str, Slot], executed: Executed) -> dict[str, Json]:
     """Return the answer to a call whose outputs are in shared memory."""
     return {
@@ -341,6 +342,15 @@ def _called(written: Mapping[str, Slot], executed: Executed) -> dict[str, Json]:
         "violations": [failure_to_json(failure) for failure in executed.violations],
         "seconds": executed.seconds,
     }
+=======
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "printed": self.printed,
+            "slots": msgspec.to_builtins(self.slots),
+            "violations": plain(self.violations),
+            "seconds": self.seconds,
+        }
+>>>>>>> slim
 
 
 def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:

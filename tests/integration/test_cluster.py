@@ -17,6 +17,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.store.failures import FailureStore
 
@@ -105,7 +106,7 @@ def fuzzed(
 
 
 def told(judged: list[Judged]) -> list[object]:
-    return [[j.number, j.case.to_json(), j.result.to_json()] for j in judged]
+    return [[j.number, plain(j.case), plain(j.result)] for j in judged]
 
 
 def recorded(mini: Mini) -> list[object]:
@@ -113,7 +114,7 @@ def recorded(mini: Mini) -> list[object]:
     store = FailureStore(Workspace(mini.root).cache)
     found: list[object] = []
     for record in sorted(store.list(), key=lambda r: (r.dtype, r.seed)):
-        data = record.to_json()
+        data = plain(record)
         del data["time"]
         found.append([data, store.input_tensors(record)])
     mini.command("clean", "--cache")

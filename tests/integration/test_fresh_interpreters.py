@@ -18,9 +18,10 @@ def test_the_same_plan_under_any_hash_seed() -> None:
         "from gpuemu_flow.cases.plan import plan_cases\n"
         "from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS as B\n"
         "import json\n"
+        "from gpuemu_flow.model.decoding import plain\n"
         "cases = plan_cases(B['attention'], seed=3, dtype='float32', count=300,"
         " strategies=['core', 'stress'], layouts=['strided', 'contiguous', 'offset'])\n"
-        "print(json.dumps([c.to_json() for c in cases]))\n"
+        "print(json.dumps(plain(cases)))\n"
     )
     outputs = set()
     for hash_seed in ("0", "1", "12345"):

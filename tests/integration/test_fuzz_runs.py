@@ -20,6 +20,7 @@ from gpuemu_flow.fuzz.failures import subject_for
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.session import fuzz_ops
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.report.fuzz_text import render
 from gpuemu_flow.report.json_writer import fuzz_report
@@ -67,10 +68,10 @@ def test_the_same_cases_and_verdicts_whatever_the_number_of_jobs(
         for each, seen in zip(options, judged, strict=True)
     )
     runs = [sorted(seen, key=lambda j: j.number) for seen in judged]
-    numbered = [[(j.number, j.case.to_json()) for j in run] for run in runs]
+    numbered = [[(j.number, plain(j.case)) for j in run] for run in runs]
     assert numbered[0] == numbered[1]
     assert [number for number, _ in numbered[0]] == list(range(60))
-    verdicts = [[j.result.to_json() for j in run] for run in runs]
+    verdicts = [[plain(j.result) for j in run] for run in runs]
     assert verdicts[0] == verdicts[1]
     assert one.failures
     for what in ("passing", "coverage", "margins", "worst_margin", "passed_classes"):

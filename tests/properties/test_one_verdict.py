@@ -25,6 +25,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import Client
 from gpuemu_flow.fuzz.failures import FailureLog, reproduce
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import BAD, Case, CheckResult
 from gpuemu_flow.services.daemon.control import stop_daemon
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
@@ -64,7 +65,7 @@ import json
 
 def pytest_runtest_teardown(item):
     case = item.funcargs["gpuemu_case"]
-    result = None if case.result is None else case.result.to_json()
+    result = None if case.result is None else plain(case.result)
     with open("told.jsonl", "a") as stream:
         stream.write(json.dumps([case.op, case.dtype, case.index, result]) + "\\n")
 """
@@ -135,10 +136,10 @@ class Planted:
         for spec in workspace.graph.tasks.values():
             if spec.stage == "compare":
                 for entry in read_result(workspace.cache, spec.name, "compare")["cases"]:
-                    case = Case.from_json(entry["case"])
+                    case = convert(entry["case"], Case)
                     key = spec.subject, case.dtype, case.index
                     self.cases[key] = case
-                    found[key] = CheckResult.from_json(entry["result"])
+                    found[key] = convert(entry["result"], CheckResult, strict=False)
         workspace.cache.close()
         return found
 
@@ -195,11 +196,11 @@ class Planted:
         store = FailureStore(workspace.cache)
         for name, failure in recorded:
             record = store.get(failure)
-            case = Case.from_json(record.case)
+            case = record.case
             key = name, case.dtype, case.index
             if case.index < CASES:
                 assert case.identity() == self.cases[key].identity()
-                found[key] = CheckResult.from_json(record.result)
+                found[key] = record.result
         workspace.cache.close()
         return found
 
@@ -214,7 +215,7 @@ class Planted:
         for line in (self.root / "told.jsonl").read_text().splitlines():
             *key, result = json.loads(line)
             assert result is not None, (key, done.stdout)
-            found[key[0], key[1], key[2]] = CheckResult.from_json(result)
+            found[key[0], key[1], key[2]] = convert(result, CheckResult, strict=False)
         return found
 
 
@@ -229,7 +230,7 @@ def told(result: CheckResult, op: PlantedOp) -> dict[str, str]:
     if op.fault in BY_CHANCE:
         kinds = sorted({failure.kind.value for failure in result.failures})
         return {"verdict": result.verdict.value, "kinds": str(kinds)}
-    return {name: json.dumps(value) for name, value in result.to_json().items()}
+    return {name: json.dumps(value) for name, value in plain(result).items()}
 
 
 def differences(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from for_each import for_each
 
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.types import Case, CheckResult, Tolerance, Verdict
 from gpuemu_flow.numerics.compare import Policy, check_batch, check_outputs, form_of
 from gpuemu_flow.numerics.dtypes import numpy_dtype
@@ -99,7 +100,7 @@ def test_results_are_equal_to_the_last_bit(dtype: str, shape: tuple[int, ...], w
                 continue
             passed += 1
             assert repr(together) == repr(alone)
-            assert json.dumps(together.to_json()) == json.dumps(alone.to_json())
+            assert json.dumps(plain(together)) == json.dumps(plain(alone))
     assert passed >= len(actual) // 3
 
 
@@ -139,7 +140,7 @@ def test_nan_and_inf_give_what_they_give_alone(
         special += not np.isfinite(expected[number]).all()
         alone = one_by_one(actual[number], expected[number], "float32", explicit, inputs, policy)
         assert repr(together) == repr(alone)
-        assert json.dumps(together.to_json()) == json.dumps(alone.to_json())
+        assert json.dumps(plain(together)) == json.dumps(plain(alone))
     fed = inputs is SPECIAL and "ignore" not in (nan, inf)
     assert (special > 10) == (fed or (nan, inf) == ("match", "match"))
     assert (special > 0) == (special > 10)

@@ -9,9 +9,10 @@ import pytest
 from for_each import for_each
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.coverage import HEADINGS, Cell, Coverage, table
+from gpuemu_flow.cases.coverage import HEADINGS, Cell, CountedCell, Coverage, table
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import CORE_STRATEGIES, STRATEGIES, Case, Verdict
 
 LAYOUTS = ("contiguous", "strided", "transposed", "offset")
@@ -50,8 +51,8 @@ def test_cases_are_counted_by_their_five_names() -> None:
     assert coverage.total == 24
     case = cases()[0]
     row = ["op", "float32", case.shape_class, case.layout, case.strategy]
-    assert row in [entry[:5] for entry in coverage.to_json()]
-    assert sum(entry[5] for entry in coverage.to_json()) == 24
+    assert row in [entry[:5] for entry in plain(coverage.counted)]
+    assert sum(entry.judged for entry in coverage.counted) == 24
 
 
 def test_what_ended_without_a_verdict_is_counted_and_exercises_nothing() -> None:
@@ -62,7 +63,7 @@ def test_what_ended_without_a_verdict_is_counted_and_exercises_nothing() -> None
     assert (coverage.total, row.cases, row.unjudged) == (0, 0, 3)
     assert all(met == 0 for met, _ in row.seen.values())
     assert gaps(coverage) == {"dtype": ("float32",)}
-    assert Coverage.from_json(coverage.to_json()) == coverage
+    assert Coverage.of(coverage.counted) == coverage
     assert (
         coverage.merge(coverage).row("op", "float32", REDUCTION, LAYOUTS, STRATEGIES).unjudged == 6
     )
@@ -88,9 +89,9 @@ def test_merging_adds_and_leaves_its_parts_alone() -> None:
 
 def test_json_and_back() -> None:
     coverage = covered()
-    text = json.dumps(coverage.to_json())
-    assert Coverage.from_json(json.loads(text)) == coverage
-    assert Coverage.from_json([]) == Coverage()
+    text = json.dumps(plain(coverage.counted))
+    assert Coverage.of(convert(json.loads(text), list[CountedCell])) == coverage
+    assert Coverage.of([]) == Coverage()
 
 
 @for_each(
@@ -111,8 +112,8 @@ def test_json_and_back() -> None:
     ],
 )
 def test_what_is_no_coverage_is_refused(data: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        Coverage.from_json(data)
+    with pytest.raises(ValueError):
+        convert(data, list[CountedCell])
 
 
 def test_the_default_24_cases_leave_no_single_gap_but_pairs() -> None:

@@ -12,7 +12,8 @@ from diagnosing import CLOSE, EXACT, kinds, one, values, with_zeroed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuemu_flow.model.types import Tolerance, number_to_json
+from gpuemu_flow.model.decoding import plain
+from gpuemu_flow.model.types import Tolerance
 from gpuemu_flow.numerics.diagnose import MOST_FINDINGS, diagnose, failing_elements
 from gpuemu_flow.numerics.finding import SAMPLE, some_positions
 from gpuemu_flow.numerics.judge import AffineBound, Rules
@@ -207,7 +208,7 @@ def test_findings_are_json() -> None:
     expected = values(30, 60)
     expected[3, 5] = np.nan
     for finding in diagnose(np.nan_to_num(expected, nan=np.inf), expected, EXACT):
-        json.dumps([number_to_json(v) for v in finding.numbers.values()], allow_nan=False)
+        json.dumps(plain(finding.numbers), allow_nan=False)
 
 
 def test_many_failures_are_sampled_evenly_and_keep_both_ends() -> None:
@@ -273,7 +274,7 @@ def test_whatever_the_values_nothing_is_raised(
         for finding in diagnose(actual, expected, failing, inputs={"x": x, "row": x.reshape(-1)}):
             assert finding.sentence
             assert 0 <= finding.likelihood <= 1
-            json.dumps([number_to_json(v) for v in finding.numbers.values()], allow_nan=False)
+            json.dumps(plain(finding.numbers), allow_nan=False)
 
 
 def test_a_scale_of_values_that_are_nearly_alike_is_no_move() -> None:

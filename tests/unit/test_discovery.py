@@ -12,8 +12,9 @@ import pytest
 from import_graph import read_imports, source_files
 
 from gpuemu_flow.build import stamps
-from gpuemu_flow.build.discovery import Discovery, Distributions, ObservedSets
+from gpuemu_flow.build.discovery import Discovery, Distributions, ObservedSets, StoredSets
 from gpuemu_flow.build.files import FileTable, own_code_digest, own_code_paths
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.report.workspace_text import observed_line
 from gpuemu_flow.store.cache import JsonStore
@@ -69,7 +70,7 @@ def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> Non
     assert parts["variable NONE"] == "unset"
     assert "variable GIVEN" not in parts
     assert SECRET not in str(parts)
-    assert Discovered.from_json(names.to_json()) == names
+    assert convert(names.stored, Discovered) == names
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -209,7 +210,7 @@ def test_a_set_whose_states_are_not_those_of_its_names_counts_as_changed(root: P
         sets.record("op:a", names, parts)
         sets.record("op:b", names, others)
         assert sets.changed(look) == {"op:b"}
-        assert ObservedSets.from_json(sets.to_json()).changed(look) == {"op:b"}
+        assert ObservedSets.of_stored(sets.stored).changed(look) == {"op:b"}
 
 
 def test_sets_share_inputs_and_not_their_states(root: Path) -> None:
@@ -219,7 +220,7 @@ def test_sets_share_inputs_and_not_their_states(root: Path) -> None:
     sets.record("op:before", names, look.parts(names))
     (root / "op.py").write_text("another\n")
     sets.record("op:after", names, look.parts(names))
-    again = ObservedSets.from_json(sets.to_json())
+    again = ObservedSets.of_stored(sets.stored)
     assert again.changed(look) == {"op:before"}
     assert again.of(["op:before"]).task_sets.keys() == {"op:before"}
     assert again.of(["op:before"]).sets == {
@@ -231,7 +232,7 @@ def test_an_untracked_input_stays_with_its_task(root: Path) -> None:
     sets = ObservedSets()
     sets.record("op:blind", Discovered(untracked=frozenset({"who knows"})), {})
     sets.record("op:a", Discovered(), {})
-    again = ObservedSets.from_json(sets.to_json())
+    again = ObservedSets.of_stored(sets.stored)
     assert (again.untracked("op:blind"), again.untracked("op:a")) == ({"who knows"}, frozenset())
     assert again.of(["op:blind"]).untracked("op:blind") == {"who knows"}
     assert again.untracked("op:unknown") == frozenset()
@@ -280,13 +281,13 @@ def test_damaged_sets_are_refused(root: Path) -> None:
     look, sets = discovery(root), ObservedSets()
     names = look.discover(seen(root, "op.py", "current/op.py"), ConfiguredEnv())
     sets.record("op:a", names, look.parts(names))
-    data = sets.to_json()
-    again = ObservedSets.from_json(data)
+    data = plain(sets.stored)
+    again = ObservedSets.of_stored(convert(data, StoredSets))
     assert again.sets == sets.sets
     assert again.task_sets == sets.task_sets
     for damage in ({"facts": []}, {"facts": [1]}, {"sets": {}}, {"tasks": {"op:a": "none"}}):
         with pytest.raises((ValueError, KeyError, TypeError)):
-            ObservedSets.from_json({**data, **damage})
+            ObservedSets.of_stored(convert({**data, **damage}, StoredSets))
 
 
 @pytest.mark.ci

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import (
@@ -139,7 +140,7 @@ def test_shared_inputs_are_counted_and_deleted_once() -> None:
 def test_records_of_before_the_limit_are_read(cache: WorkspaceCache) -> None:
     store = FailureStore(cache)
     failure = store.add(make(0), tensors(0))
-    old = store.get(failure).to_json()
+    old = plain(store.get(failure))
     del old["inputs_dropped"]
     cache.failures_db.put(failure, old)
     assert store.get(failure) == replace(store.get(failure), inputs_dropped=False)

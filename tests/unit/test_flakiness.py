@@ -9,6 +9,7 @@ import pytest
 from for_each import for_each
 
 from gpuemu_flow.judge.fuzz_results import failure_rate
+from gpuemu_flow.model.decoding import plain
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,8 @@ def test_no_case_tells_nothing() -> None:
 def test_the_sentence_and_json() -> None:
     rate = failure_rate(3, 100)
     assert rate.sentence == "3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)"
-    assert rate.to_json()["failed"] == 3
-    assert rate.to_json()["low"] == rate.low
+    assert plain(rate)["failed"] == 3
+    assert plain(rate)["low"] == rate.low
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gpuemu_flow.cases.generate import (
 )
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import LAYOUTS, STRATEGIES, Case, InputSpec
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.layouts import describe, new_buffer, place
@@ -111,7 +112,7 @@ def test_a_layout_changes_no_value():
 
 def test_a_case_survives_json():
     for case in some_cases(count=40):
-        again = Case.from_json(case.to_json())
+        again = convert(plain(case), Case)
         assert again == case
         for name, array in materialise(again).items():
             assert array.tobytes() == materialise(case)[name].tobytes()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judge.gradients import as_submitted, half_judged
 from gpuemu_flow.judge.subject import CompareParams
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, cotangent, unit_of
 from gpuemu_flow.workers.api import Gradients, Program
@@ -102,10 +102,9 @@ def test_gradients_that_were_not_submitted_have_no_verdict() -> None:
 
 
 def test_without_gradients_keys_are_as_they_were() -> None:
-    plain = CompareParams("auto", {})
-    assert "gradients" not in plain.to_json()
+    assert "gradients" not in plain(CompareParams("auto", {}))
     wanted = CompareParams("auto", {}, gradients=("x",))
-    assert convert(wanted.to_json(), CompareParams) == wanted
+    assert convert(plain(wanted), CompareParams) == wanted
     program = Program("torch", root="/", input_names=("x",))
     assert msgspec.to_builtins(program)["gradients"] is None
     more = Program("torch", root="/", input_names=("x",), gradients=Gradients(("x",), plain=True))

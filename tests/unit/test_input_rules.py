@@ -18,6 +18,7 @@ from gpuemu_flow.cases.minimize import minimise
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.schema import parse_schema
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.types import DTYPES, KINDS, LAYOUTS, PATTERNS, Case
 from gpuemu_flow.numerics.dtypes import float_limits, to_float64
 
@@ -146,7 +147,7 @@ def test_a_kind_is_kept_in_every_case(
                 values = arrays["x"]
                 assert values.dtype.name == (dtype or used)
                 assert holds(values, case), (case.to_text(), values)
-            assert Case.from_json(case.to_json()) == case
+            assert convert(plain(case), Case) == case
         assert seen == set(PATTERNS[kind]), "every strategy of the kind has its turn"
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from for_each import for_each
 
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
+    Killed,
     MutantResult,
     OutputMutant,
     plant,
@@ -182,10 +184,10 @@ def test_the_score_counts_a_mutant_once() -> None:
     ]
     found = score(results, (two, row, BY_NAME["index-wraps"]))
     assert found.share == 0.5
-    assert found.killed == {"scale-two": (1, 2)}
+    assert found.killed == (Killed("scale-two", 1, 2),)
     assert [(s.name, s.cases, s.why) for s in found.survivors] == [("stale-row", 1, row.why)]
     assert found.not_applicable == ("index-wraps",)
-    assert found.to_json()["score"] == 0.5
+    assert plain(found)["score"] == 0.5
     assert score([]).share == 0.0
     assert len(score([]).not_applicable) == len(OUTPUT_MUTANTS)
 

@@ -81,7 +81,7 @@ def test_a_stranger_asks_for_variables_that_no_program_sees(tmp_path: Path) -> N
         Discovered(files=frozenset({""})),
         Discovered(files=frozenset({"a" * 5000})),
     ]
-    entry = Entry({place: [names.to_json() for names in sets]})
+    entry = Entry({place: [names.stored for names in sets]})
     name = name_of("inputs", place)
     folder.put(ACTION, name, encode(name, entry, None))
     assert cache.sets(place, ("SCALE",)) == [sets[1], sets[3]]

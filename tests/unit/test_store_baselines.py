@@ -9,6 +9,7 @@ import pytest
 from for_each import for_each
 from msgspec.structs import replace
 
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
 from gpuemu_flow.store.cache import WorkspaceCache
@@ -18,8 +19,10 @@ FIGURES = {
     "k": ArtifactMetrics("k", 8, 0, 0, 0, 20, (), "Ptx", 1, None, None, "estimate", 7),
 }
 FULL = Baseline(
-    "a", "2026-01-01T00:00:00.000000Z", "1", {"python": "3"}, {"k": [{}]}, {"op": {"f": {}}},
-    (SubmittedResult("op", (1 << 64) - 1, True, math.inf),), FIGURES, False,
+    tag="a", created="2026-01-01T00:00:00.000000Z", tool="1", environment={"python": "3"},
+    kernels={"k": [{}]}, results={"op": {"f": {}}},
+    submitted=(SubmittedResult("op", (1 << 64) - 1, True, math.inf),),
+    artifacts=FIGURES, of_run=False,
 )  # fmt: skip
 
 
@@ -50,7 +53,7 @@ def test_a_file_under_another_name_is_not_believed(store: BaselineStore, tmp_pat
 
 
 def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:
-    data = FULL.to_json()
+    data = plain(FULL)
     for name in ("submitted", "artifacts", "of_run"):
         del data[name]
     found = Baseline.from_json(data)
@@ -65,7 +68,7 @@ def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:
 )  # fmt: skip
 def test_another_form_is_an_error(name: str, value: object) -> None:
     with pytest.raises(ValueError):
-        Baseline.from_json({**FULL.to_json(), name: value})
+        Baseline.from_json({**plain(FULL), name: value})
 
 
 def test_a_run_is_compared_with_what_holds_one(store: BaselineStore) -> None:

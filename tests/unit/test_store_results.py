@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.model.verdicts import Elements
@@ -99,7 +100,7 @@ def test_days(cache: WorkspaceCache) -> None:
     fields = {
         **asdict(store.newest(1)[0]),
         "seed": 2,
-        "judged": CountedResult(Verdict.PASSED).to_json(),
+        "judged": plain(CountedResult(Verdict.PASSED)),
         "result": {},
     }
     del fields["key"], fields["text"]

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.protocol_v1 import LAYOUTS_V1, SequenceConfig, nominal_strides
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import ConfigError, FlowError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import (
     Case,
@@ -25,7 +25,6 @@ from gpuemu_flow.model.types import (
     Json,
     Shape,
     Verdict,
-    number_to_json,
 )
 from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.wire import WireError
@@ -101,7 +100,7 @@ def validation_result(
         "repro_info": repro_info,
         "error_stats": _error_stats(stats, nonfinite),
         "verdict": result.verdict.value,
-        "tolerance_used": number_to_json(stats.tolerance_used),
+        "tolerance_used": plain(stats.tolerance_used),
         "unjudged": stats.unjudged,
         "compared": to_builtins(Elements.of(result)),
         "notes": list(result.all_notes),

@@ -20,6 +20,7 @@ from gpuemu_flow.fuzz.failures import only_failure, reproduce, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.judge.known import read_verdict
+from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Json, Shape, Verdict
 from gpuemu_flow.model.verdicts import Tally
@@ -133,13 +134,13 @@ def _find(service: Service, fields: Fields) -> FailureRecord:
 
 
 def _as_result(record: FailureRecord) -> dict[str, Json]:
-    case = Case.from_json(record.case)
+    case = record.case
     provenance = record.provenance or {}
     info = reproduction_info(case, record.shape, provenance.get("fuzz_config"))
     reply = validation_result(
         record.op,
         wire_seed(record),
-        CheckResult.from_json(record.result),
+        record.result,
         output_shapes={n: tuple(shape) for n, shape in provenance.get("output_shapes", {}).items()},
         repro_info=info,
         timestamp=_unix(record.time),
@@ -333,7 +334,7 @@ class _Run:
             # Only now does the key cover all files that the programs used. A result is not stored
             # if one of these files was edited meanwhile.
             if result.verdict is not Verdict.ERROR and subject.seen.hold():
-                self._service.cache.actions.put(_key(subject, checks, planned), result.to_json())
+                self._service.cache.actions.put(_key(subject, checks, planned), plain(result))
         if result.verdict not in BAD:
             return _Judged(case, result, None)
         return _Judged(case, result, self._failed(subject, case, result, inputs, shapes, begin))
