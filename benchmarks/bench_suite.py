@@ -1,9 +1,9 @@
 """Plant random one-line faults in the package, one at a time, and count those that the tests find.
 
 Each fault is made in a copy of the checkout with an environment of its own, so that workers, fork
-servers and daemons load the faulty package too. A copy runs the tests with ``-x``: first those near
-the fault, then all. A survivor is printed as a diff: it asks for a test, or for the reason why
-nothing can show it.
+servers and daemons load the faulty package too. A first run with probes tells which test files
+reach which fault; then a copy runs these with ``-x``, and all tests where they find nothing. A
+survivor is printed as a diff: it asks for a test, or for the reason why nothing can show it.
 
 Run it from a checkout whose package is installed editable in a virtual environment::
 
@@ -61,6 +61,7 @@ class Fault:
     kind: str
     before: str
     after: str
+    probed: str
 
     def apply(self, text: str) -> str:
         """Return the file's text with the fault in it."""
@@ -181,9 +182,16 @@ def faults_of(room: str, path: Path) -> list[Fault]:
             continue
         before = lines[node.lineno - 1]
         raw = before.encode()
-        after = (raw[: node.col_offset] + new.encode() + raw[node.end_col_offset :]).decode()
+        first, last = raw[: node.col_offset].decode(), raw[node.end_col_offset :].decode()
+        old = raw[node.col_offset : node.end_col_offset].decode()
+        probed = (
+            f"return (PROBE and ({old[7:]}))"
+            if isinstance(node, ast.Return)
+            else f"(PROBE and ({old}))"
+        )
         name = path.relative_to(ROOT).as_posix()
-        made.append(Fault(room, name, node.lineno, kind, before, after))
+        texts = (first + new + last, first + probed + last)
+        made.append(Fault(room, name, node.lineno, kind, before, *texts))
     return made
 
 
@@ -279,21 +287,89 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**kept, "TMPDIR": str(temporary)}
 
 
-def near(fault: Fault) -> list[str]:
-    """Return the test files that name the module of a fault, or that module's package."""
-    *_, package, module = Path(fault.path).with_suffix("").parts
-    words = {module.strip("_"), f"{PACKAGE}.{package} import {module}"}
-    words |= {fault.path[:-3].replace("/", ".")}
-    found = []
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        if module in path.stem or any(word in path.read_text() for word in words - {module}):
-            found.append(path.relative_to(ROOT).as_posix())
-    return found
+_FAILED = ("FAILED ", "ERROR ")
+PROBES = """import mmap, os, struct, time
+
+def _last():
+    name = os.environ.get("PYTEST_XDIST_WORKER", "none")
+    try:
+        return mmap.mmap(os.open(f"{folder}/{{name}}", os.O_RDWR), 0)
+    except OSError:  # walled in
+        return mmap.mmap(-1, {size})
+
+last = _last()
+
+def at(number):
+    struct.pack_into("q", last, 8 * number, time.monotonic_ns())
+    return True
+"""
+PLUGIN = """import json, os, time
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    begun = time.monotonic_ns()
+    result = yield
+    names = {{"none", os.environ.get("PYTEST_XDIST_WORKER", "none")}}
+    maps = [memoryview(open(f"{folder}/{{name}}", "rb").read()).cast("q") for name in names]
+    reached = [n for n in range({size} // 8) if any(last[n] >= begun for last in maps)]
+    with open("{folder}/log", "a") as file:
+        took = (time.monotonic_ns() - begun) / 1e9
+        file.write(json.dumps([item.location[0], took, reached]) + "\\n")
+    return result
+"""
 
 
-def run_tests(folder: Path, python: Path, words: list[str], limit: float) -> tuple[int, str]:
+def reaching(
+    faults: list[Fault], folder: Path, python: Path, suite: list[str], limit: float
+) -> tuple[list[list[str]], list[str]]:
+    """Run the tests with a probe in each faulty line; return who reaches it, and tests that fail.
+
+    Per fault the test files that do, the quickest first: none of a line that runs when its module
+    is loaded.
+    """
+    marks, size = folder.with_name(f"{folder.name}.marks"), 8 * len(faults)
+    marks.mkdir()
+    for name in ("none", *(f"gw{n}" for n in range(os.cpu_count() or 1))):
+        (marks / name).write_bytes(bytes(size))
+    (folder / PACKAGE / "probes.py").write_text(PROBES.format(folder=marks, size=size))
+    (folder / "probing.py").write_text(PLUGIN.format(folder=marks, size=size))
+    texts = {name: (folder / name).read_text() for name in {fault.path for fault in faults}}
+    lines = {name: text.splitlines(keepends=True) for name, text in texts.items()}
+    numbers: dict[tuple[str, int], int] = {}
+    for number, fault in enumerate(faults):
+        if numbers.setdefault((fault.path, fault.line), number) == number:
+            call = f'__import__("{PACKAGE}.probes", fromlist=["at"]).at({number})'
+            lines[fault.path][fault.line - 1] = fault.probed.replace("PROBE", call)
+    for name, changed in lines.items():
+        (folder / name).write_text("".join(changed))
+    words = ["-p", "probing", "-rfE", *suite]
+    code, output = run_tests(folder, python, words, limit, stop=False)
+    if code not in (0, 1):
+        raise SystemExit(f"the tests cannot run without a fault\n{output[-4000:]}")
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    seconds: dict[str, float] = {}
+    found: list[set[str]] = [set() for _ in faults]
+    for line in (marks / "log").read_text().splitlines():
+        name, took, reached = json.loads(line)
+        seconds[name] = seconds.get(name, 0) + took
+        for number in reached:
+            found[number].add(name)
+    of = [found[numbers[fault.path, fault.line]] for fault in faults]
+    failing = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(_FAILED)]
+    return (
+        [sorted(names, key=seconds.__getitem__) for names in of],
+        [name.partition(" ")[2] for name in failing],
+    )
+
+
+def run_tests(
+    folder: Path, python: Path, words: list[str], limit: float, stop: bool = True
+) -> tuple[int, str]:
     """Run pytest in a copy; return its code, or -1 at the limit, and its last lines."""
-    command = [str(python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words]
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    command += ["-x"] if stop else []
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(
             command, cwd=folder, env=_environment(folder), stdin=subprocess.DEVNULL, stdout=out,
@@ -323,11 +399,14 @@ def _end_all(folder: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def _said_by(output: str) -> str:
-    named = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return named[0] if named else output.strip().rpartition("\n")[2]
+    # the reason tells a wrong answer from one that came late
+    named = [line for line in output.splitlines() if line.startswith(("E  ", *_FAILED))]
+    return "\n".join(named[-6:]) or output.strip().rpartition("\n")[2]
 
 
-def attempt(fault: Fault, folder: Path, python: Path, suite: list[str], limit: float) -> Trial:
+def attempt(
+    fault: Fault, folder: Path, python: Path, parts: list[list[str]], limit: float
+) -> Trial:
     """Plant a fault in a copy, run the tests there, and take it out again."""
     begun = time.monotonic()
     path = folder / fault.path
@@ -335,7 +414,6 @@ def attempt(fault: Fault, folder: Path, python: Path, suite: list[str], limit: f
     text = path.read_text(encoding="utf-8")
     path.write_text(fault.apply(text), encoding="utf-8")
     try:
-        parts = [["-n", "0", *files], suite] if (files := near(fault)) else [suite]
         for words in parts:
             code, output = run_tests(folder, python, words, limit)
             if code not in (0, 5):
@@ -370,9 +448,11 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tests", default="", help="arguments of pytest, as one word")
     parser.add_argument("--rooms", nargs="+", choices=sorted(ROOMS), default=sorted(ROOMS))
     parser.add_argument("--limit", type=float, help="seconds for one run (4 × the clean one + 60)")
-    parser.add_argument("--unchecked", action="store_true", help="do not run the clean copy first")
     parser.add_argument("--show", action="store_true", help="print the faults; run nothing")
-    parser.add_argument("--json", type=Path, help="write all trials to this file")
+    parser.add_argument("--near", action="store_true", help="run only tests that reach the fault")
+    parser.add_argument(
+        "--log", type=Path, help="add each trial to this file; those that it holds are not repeated"
+    )
     return parser.parse_args(words)
 
 
@@ -384,35 +464,48 @@ def main() -> int:
         print("\n".join(fault.diff() for fault in faults))
         return 0
     suite = shlex.split(options.tests)
+    log = options.log.read_text().splitlines() if options.log and options.log.exists() else []
+    known = [json.loads(line) for line in log]
+    trials = [Trial(Fault(**one.pop("fault")), **one) for one in known[1:]]
+    trials = [trial for trial in trials if trial.fault in faults]
+
+    def record(one: object) -> None:
+        if options.log:
+            with options.log.open("a") as file:
+                file.write(json.dumps(one) + "\n")
+
     with copies(options.jobs) as free:
-        limit = options.limit or 3600.0
-        if not options.unchecked:
-            folder, python = free.get()
+        if not known:
+            place = free.get()
             begun = time.monotonic()
-            code, output = run_tests(folder, python, suite, limit)
-            free.put((folder, python))
-            if code != 0:
-                print(output[-4000:])
-                raise SystemExit("the tests fail without a fault")
-            limit = options.limit or 4 * (time.monotonic() - begun) + 60
-            print(f"without a fault: {time.monotonic() - begun:.0f} s", flush=True)
+            reach, failing = reaching(faults, *place, suite, options.limit or 3600.0)
+            free.put(place)
+            known = [{"seconds": time.monotonic() - begun, "reach": reach, "failing": failing}]
+            record(known[0])
+        print(f"without a fault: {known[0]['seconds']:.0f} s; failing, left out:", flush=True)
+        print("\n".join(known[0]["failing"]), flush=True)
+        limit = options.limit or 4 * known[0]["seconds"] + 60
+        sound = [f"--deselect={name}" for name in known[0]["failing"]]
         lock = threading.Lock()
 
         def one(fault: Fault) -> Trial:
             place = free.get()
+            files = known[0]["reach"][faults.index(fault)]
+            parts = [["-n", "0", *files, *sound]] if files else []
+            parts += [[*suite, *sound]] if not options.near else []
             try:
-                trial = attempt(fault, *place, suite, limit)
+                trial = attempt(fault, *place, parts, limit)
             finally:
                 free.put(place)
             with lock:
                 said = f"found     {trial.by}" if trial.found else "SURVIVED"
                 print(f"{said}  [{trial.seconds:.0f} s]\n{fault.diff()}", flush=True)
+                record(asdict(trial))
             return trial
 
+        tried = {trial.fault for trial in trials}
         with ThreadPoolExecutor(options.jobs) as pool:
-            trials = list(pool.map(one, faults))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(trial) for trial in trials], indent=1))
+            trials += pool.map(one, [fault for fault in faults if fault not in tried])
     survivors = [trial for trial in trials if not trial.found]
     found = len(trials) - len(survivors)
     print(
