@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert, known, plain
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.types import Failure, Json
+from gpuemu_flow.model.types import Json
 from gpuemu_flow.workers import jobs, limits, script
 from gpuemu_flow.workers.api import (
     EMULATED,
@@ -333,24 +333,14 @@ _Call = tuple[dict[str, Slot], str, dict[str, Json]]
 """Where the inputs of a call are, the float dtype of its case, and what the message says of it."""
 
 
-<<<<<<< HEAD
 def _called(written: Mapping[str, Slot], executed: Executed) -> dict[str, Json]:
     """Return the answer to a call whose outputs are in shared memory."""
     return {
         "printed": executed.printed,
         "slots": msgspec.to_builtins(written),
-        "violations": [failure_to_json(failure) for failure in executed.violations],
+        "violations": plain(executed.violations),
         "seconds": executed.seconds,
     }
-=======
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "printed": self.printed,
-            "slots": msgspec.to_builtins(self.slots),
-            "violations": plain(self.violations),
-            "seconds": self.seconds,
-        }
->>>>>>> slim
 
 
 def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:
