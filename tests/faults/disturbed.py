@@ -167,11 +167,7 @@ class Started:
         return False
 
     def kill_all(self) -> None:
-        """Kill it and all below it at once, as a container that ends."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.process.pid)
-            for one in [process, *process.children(recursive=True)]:
-                kill(one.pid)
+        kill_all(self.process.pid)
 
 
 def figures(report: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -194,6 +190,14 @@ def kill(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def kill_all(pid: int) -> None:
+    """Kill a process and all below it at once, as a container that ends."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in [process, *process.children(recursive=True)]:
+            kill(one.pid)
 
 
 class Leftovers:

@@ -64,7 +64,7 @@ def test_killed_at_a_random_moment(
         if kind in ("run", "all"):
             _kill_run(disturbed, seconds * part, below=kind == "all")
         elif kind == "watch":
-            _kill_watch(disturbed, seconds * part)
+            _kill_watch(disturbed, seconds * part, below=number % 2 == 1)
         else:
             _kill_program(disturbed, kind, 0.08 * part, expected)
         left.check()
@@ -144,9 +144,11 @@ def _kill_run(disturbed: Disturbed, moment: float, *, below: bool) -> None:
             started.kill_all()
 
 
-def _kill_watch(disturbed: Disturbed, moment: float) -> None:
+def _kill_watch(disturbed: Disturbed, moment: float, *, below: bool) -> None:
     with disturbed.started("watch") as started:
         assert started.lasts(moment), started.said
+        if below:
+            started.kill_all()
 
 
 def _kill_program(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from daemon_workspace import Served
-from disturbed import Leftovers, adopting, figures, kill
+from disturbed import Leftovers, adopting, figures, kill, kill_all
 from mini_workspace import Mini
 from runner_workspace import wait_until
 from test_kill_9 import EACH
@@ -89,14 +89,14 @@ def test_the_daemon_is_killed(unserved: Served) -> None:
     expected = figures(Mini(unserved.root).run("double"))
     rng = random.Random("daemon")
     known: dict[int, bool] = {}
-    for _ in range(EACH):
+    for number in range(EACH):
         left = Leftovers()
         unserved.start()
         submitter = Submitter(unserved.socket)
         submitter.start()
         wait_until(lambda s=submitter: s.acknowledged or not s.is_alive())  # type: ignore[misc]
         submitter.join(rng.random() * 0.1)
-        unserved.kill()
+        (kill_all if number % 2 else kill)(int(unserved.info["pid"]))
         submitter.join(600)
         assert isinstance(submitter.error, DaemonUnreachableError), submitter.error
         assert not submitter.wrong

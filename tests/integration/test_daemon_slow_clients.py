@@ -161,8 +161,8 @@ def test_files_of_a_daemon_are_private_whatever_the_umask(unserved: Served) -> N
         unserved.start()
     finally:
         os.umask(old)
-    assert unserved.ask({"type": "FuzzOp", "op_name": "double", "fuzz_config": None,
-                         "iterations": 1, "fail_fast": True})  # fmt: skip
+    with unserved.client() as client:
+        assert client.fuzz_op("double", seed=1, iterations=1).passed == 1
     folders = (unserved.root / ".gpuemu-cache", unserved.home / ".gpuemu")
     found = [path for folder in folders for path in (folder, *folder.rglob("*"))]
     assert any(path.name.endswith(".log") for path in found)
