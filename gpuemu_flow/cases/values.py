@@ -253,13 +253,12 @@ def _extremes(rows: ManyRows, form: _Format) -> Array:
     )
     taken = np.zeros(rows.shape, form.work)
     taken[raw] = rows.of_palette(palette, raw)
-    largest = np.abs(taken) == form.work(limits.max)
     if limits.max > OVERFLOWS_SQUARED:
+        largest = np.abs(taken) == form.work(limits.max)
         _unmark_one(largest.reshape(len(largest), -1), rows.rngs.derive("largest"))
         # The unmarked elements keep the magnitudes that were drawn for the other rows.
-        np.copyto(values, taken, where=spots & ~largest)
-    else:
-        np.copyto(values, taken, where=spots)
+        spots = spots & ~largest
+    np.copyto(values, taken, where=spots)
     _put_beyond_root(values, rows, exponent + 2, math.frexp(limits.max)[1] * 3 // 4)
     return values
 
@@ -268,12 +267,14 @@ def _magnitudes(rows: ManyRows, form: _Format, low: int, end: int) -> Array:
     """Draw numbers of either sign whose magnitudes are between 2**`low` and 2**`end`."""
     exponents = rows.rngs.ranges(rows.count, low, end)
     bits = rows.rngs.u64(rows.count)
-    mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
-    _bits(mantissas)[...] ^= (bits << np.uint64(8 * mantissas.itemsize - 1)).astype(
-        _bits(mantissas).dtype
-    )
-    values: Array = np.ldexp(mantissas, exponents.astype(np.intc)).reshape(rows.shape)
-    return values
+    values: Array = (bits >> np.uint64(40)).astype(form.work)
+    values *= 2.0**-24
+    values += 1
+    bits <<= np.uint64(8 * values.itemsize - 1)
+    _bits(values)[...] ^= bits.astype(_bits(values).dtype)
+    exponents -= low
+    values *= np.ldexp(form.work(1.0), np.arange(low, end, dtype=np.intc)).take(exponents)
+    return values.reshape(rows.shape)
 
 
 def _put_beyond_root(values: Array, rows: ManyRows, low: int, end: int) -> None:

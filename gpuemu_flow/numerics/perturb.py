@@ -68,8 +68,10 @@ class Perturbation:
         rng = self._rng.derive(f"auto/independent/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
-            shares = (2.0 * rng.f64(values.size) - 1.0).reshape(values.shape)
-            return self._moved(values, shares, scale)
+            shares = rng.f64(values.size)
+            shares *= 2.0
+            shares -= 1.0
+            return self._moved(values, shares.reshape(values.shape), scale)
 
         return map_floats(self._inputs, change)
 
@@ -99,7 +101,9 @@ class Perturbation:
             away = np.where(above, 1.0, np.where(values < number, -1.0, side)) * np.sign(number)
             held = np.abs(shares) * away if values.ndim else 0.0
             shares = np.where(near & (away != 0.0), held, shares)
-        moved: Float64Array = np.asarray(values * (1.0 + shares * (scale * self._unit)))
+        factors = np.asarray(shares * (scale * self._unit))
+        factors += 1.0
+        moved = _multiplied(values, factors)
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
             if small.any():
@@ -152,8 +156,9 @@ class Perturbation:
         """Return ``factor * |x|``, except for NaN and Inf (as in masks), which stay unchanged."""
 
         def change(values: Float64Array) -> Float64Array:
-            changed: Float64Array = np.where(np.isfinite(values), factor * np.abs(values), values)
-            return changed
+            changed = np.asarray(np.abs(values))
+            changed *= factor
+            return _with_nonfinite(changed, values)
 
         return map_floats(self._inputs, change)
 
@@ -162,11 +167,27 @@ class Perturbation:
         rng = self._rng.derive(f"auto/grown/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
-            factors = 1.0 + rng.f64(values.size).reshape(values.shape)
-            changed: Float64Array = np.where(np.isfinite(values), factors * np.abs(values), values)
-            return changed
+            factors = rng.f64(values.size)
+            factors += 1.0
+            changed = _multiplied(np.asarray(np.abs(values)), factors.reshape(values.shape))
+            return _with_nonfinite(changed, values)
 
         return map_floats(self._inputs, change)
+
+
+def _multiplied(values: Float64Array, factors: Float64Array) -> Float64Array:
+    """Return the product; `factors` may be overwritten."""
+    out = factors if values.flags.c_contiguous and factors.flags.c_contiguous else None
+    product: Float64Array = np.multiply(values, factors, out=out)
+    return product
+
+
+def _with_nonfinite(changed: Float64Array, values: Float64Array) -> Float64Array:
+    """Put the NaN and Inf among some values back into changed ones."""
+    others = ~np.isfinite(values)
+    if others.any():
+        np.copyto(changed, values, where=others)
+    return changed
 
 
 NEAR = 4.0 * 2.0**-23

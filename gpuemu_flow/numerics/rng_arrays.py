@@ -27,7 +27,7 @@ SCALAR_LIMIT = 24  # up to it, stepping in Python beats the fixed cost of a look
 PREFIX = 1024  # words that one look-up yields
 LOOKUP_LIMIT = 8 * PREFIX  # up to it, look-ups beat lanes, which are then too few to be cheap
 STRIDE = 128  # words per lane: fewer make more lanes to place, more make shorter rows
-MAX_LANES = 1000  # at a time, so that the words of all lanes stay in the cache
+MAX_LANES = 2000  # at a time, so that the words of all lanes stay in the cache
 
 SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 26))
 
@@ -47,11 +47,12 @@ def subset_table(rows: Words, bits: int) -> Words:
 def advanced(states: Words, table: Words) -> Words:
     """Return the states that lie ahead of `states`; `table` is a `jump_table`."""
     pieces = states.astype("<u8", copy=False).view(np.uint8)
-    ahead: Words = np.bitwise_xor.reduce(table[_PIECES, pieces], axis=1)
+    found = table.reshape(-1, table.shape[2]).take(pieces.T + _PIECES, axis=0)
+    ahead: Words = np.bitwise_xor.reduce(found, axis=0)
     return ahead
 
 
-_PIECES = np.arange(STATE_BITS // 8)
+_PIECES = 256 * np.arange(STATE_BITS // 8)[:, np.newaxis]
 
 
 def basis_words(count: int) -> Words:

@@ -68,30 +68,31 @@ class Spread:
         self._raw = flat
         self.unstable: BoolArray = np.zeros(flat.size, bool)
         self._power_like: BoolArray | bool = True
-        self._beyond: BoolArray = np.zeros(flat.size, bool)
-        self._downstream: BoolArray = np.zeros(flat.size, bool)
+        none, never = np.broadcast_to(0.0, flat.size), np.broadcast_to(np.False_, flat.size)
+        self._beyond: BoolArray = never
+        self._downstream: BoolArray = never
         if fmt is None:
             return
         self._reference = _clip(to_float64(flat), fmt)
         self.finite = np.isfinite(self._reference)
-        self._error = np.zeros(flat.size)
-        self._rounded = np.zeros(flat.size)
-        self._cancelled = np.zeros(flat.size)
-        self._constants = np.zeros(flat.size)
-        self._grows: BoolArray = np.zeros(flat.size, bool)
-        self._untouched: BoolArray = np.zeros(flat.size, bool)
+        self._error: Float64Array = none
+        self._rounded: Float64Array = none
+        self._cancelled: Float64Array = none
+        self._constants: Float64Array = none
+        self._grows: BoolArray = never
+        self._untouched: BoolArray = never
         self._drawn: list[NDArray[np.float32]] = []
-        self._flushed = np.zeros(flat.size)
-        self._noise = np.zeros(flat.size)
-        sizes = np.abs(self._reference)
-        self._magnitude: Float64Array = np.where(self.finite, sizes, 0.0)
-        self._largest = float(sizes[self.finite].max(initial=0.0))
+        self._flushed: Float64Array = none
+        self._noise: Float64Array = none
+        self._magnitude: Float64Array = np.abs(self._reference)
+        self._magnitude[~self.finite] = 0.0
+        self._largest = float(self._magnitude.max(initial=0.0))
 
     def add(self, values: NDArray[Any]) -> None:
         """Add an evaluation that a correct op could have given."""
         if self.fmt is None:
             return
-        self._fold(self._changed(values), self._error)
+        self._error = self._folded(self._changed(values), self._error)
 
     def add_cancelled(self, values: NDArray[Any]) -> None:
         """Add an evaluation in which the operands of sums were perturbed; see `cancelling`. Where
@@ -103,7 +104,7 @@ class Spread:
         # Every tolerance allows as much. Zeros that only an underflow moves have no error that they
         # could share with other zeros.
         changed[changed < least(self.fmt)] = 0.0
-        self._fold(changed, self._cancelled)
+        self._cancelled = self._folded(changed, self._cancelled)
         self.exclude_other_kinds(values)
 
     def add_constants(self, values: NDArray[Any]) -> None:
@@ -111,7 +112,7 @@ class Spread:
         if self.fmt is not None:
             changed = self._changed(values)
             known = np.where(np.isfinite(changed), changed, 0.0)
-            np.maximum(self._constants, known, out=self._constants)
+            self._constants = np.maximum(self._constants, known)
 
     def changes_with_constants(self) -> bool:
         """Tell whether perturbed constants change an element by more than rounding errors would."""
@@ -143,7 +144,7 @@ class Spread:
         if self.fmt is None:
             return
         changed = self._changed(values)
-        self._fold(changed, self._rounded)
+        self._rounded = self._folded(changed, self._rounded)
         if operands:
             self._drawn.append(changed.astype(np.float32))
 
@@ -152,16 +153,16 @@ class Spread:
         if self.fmt is None:
             self.add_beyond(values)
             return
-        self._fold(self._changed(values) / FACTOR, self._flushed)
+        self._flushed = self._folded(self._changed(values) / FACTOR, self._flushed)
 
     def add_beyond(self, values: NDArray[Any]) -> None:
         """Add an evaluation with overflows or underflows that a correct op may have in float32.
         Integers that differ in this evaluation get no verdict."""
         if self.fmt is None:
-            self._beyond |= values != self._raw
+            self._beyond = self._beyond | (values != self._raw)
             self.unstable |= self._beyond
         else:
-            self._fold(self._changed(values), self._error)
+            self._error = self._folded(self._changed(values), self._error)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
         """Withhold the verdict on integers that differ in `values`. In this evaluation, equal
@@ -190,7 +191,7 @@ class Spread:
         """Add an evaluation on noisy inputs; elements that it changes too much get no verdict."""
         if self.fmt is None:
             return
-        np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
+        self._noise = np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf))
 
     def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
         """Raise S, an estimate of the sum of the magnitudes of an element's terms. The first item
@@ -203,7 +204,7 @@ class Spread:
             return
         size = np.abs(to_float64(at_magnitudes[0]))
         for grown in at_magnitudes[1:]:
-            size = np.minimum(size, np.abs(to_float64(grown)))
+            np.minimum(size, np.abs(to_float64(grown)), out=size)
         # NaN, too, says nothing: |x| then lies outside the op's domain.
         self._power_like = np.isfinite(size) & (np.abs(to_float64(at_headroom)) <= STEEPEST * size)
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
@@ -234,7 +235,7 @@ class Spread:
         failure of an affected element proves nothing, since a correct op may overflow, too. A
         pass still counts."""
         equal = (overflowing == nearest) | (_is_nan(overflowing) & _is_nan(nearest))
-        self._downstream |= ~equal
+        self._downstream = self._downstream | ~equal
 
     def exclude_other_kinds(self, values: NDArray[Any]) -> None:
         """Withhold the verdict where a NaN or infinity is expected and `values` differ from it."""
@@ -256,12 +257,15 @@ class Spread:
         factor, smallest = FACTOR * growth(longest_dim), least(self.fmt, longest_dim)
         accounted = self._accounted(unit_roundoff, terms, self._error)
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
-        own = factor * (self._error + unit_roundoff * magnitude)
-        judged = own <= LOOSE_SHARE * np.maximum(magnitude, smallest)
+        allowed = unit_roundoff * magnitude
+        allowed += self._error
+        allowed *= factor
+        judged = allowed <= LOOSE_SHARE * np.maximum(magnitude, smallest)
         judged &= self.finite & ~self.unstable
         judged &= self._noise <= NOISE_SHARE * self._largest
-        quick = factor * unit_roundoff * np.abs(self._reference)
-        allowed = np.where(judged, own, quick)
+        if not judged.all():
+            quick = factor * unit_roundoff * np.abs(self._reference)
+            allowed = np.where(judged, allowed, quick)
         allowed += 2.0 * spacing(self._reference, self.fmt) + smallest
         return ElementBound(allowed, None)
 
@@ -411,9 +415,11 @@ class Spread:
         its expected value. S is limited to the larger of |r| and ``ACCOUNTED sqrt(N) E / u``. The
         reason: each term was perturbed by a rounding, so E is at least about ``u S / sqrt(N)``."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
-        sizes = np.abs(self._reference)
-        shown = np.maximum(sizes, ACCOUNTED * math.sqrt(terms) * error / unit_roundoff)
-        return np.minimum(self._magnitude, np.minimum(shown, self.fmt.max))
+        shown: Float64Array = ACCOUNTED * math.sqrt(terms) * error
+        shown /= unit_roundoff
+        np.maximum(np.abs(self._reference), shown, out=shown)
+        np.minimum(shown, self.fmt.max, out=shown)
+        return np.minimum(self._magnitude, shown, out=shown)
 
     def _typical(self) -> float:
         """Return the median magnitude of the results that are not zero."""
@@ -422,13 +428,18 @@ class Spread:
 
     def _changed(self, values: NDArray[Any]) -> Float64Array:
         assert self.fmt is not None  # noqa: S101 - asked of floats only
-        changed: Float64Array = np.abs(_clip(to_float64(values), self.fmt) - self._reference)
-        return changed
+        changed = _clip(to_float64(values), self.fmt)
+        changed -= self._reference
+        return np.abs(changed, out=changed)
 
-    def _fold(self, changed: Float64Array, into: Float64Array) -> None:
+    def _folded(self, changed: Float64Array, before: Float64Array) -> Float64Array:
+        """Return the largest changes of the elements; without a verdict are those that vanish."""
         known = np.isfinite(changed)
-        self.unstable |= self.finite & ~known
-        np.maximum(into, np.where(known, changed, 0.0), out=into)
+        if not known.all():
+            self.unstable |= self.finite & ~known
+            changed = np.where(known, changed, 0.0)
+        largest: Float64Array = np.maximum(before, changed)
+        return largest
 
 
 def _of_all(values: Float64Array, counted: BoolArray) -> Float64Array:
@@ -441,7 +452,10 @@ def _is_nan(values: NDArray[Any]) -> BoolArray:
 
 
 def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:
-    clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -fmt.max, fmt.max))
+    clipped: Float64Array = np.clip(values, -fmt.max, fmt.max)
+    infinite = np.isinf(values)
+    if infinite.any():
+        np.copyto(clipped, values, where=infinite)
     return clipped
 
 
