@@ -304,6 +304,7 @@ class TaskStates:
         content = encoded(result.content)
         record = TaskRecord(digest_bytes(content), result.complete, values, time.time())
         made = MadeFrom(to_builtins(parts), result.discovered.to_json())
+        rows: dict[str, TaskRecord | MadeFrom]
         rows = {RECORD + spec.name: record, MADE_FROM + spec.name: made}
         written = {**{key: encoded(row) for key, row in rows.items()}, RESULT + spec.name: content}
         self._cache.state.put_sealed({key: sealed(row, key) for key, row in written.items()})
