@@ -293,10 +293,12 @@ def _run(
         _explain_all(workspace, options, todo, outcome, forced)
         outcome.problems += _unordered(workspace, outcome)
     else:
-        if todo:
-            _execute(workspace, options, todo, outcome, shown, pool, forced)
-        outcome.problems += _unordered(workspace, outcome)
-        _remember(workspace, outcome)
+        states = workspace.states()
+        with states.only_writer():
+            if todo:
+                _execute(workspace, options, todo, outcome, shown, pool, forced, states)
+            outcome.problems += _unordered(workspace, outcome)
+            _remember(workspace, outcome, states)
     outcome.problems += workspace.cache.problems
     outcome.duration_s = time.perf_counter() - begin
     return outcome
@@ -387,6 +389,7 @@ def _execute(
     listener: Listener,
     pool: Pool | None,
     forced: set[str],
+    states: TaskStates,
 ) -> None:
     from gpuemu_flow.build.run import Executor  # noqa: PLC0415 - doit only when tasks may run
 
@@ -404,22 +407,17 @@ def _execute(
         open_context(workspace, options, jobs, listener, pool) as context,
         shared(workspace, context),
     ):
-        states = workspace.states(triggers)
         executor = Executor(
             workspace.graph,
             context,
-            states,
+            states.counting(triggers),
             listener,
             jobs=jobs,
             fail_fast=bool(options.fail_fast),
             forced=forced,
         )
-        with (
-            _time_limit(options.time_limit, executor) as limit,
-            states.only_writer(),
-        ):
+        with _time_limit(options.time_limit, executor) as limit:
             execution = executor.run(todo)
-    states = workspace.states()
     tasks = workspace.graph.tasks
     built = [name for name in tasks if execution.status.get(name) in ("ran", "restored")]
     made = set[str]().union(*(states.as_made(tasks[name]) for name in built))
@@ -491,9 +489,8 @@ def _unordered(workspace: Workspace, outcome: RunOutcome) -> list[Problem]:
     return unordered.refuse_unordered(workspace, outcome.status)
 
 
-def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
+def _remember(workspace: Workspace, outcome: RunOutcome, states: TaskStates) -> None:
     """Store the workspace's snapshot after updating its current tasks and observed inputs."""
-    states = workspace.states()
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)
     current -= {name for name, status in outcome.status.items() if status == "failed"}
@@ -502,7 +499,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
         if made is not None and made.inputs:
             workspace.snapshot.observed.record(name, made.discovered, made.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
-    with workspace.inputs.at_once(), states.only_writer():
+    with workspace.inputs.at_once():
         for name in workspace.graph.downstream(ended):
             spec = workspace.graph.tasks[name]
             if not states.reasons(spec, states.parts(spec)):

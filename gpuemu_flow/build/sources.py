@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from gpuemu_flow.build.files import glob_files
 from gpuemu_flow.config.model import ConfigFile, OpConfig, ProgramRef
-from gpuemu_flow.model.syntax import constants_of, parse_python
+from gpuemu_flow.model.syntax import constants_of, tree_of
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 from gpuemu_flow.workers.sandbox.fence import Fence, OffLimits, off_limits
@@ -132,8 +132,7 @@ class SourceIndex(Struct):
             self._contents[path] = digest_bytes(source)
             self._constants[path] = constants_of(source, suffix=path.suffix)
             if _is_python(path, source) and _MENTIONS_IMPORT.search(source):
-                tree = parse_python(source)
-                names = frozenset(_imported_names(tree))
+                names = frozenset(_imported_names(tree_of(source)))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             # A script that does not parse is reported when it is run, with its own traceback.
             names = frozenset()

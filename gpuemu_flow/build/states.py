@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import stat
 import threading
 import time
@@ -18,16 +19,16 @@ from gpuemu_flow.build.files import ABSENT, FileTable, package_version, without_
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.cache import WorkspaceCache, seal, seal_text
+from gpuemu_flow.store.cache import WorkspaceCache, sealed
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
     TRIGGERS,
     BuildReason,
     KeyParts,
-    canonical,
     changed_parts,
     digest_bytes,
+    encoded,
 )
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import MADE_FROM, RECORD, RESULT, StageResult, TaskSpec, output_state
@@ -81,16 +82,15 @@ def without_hidden(stage: str, settings: Json, parts: KeyParts, root: Path) -> J
     return {**settings, "op": without(settings["op"], hidden, root)} if hidden else settings
 
 
-RECORD_VERSION = 4
-_MAX_CACHED = 64
-"""Number of records to keep in memory. Tasks of one op run in a row and read each other's records.
-"""
+RECORD_VERSION = 5
+_MAX_CACHED = 512
+"""Number of records to keep in memory. Tasks of one op run in a row and read each other's records,
+and all are looked at again at the end of a run."""
 
 
 class TaskRecord(Struct, frozen=True):
     """What a task's last success gave; `digest` is that of its result."""
 
-    key: str
     digest: str
     complete: bool
     values: Mapping[str, Json]
@@ -151,6 +151,12 @@ class TaskStates:
         self._cached: dict[str, TaskRecord | MadeFrom | None] | None = None
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
+
+    def counting(self, triggers: Iterable[str]) -> TaskStates:
+        """Return these states, where only changes of the kinds in `triggers` count."""
+        found = copy.copy(self)
+        found._triggers = tuple(triggers)
+        return found
 
     def finished(self, names: Iterable[str]) -> set[str]:
         """Return those of the tasks `names` that have a record of a success."""
@@ -238,13 +244,14 @@ class TaskStates:
         finally:
             self._cached = None
 
-    def _drop(self, name: str) -> None:
-        """Drop a record from memory; call this after the stored record has changed."""
+    def _drop(self, name: str, rows: Mapping[str, TaskRecord | MadeFrom]) -> None:
+        """Drop what is in memory of a task; `rows` are those that the store has now."""
         with self._lock:
             self._digests.pop(name, None)
             if self._cached is not None:
                 self._cached.pop(RECORD + name, None)
                 self._cached.pop(MADE_FROM + name, None)
+                self._cached |= rows
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
         record, made = self.record(spec.name), self.made_from(spec.name)
@@ -294,20 +301,19 @@ class TaskStates:
         self, spec: TaskSpec, parts: KeyParts, result: StageResult, values: Mapping[str, Json]
     ) -> None:
         """Store a result and the record of it; both are on disk when this returns."""
-        content = canonical(result.content)
-        key, digest = parts.key(), digest_bytes(content)
-        record = TaskRecord(key, digest, result.complete, values, time.time())
+        content = encoded(result.content)
+        record = TaskRecord(digest_bytes(content), result.complete, values, time.time())
         made = MadeFrom(to_builtins(parts), result.discovered.stored)
-        rows = {RECORD + spec.name: to_builtins(record), MADE_FROM + spec.name: to_builtins(made)}
-        sealed = {name: seal(row, name) for name, row in rows.items()}
-        name = RESULT + spec.name
-        self._cache.state.put_sealed({**sealed, name: seal_text(content.decode(), name)})
-        self._drop(spec.name)
+        rows: dict[str, TaskRecord | MadeFrom]
+        rows = {RECORD + spec.name: record, MADE_FROM + spec.name: made}
+        written = {**{key: encoded(row) for key, row in rows.items()}, RESULT + spec.name: content}
+        self._cache.state.put_sealed({key: sealed(row, key) for key, row in written.items()})
+        self._drop(spec.name, rows)
 
     def forget(self, name: str) -> None:
         """Delete the record of a task, but not its last result, with which ``diff`` compares."""
         self._cache.state.delete_many([RECORD + name, MADE_FROM + name])
-        self._drop(name)
+        self._drop(name, {})
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
         """Record that a task made no target, and why; delete the record of its last success.

@@ -262,7 +262,8 @@ def _is_free(spec: InputSpec) -> bool:
 
 
 def _moved(values: Array) -> Array:
-    moved: Array = np.roll(values.reshape(-1), values.size // 2 + 1).reshape(values.shape)
+    flat, middle = values.reshape(-1), (values.size - 1) // 2
+    moved: Array = np.concatenate((flat[middle:], flat[:middle])).reshape(values.shape)
     with np.errstate(all="ignore"):
         moved *= moved.dtype.type(-0.75)
     return moved

@@ -39,7 +39,7 @@ from gpuemu_flow.config.read import (
 )
 from gpuemu_flow.config.report import KeyPath, Reporter, shown
 from gpuemu_flow.model.errors import ConfigError, Problem, UsageError, did_you_mean
-from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.syntax import tree_of
 from gpuemu_flow.model.types import IN_PROCESS, Json
 
 MOST_UNKNOWN = 20
@@ -442,7 +442,7 @@ def _names_of(path: Path) -> _Names | None:
             source = file.read(LARGEST + 1)
         if len(source) > LARGEST:
             return None
-        tree = parse_python(source)
+        tree = tree_of(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names: set[str] = set()

@@ -21,7 +21,7 @@ from gpuemu_flow.config.paths import WorkspacePaths, exists, is_file
 from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shown
 from gpuemu_flow.model.errors import AddKey, Hint
 from gpuemu_flow.model.installed import is_installed
-from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.syntax import tree_of
 from gpuemu_flow.model.types import FRAMEWORK_KINDS, XLA_COMPILED, XLA_STEPWISE, Json
 
 # Read the keys ``loads``, ``triton_if`` and ``skip_if`` of a program that a loader makes.
@@ -695,7 +695,7 @@ def imported_packages(path: Path) -> frozenset[str]:
     try:
         with path.open("rb") as file:
             source = file.read(_LARGEST + 1)
-        tree = parse_python(source) if len(source) <= _LARGEST else ast.Module([], [])
+        tree = tree_of(source) if len(source) <= _LARGEST else ast.Module([], [])
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     names: set[str] = set()
@@ -824,7 +824,7 @@ class Modules(Struct):
         try:
             if path.stat().st_size > MAX_SOURCE:
                 return set()
-            tree = parse_python(path.read_bytes())
+            tree = tree_of(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return set()
         names: set[str] = set()
@@ -845,7 +845,7 @@ def inputs_taken(path: Path, function: str) -> list[str]:
     parameter may be a mapping whose use the source does not show.
     """
     try:
-        tree = parse_python(path.read_bytes()) if path.stat().st_size <= MAX_SOURCE else None
+        tree = tree_of(path.read_bytes()) if path.stat().st_size <= MAX_SOURCE else None
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] if tree else []

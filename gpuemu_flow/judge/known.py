@@ -68,13 +68,27 @@ class KnownResults(Generic[T]):
 
     def find(self, about: Json) -> T | None:
         """Return the result for the present inputs; None if it is not known."""
-        return self.inputs.find(lambda base: self._at(base, about))
+        return self.find_all({0: about}).get(0)
 
-    def _at(self, base: str, about: Json) -> T | None:
-        result = self._read(self._actions.get(digest_json([base, *about])))
-        if result is not None:
+    def find_all(self, abouts: Mapping[int, Json]) -> dict[int, T]:
+        """Return the results that are known, by the keys of `abouts`."""
+        found: dict[int, T] = {}
+        for names, base in self.inputs.earlier:
+            there = self._stored(base, {n: a for n, a in abouts.items() if n not in found})
+            if there:
+                found.update(there)
+                self.inputs.join(names)
+        return found
+
+    def _stored(self, base: str, abouts: Mapping[int, Json]) -> dict[int, T]:
+        """Return the results that are stored for a set of inputs, found with one query."""
+        keys = {n: digest_json([base, *about]) for n, about in abouts.items()}
+        stored = self._actions.among([*keys.values()])
+        read = {n: self._read(self._actions.get(key)) for n, key in keys.items() if key in stored}
+        found = {n: result for n, result in read.items() if result is not None}
+        if found:
             self._bases.add(base)
-        return result
+        return found
 
     def learn(self, seen: Observation, given: ConfiguredEnv) -> None:
         """Add the inputs that the program was seen to use so far."""
@@ -132,11 +146,7 @@ class KnownResults(Generic[T]):
         for names in shared.sets(self.inputs.place, given.names):
             base = self.inputs.key_of(names)
             whole = shared.fetch([digest_json([base, *about]) for about in abouts.values()])
-            fetched = {
-                n: result
-                for n, about in abouts.items()
-                if n not in found and (result := self._at(base, about)) is not None
-            }
+            fetched = self._stored(base, {n: a for n, a in abouts.items() if n not in found})
             if fetched:
                 found.update(fetched)
                 self.inputs.add(names)

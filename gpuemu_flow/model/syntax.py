@@ -31,6 +31,13 @@ def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module
     return ast.parse(source, filename)
 
 
+@lru_cache(maxsize=64)
+def tree_of(source: bytes) -> ast.Module:
+    """Return the syntax tree of a source, for those who only look at it: a file is parsed once,
+    whoever asks. Raises what `parse_python` raises."""
+    return parse_python(source)
+
+
 MOST_CONSTANTS = 8
 TRIED_ANYWAY = 8
 """Whole numbers up to this size are values of the strategy `integers`."""
@@ -61,7 +68,7 @@ def constants_of(source: bytes, *, suffix: str) -> list[float]:
         return []
     if suffix == ".py":
         try:
-            found = list(_python_constants(parse_python(source)))
+            found = list(_python_constants(tree_of(source)))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return []
     elif suffix == ".ptx":

@@ -458,16 +458,15 @@ class OtherFormatError(ValueError):
 
 def seal(value: Json, key: str = "") -> bytes:
     """Convert a JSON value to a record: magic, checksum, payload."""
-    return seal_text(to_text(value), key)
+    return sealed(to_text(value).encode(), key)
 
 
 def to_text(value: Json) -> str:
     return _COMPACT.encode(value)
 
 
-def seal_text(text: str, key: str) -> bytes:
-    """Do the work of `seal` for a value that is already JSON text."""
-    payload = text.encode()
+def sealed(payload: bytes, key: str) -> bytes:
+    """Do the work of `seal` for a value that is already JSON."""
     return _MAGIC + _checksum(key, payload) + payload
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, to_builtins
 
@@ -16,7 +16,6 @@ from gpuemu_flow.store.keys import digest_json
 if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
 
-T = TypeVar("T")
 VERSION = 2
 ALL_NAMED = "**"
 """Suffix of a configured variable name that stands for all variables with this prefix."""
@@ -135,21 +134,12 @@ class SeenInputs:
         self._known = KnownInputs(actions, static, lookup)
         self._names = start or Discovered()
         self._begun = lookup.now()
-        self._earlier = [] if force else self._known.candidates()
+        # Known sets of inputs, newest first, each with the key of results on their present states.
+        self.earlier = [] if force else self._known.candidates()
         self._last: dict[str, Observation] = {}
         self._lock = threading.Lock()
         self._joined: Discovered | None = None
         self.used = Discovered()
-
-    def find(self, get: Callable[[str], T | None]) -> T | None:
-        """Return an earlier result whose inputs are in the same states now; None if there is none.
-        If a result is found, `join` is called with its inputs."""
-        for names, shared in self._earlier:
-            found = get(shared)
-            if found is not None:
-                self.join(names)
-                return found
-        return None
 
     @property
     def place(self) -> str:

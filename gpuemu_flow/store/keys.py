@@ -6,13 +6,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from msgspec import Struct, field, to_builtins
+import msgspec
+from msgspec import Struct, field, structs, to_builtins
 
 from gpuemu_flow.model.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")
 OBSERVED = "observed"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_SORTED = msgspec.json.Encoder(order="sorted")
 _MAX_DEPTH = 6  # of a part whose differences are named one by one
 _OF_CODE = ("file", "link", "missing", "folder")
 
@@ -46,6 +48,15 @@ def canonical(value: Json) -> bytes:
     """Encode a JSON value in a unique way: sorted keys, no blanks, ASCII. Raises ValueError: The
     value contains a NaN or an infinity."""
     return _CANONICAL.encode(value).encode()
+
+
+def encoded(value: object) -> bytes:
+    """Encode a record, or a result without NaN and infinities: equal ones give equal bytes. This
+    takes a tenth of the time of `canonical`, which names in bytes that are no text still need."""
+    try:
+        return _SORTED.encode(value)
+    except (TypeError, UnicodeEncodeError):
+        return canonical(structs.asdict(value) if isinstance(value, Struct) else value)
 
 
 def digest_bytes(data: bytes) -> str:

@@ -91,9 +91,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             results[index] = early
             continue
         abouts[index] = [stored.case.identity(), stored.op, stored.reference]
-        found = known.find(abouts[index])
-        if found is not None:
-            results[index] = found
+    results.update(known.find_all(abouts))
     if len(results) < len(cases) and not context.force:
         known.fetch(context.shared, given, abouts, results)
     todo = [stored for stored in pairs if stored.case.index not in results]

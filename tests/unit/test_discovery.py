@@ -161,7 +161,7 @@ def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: P
 
     def found() -> str | None:
         inputs = SeenInputs(actions, "static", look)
-        return inputs.find(lambda key: None if actions.get(key) is None else str(actions.get(key)))
+        return next((str(actions.get(key)) for _, key in inputs.earlier if actions.get(key)), None)
 
     look.moved = lambda *_: []  # type: ignore[method-assign]
     for text, file in (("one", "v1/op.py"), ("two", "v2/op.py")):

@@ -90,9 +90,7 @@ def execute(
             found[n] = Outcome(request.case.index, ok=False, error=error)
             continue
         abouts[n] = [request.case.identity(), request.input_dtype]
-        outcome = known.find(abouts[n])
-        if outcome is not None:
-            found[n] = outcome
+    found.update(known.find_all(abouts))
     if len(found) < len(requests) and not context.force:
         known.fetch(context.shared, program.given, abouts, found)
     missing = [n for n in range(len(requests)) if n not in found]
