@@ -154,6 +154,8 @@ def _wide(rows: ManyRows, form: _Format) -> Array:
     bound = min(1e3, form.limits.max)
     if rows.turn > 1:
         values = _magnitudes(rows, form, 0, math.floor(math.log2(bound)))
+        rising = ~rows.every(2)  # a maximum of the first tile is far below a later one
+        values[rising] = np.sort(values[rising], axis=1)
     else:
         values = _uniform(rows, form, -bound, bound)
     _onto_halves(values, rows, bound)

@@ -32,6 +32,8 @@ WHOLE = 0.9
 LEAST_SQUARE = 8
 MOSTLY, FEWEST_IN_TAIL = 0.6, 8
 RARE = math.log(20.0)
+RARE_LINES = math.log(1000.0)
+"""Of rows: what the values of one have done, they have done to all its elements."""
 STRAY = 0.02
 """Share of the failing elements that may lie outside of a region."""
 
@@ -50,10 +52,18 @@ class _Region(Struct, frozen=True):
     stop: int
     indices: int
     period: int = 0
+    is_last: bool = True  # the axis of columns, or the only one
 
     @property
     def share(self) -> float:
         return self.indices / self.size
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell whether chance hardly picks these indices of all."""
+        n, k = self.size + 1, self.indices + 1
+        ways = math.lgamma(n) - math.lgamma(k) - math.lgamma(n - k + 1)
+        return ways >= (RARE if self.is_last or self.form == "line" else RARE_LINES)
 
     @property
     def certainty(self) -> float:
@@ -76,7 +86,8 @@ def places(evidence: Evidence) -> list[Finding]:
         return [_one_element(evidence)]
     mask = evidence.mask
     counts = [count_along(mask, axis) for axis in range(mask.ndim)]
-    regions = [_region(axis, hits) for axis, hits in enumerate(counts) if hits.size > 1]
+    last = mask.ndim - 1
+    regions = [_region(axis, h, axis == last) for axis, h in enumerate(counts) if h.size > 1]
     candidates = [
         _by_axes(evidence, regions),
         *(_whole_lines(evidence, region, counts[region.axis]) for region in regions),
@@ -124,7 +135,7 @@ def _scattered(evidence: Evidence) -> Finding:
     return Finding("scattered", sentence, {"failing": evidence.count, "share": share}, 0.2)
 
 
-def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
+def _region(axis: int, hits: NDArray[np.int64], is_last: bool) -> _Region:
     """Describe how the failing elements are arranged along one axis."""
     size = hits.size
     hit = hits > 0
@@ -149,7 +160,8 @@ def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
     else:
         period = _period(hit, indices)
         form = "periodic" if period else "some"
-    return _Region(axis, size, form, start, stop, number, period)
+    region = _Region(axis, size, form, start, stop, number, period, is_last)
+    return replace(region, form="some") if period and not region.is_sure else region
 
 
 def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
@@ -183,7 +195,7 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     if not confined or density < MOSTLY or (density < WHOLE and confined[0].share > WHOLE):
         return None
     main = confined[0]
-    where = " and ".join(_describe(evidence, region) for region in confined[:2])
+    where = " and ".join(_describe(evidence, region) for region in confined)
     extent = "throughout" if density >= WHOLE else f"in {density:.0%} of the elements there"
     sentence = f"wrong only in {where}, {extent}"
     numbers: dict[str, Json] = {
@@ -227,11 +239,11 @@ def _describe(evidence: Evidence, region: _Region) -> str:
     span = f"{plural} {start} to {stop - 1} of {size}{along}"
     if region.form == "line":
         which = {0: " (the first)", size - 1: " (the last)"}.get(start, "")
-        return f"{singular} {start} of {size}{along}{which}"
+        return f"{singular} {start} of {size}{along}{which if region.is_sure else ''}"
     if region.form == "periodic":
         residues = _runs(sorted({i % region.period for i in _members(evidence, region)}))
         return f"{plural} {residues} of every {region.period}{along}"
-    if region.form == "block":
+    if region.form == "block" or not region.is_sure:
         return span
     return f"{span} ({_border_hint(region)})"
 

@@ -84,6 +84,14 @@ def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
     return min(share, float(np.count_nonzero(explained)) / max(len(points), 1))
 
 
+def _all_moved(evidence: Evidence, source: Callable[[Positions], Positions]) -> bool:
+    """Tell whether the right elements, too, have the values of the places that `source` gives."""
+    right = _thinned(evidence.passing)
+    right = right.where(np.isfinite(right.actual))
+    there = evidence.expected_at(source(right.positions))
+    return not len(right) or _near(evidence, right.actual, there) >= MOST
+
+
 def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> float:
     """Return the share of elements of `actual` that are nearly equal to those of `candidate`.
 
@@ -101,14 +109,17 @@ def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> 
 def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
     """Yield findings that two axes of equal size are swapped in the op's output."""
     shape = evidence.shape
-    index = np.unravel_index(points.positions, shape)
     for i, j in itertools.combinations(range(len(shape)), 2):
         if shape[i] < 2 or shape[i] != shape[j]:
             continue
-        swapped = list(index)
-        swapped[i], swapped[j] = swapped[j], swapped[i]
-        share = _agreement(evidence, points, np.ravel_multi_index(swapped, shape))
-        if share >= MOST:
+
+        def swapped(positions: Positions, i: int = i, j: int = j) -> Positions:
+            index = list(np.unravel_index(positions, shape))
+            index[i], index[j] = index[j], index[i]
+            return np.ravel_multi_index(index, shape)
+
+        share = _agreement(evidence, points, swapped(points.positions))
+        if share >= MOST and _all_moved(evidence, swapped):
             sentence = f"actual is expected with axes {i} and {j} swapped"
             yield Finding("transposed", sentence, {"axes": [i, j], "share": share}, 0.97)
 
@@ -145,7 +156,12 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
                 numbers = {"axis": axis, "distance": distance, "share": share}
                 yield Finding("shifted", sentence, numbers, 0.96)
                 return
-        if _agreement(evidence, points, source(size - 1 - here)) >= MOST:
+
+        def mirrored(positions: Positions, size: int = size, stride: int = stride) -> Positions:
+            return positions + (size - 1 - 2 * (positions // stride % size)) * stride
+
+        share = _agreement(evidence, points, mirrored(points.positions))
+        if share >= MOST and _all_moved(evidence, mirrored):
             sentence = f"actual is expected in reverse order along axis {axis}"
             yield Finding("reversed", sentence, {"axis": axis}, 0.95)
         for tile in (t for t in (1, *DISTANCES[3:]) if t < size):

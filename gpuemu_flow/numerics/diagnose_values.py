@@ -442,8 +442,7 @@ def _factors(lines: _Lines) -> Iterator[Finding]:
 
 
 def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
-    # The rows of a few numbers that are nearly equal have nearly equal errors, too.
-    known = lines.fits(fit_offset) if lines.wrong.sum(1).max() >= FEW else []
+    known = lines.fits(_fit_row_offset) if lines.wrong.sum(1).max() >= FEW else []
     if not known:
         return
     low, high = min(known), max(known)
@@ -458,6 +457,15 @@ def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
         sentence += f": {source}"
     numbers = {"low": low, "high": high, "source": source}
     yield Finding(f"{lines.name}-offset", sentence, numbers, 0.9 if source else 0.86)
+
+
+def _fit_row_offset(
+    actual: Float64Array, expected: Float64Array, least: int, eps: float
+) -> tuple[float, float] | None:
+    # Numbers that are nearly equal have nearly equal errors, whatever the cause.
+    if np.ptp(expected) <= 1e-3 * np.abs(expected).max(initial=0.0):
+        return None
+    return fit_offset(actual, expected, least, eps)
 
 
 def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:

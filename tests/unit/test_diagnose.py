@@ -82,6 +82,51 @@ def test_a_tile_periodic_error_is_named_with_its_period(period: int) -> None:
     assert f"{period - 1} of every {period}" in periodic.sentence
 
 
+def test_every_axis_is_named_of_which_a_part_is_right() -> None:
+    expected = values(3, 4, 8)
+    found = diagnose(with_zeroed(expected, np.s_[1:, 1:, :4]), expected, EXACT)
+    said = " ".join(finding.sentence for finding in found)
+    assert "columns 0 to 3 of 8" in said
+    assert "1 to 2 of 3 along axis 0" in said
+    assert "1 to 3 of 4 along axis 1" in said
+
+
+@pytest.mark.parametrize(
+    ("shape", "where"),
+    [
+        ((3, 65), np.s_[1:, 32:]),
+        ((3, 65), np.s_[:1]),
+        ((9, 5), np.s_[1::2, 2:]),
+        ((6, 2, 16), np.s_[3:, 1]),
+    ],
+)
+def test_few_rows_are_given_no_meaning(shape: tuple[int, ...], where: Any) -> None:
+    """Which of few rows are wrong may be due to their values."""
+    expected = values(*shape)
+    found = diagnose(with_zeroed(expected, where), expected, EXACT)
+    said = " ".join(finding.sentence for finding in found)
+    assert not any(words in said for words in ("the first", "the last", "all but", "of every"))
+
+
+def test_what_right_elements_contradict_is_not_said() -> None:
+    first, last = -1.68, -0.06
+    expected = np.array([[first, 0.75 * first + 0.25 * last, 0.25 * first + 0.75 * last, last]])
+    actual = np.array([[last, expected[0, 2], expected[0, 1], last]])
+    assert "reversed" not in kinds(diagnose(actual, expected, EXACT))
+    assert "reversed" in kinds(diagnose(expected[:, ::-1].copy(), expected, EXACT))
+    square = values(40, 40)
+    half = square.T.copy()
+    half[:, 20:] = square[:, 20:]
+    assert "transposed" not in kinds(diagnose(half, square, EXACT))
+
+
+def test_nearly_constant_rows_have_no_offset_of_their_own() -> None:
+    expected = np.repeat(values(6, 1), 16, axis=1)
+    expected = expected + 1e-6 * values(6, 16, seed=3)
+    actual = expected * np.linspace(1.1, 1.7, 6)[:, None]
+    assert "row-offset" not in kinds(diagnose(actual, expected, EXACT))
+
+
 def test_whole_rows_without_pattern_are_counted() -> None:
     expected = values(40, 30)
     rows = [1, 4, 5, 17, 30]

@@ -135,6 +135,9 @@ def test_the_second_wide_case_has_magnitudes_of_all_orders():
             found = np.floor(np.log2(np.abs(second)))
             assert set(found) == set(range(9))
             assert (second > 0).any() and (second < 0).any()
+        rows = shown(schema("x", axes=("M", "N")), "wide", seed)[2]
+        rises = (np.diff(second) >= 0).all(), *(np.diff(rows, axis=1) >= 0).all(axis=1)
+        assert rises[0] and sum(rises) >= len(rows) // 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
