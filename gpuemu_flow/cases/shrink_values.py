@@ -281,6 +281,7 @@ _RULES: tuple[tuple[str, Rule], ...] = (
     ("1", np.ones_like),
     ("1 and -1", np.sign),
     ("integers", np.trunc),
+    ("small integers", lambda values: np.trunc(values) - np.trunc(values).min()),
     *((f"{n} digits", partial(_few_digits, digits=n)) for n in FEW_DIGITS),
 )
 

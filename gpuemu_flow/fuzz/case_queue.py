@@ -181,6 +181,7 @@ class WarmPrograms:
         *,
         threads: int,
         alone: bool,
+        pool: Pool | None = None,
     ) -> None:
         """`inputs` learn what both programs, and the reference, use, for each of the `subjects`.
         `alone` is that of `CaseQueue.judge`."""
@@ -192,7 +193,7 @@ class WarmPrograms:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         sessions = threads * SESSIONS_PER_EVALUATOR * len(subjects)
-        self._pool = self._stack.enter_context(Pool(sessions))
+        self._pool = pool or self._stack.enter_context(Pool(sessions))
 
     def judge(
         self, which: int, cases: Sequence[QueuedCase]

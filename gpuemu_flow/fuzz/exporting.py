@@ -222,7 +222,7 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
 
 def judge_of(evaluator: CaseEvaluator, prepared: Prepared) -> Judge:
     """Return a judge, working in this process, for callers that need more than verdicts."""
-    subject, traits = evaluator.subject, evaluator.traits
+    subject, traits = evaluator.subject, evaluator.facts.traits
     return Judge(subject.compare, prepared.allowed, subject.samples, evaluator, traits=traits)
 
 

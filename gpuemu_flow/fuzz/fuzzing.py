@@ -38,6 +38,7 @@ from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Shape
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import MOST_TIMEOUTS, RunError
+from gpuemu_flow.workers.pool import Pool
 
 
 class FuzzOptions(Struct, frozen=True):
@@ -50,6 +51,7 @@ class FuzzOptions(Struct, frozen=True):
     layouts: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     fail_fast: bool = False
+    enough: int | None = None  # failures after which a run ends
     time_limit: float | None = None
     start_up: float = 0.0  # seconds before the first verdict that the time limit does not count
     jobs: int = 1
@@ -71,8 +73,10 @@ class Fuzzer:
         on_failure: Callable[[OpSubject, Judged], None] = lambda *_: None,
         cancel: threading.Event | None = None,
         cluster: Cluster | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self._workspace = workspace
+        self._pool = pool
         self._cache = workspace.cache
         self._op = op
         self._options = options
@@ -117,7 +121,9 @@ class Fuzzer:
             subject.subject.op.timeout >= limit for subject in self.subjects
         )  # by one timeout
         most = 1 if spent else MOST_TIMEOUTS
-        outcome = OpFuzzOutcome(self._op, self._seed, self._options.most_failures, most)
+        outcome = OpFuzzOutcome(
+            self._op, self._seed, self._options.most_failures, most, self._options.enough
+        )
         cases = self._cases()
         with self._open_farm() as farm:
             try:
@@ -144,7 +150,9 @@ class Fuzzer:
             (known.inputs, reference)
             for known, reference in zip(self._verdicts, self._references, strict=True)
         ]
-        programs = WarmPrograms(self._cache, self.subjects, inputs, threads=threads, alone=alone)
+        programs = WarmPrograms(
+            self._cache, self.subjects, inputs, threads=threads, alone=alone, pool=self._pool
+        )
         with closing(ThreadFarm(programs, threads)) as here:
             yield here
 

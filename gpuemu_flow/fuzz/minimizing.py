@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -39,6 +40,7 @@ from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import Minimization
 from gpuemu_flow.judge.judge_requests import GivenCase
+from gpuemu_flow.judge.protocol import Facts
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.in_place import with_changed_inputs
@@ -64,6 +66,7 @@ def minimise_failure(
     seconds: float = math.inf,
     cancel: Event | None = None,
     run_op: RunOp | None = None,
+    pool: Pool | None = None,
 ) -> Minimization:
     """Shrink a recorded failure by running the op on smaller cases; verify and store the result.
     After `seconds`, counted from the first call, the search ends with the smallest case found.
@@ -87,8 +90,8 @@ def minimise_failure(
         "failing": _failing_position(schema, record),
         "strategy": strategy,
     }
-    with Pool(2 * SESSIONS_PER_EVALUATOR) as pool:
-        shrinker = _Shrinker(workspace, pool, subject, record, cancel, seconds, run_op)
+    with nullcontext(pool) if pool else Pool(2 * SESSIONS_PER_EVALUATOR) as workers:
+        shrinker = _Shrinker(workspace, workers, subject, record, cancel, seconds, run_op)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:
             return Minimization(record, None, 0, found.calls, one_minimal=False)
@@ -96,7 +99,7 @@ def minimise_failure(
             return Minimization(record, record, 0, found.calls, found.one_minimal)
         candidate = Candidate(found.inputs, found.layouts, found.dims)
         smallest = minimised_case(case, found)
-        result = shrinker.judge_patiently(candidate).result
+        result = shrinker.judge_patiently(candidate)
         if not fails_alike(record, result):
             raise RunnerError(_only_slow(record, subject.op.timeout))
         told = shrinker.told_by_setting(candidate)
@@ -162,6 +165,8 @@ class _Shrinker:
         self._run_op = run_op
         self._case = record.case
         self._setting = FailureSetting.ALONE
+        self._facts = Facts()
+        self._alone: CheckResult | None = None
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
         """Return the smallest failing case. The settings of `FailureSetting` are tried in order,
@@ -169,21 +174,29 @@ class _Shrinker:
         original fails in none, `Minimized.reproduced` is False."""
         for setting in FailureSetting:
             self._setting = setting
-            with self._evaluator() as evaluator:
+            with self._evaluator(self._subject) as evaluator:
+                evaluator.explain = self._record.verdict != Verdict.FAILED.value
                 found = minimise(inputs, still_fails=self._in_time(evaluator), **ask)
             if self._run_op is not None:
                 break
-            if found.reproduced and not self.fails_alone(
-                Candidate(found.inputs, found.layouts, found.dims)
-            ):
-                # The failure came from the state of earlier candidates, so use a process for each.
-                found = minimise(inputs, still_fails=self._in_time(None), **ask)
+            if found.reproduced:
+                self._alone = self._judge_alone(
+                    Candidate(found.inputs, found.layouts, found.dims), self._subject
+                )
+                if not fails_alike(self._record, self._alone):
+                    # It came from the state of earlier candidates, so use a process for each.
+                    self._alone = None
+                    found = minimise(inputs, still_fails=self._in_time(None), **ask)
             if found.reproduced or time.monotonic() >= self._end:
                 break
         return found
 
-    def _evaluator(self, subject: Subject | None = None) -> Any:
-        return open_ordered(self._workspace, self._pool, subject or self._subject, self._cancel)
+    @contextmanager
+    def _evaluator(self, subject: Subject) -> Iterator[CaseEvaluator]:
+        about = (self._workspace, self._pool, subject, self._cancel)
+        with open_ordered(*about, facts=self._facts) as evaluator:
+            yield evaluator
+            self._facts = evaluator.facts
 
     def _judge(self, evaluator: CaseEvaluator, candidate: Candidate) -> EvaluatedCase:
         case = minimised_case(self._case, candidate)
@@ -235,10 +248,15 @@ class _Shrinker:
 
         return fails
 
-    def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
-        """Evaluate one case in a separate process, with the op's full time limit."""
-        with self._evaluator(self._patient) as evaluator:
-            return self._judge(evaluator, candidate)
+    def judge_patiently(self, candidate: Candidate) -> CheckResult:
+        """Evaluate what `search` found in a separate process, with the op's full time limit."""
+        if self._alone is not None and self._subject is self._patient:
+            return self._alone
+        return self._judge_alone(candidate, self._patient)
+
+    def _judge_alone(self, candidate: Candidate, subject: Subject) -> CheckResult:
+        with self._evaluator(subject) as evaluator:
+            return self._judge(evaluator, candidate).result
 
     def told_by_setting(self, candidate: Candidate) -> str:
         """Return a sentence on the circumstances in which the case fails. An example is that the
@@ -257,8 +275,7 @@ class _Shrinker:
 
     def fails_alone(self, candidate: Candidate) -> bool:
         """Tell whether the candidate fails in a process of its own."""
-        with self._evaluator() as evaluator:
-            return self._fails(evaluator, candidate)
+        return fails_alike(self._record, self._judge_alone(candidate, self._subject))
 
 
 def minimise_own(

@@ -115,10 +115,12 @@ class OpFuzzOutcome:
         seed: int,
         most_failures: int = MOST_FAILURES,
         most_timeouts: int = MOST_TIMEOUTS,
+        enough: int | None = None,
     ) -> None:
         self.op = op
         self.seed = seed
         self._most_timeouts = most_timeouts
+        self._enough = enough
         self.cases = self.cached = 0
         self.coverage = Coverage()
         self.worst_margin = 0.0
@@ -153,6 +155,8 @@ class OpFuzzOutcome:
                 self.gave_up = "one and the same error in every case"
         if result.verdict in BAD:
             self._failures.add(judged)
+            if self.count(Verdict.FAILED) + self.count(Verdict.ERROR) == self._enough:
+                self.gave_up = self.gave_up or f"{self._enough} failures"
         elif result.verdict is Verdict.PASSED:
             self.passed_classes[case.shape_class] += 1
             self._take_margin(result.stats.tolerance_used)

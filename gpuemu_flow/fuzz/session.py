@@ -21,8 +21,9 @@ from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.outcome import ONE_TIMEOUT, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
+from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport
-from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.judge.verdicts import is_special, reason
 from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
 from gpuemu_flow.model.types import Case, CheckResult, Verdict
@@ -30,6 +31,7 @@ from gpuemu_flow.model.verdicts import Cause, case_id
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import read_result
+from gpuemu_flow.workers.pool import Pool
 
 MINIMIZE_BUDGET = 1000
 _ATTEMPTS = 3
@@ -62,8 +64,10 @@ def fuzz_ops(
                 break
             wanted = replace(options, iterations=int(iterations[op])) if configured else options
             on_start(op, wanted.iterations)
-            reports.append(
-                _fuzz_op(
+            sessions = SESSIONS_PER_EVALUATOR * max(2, options.jobs)
+            sessions *= len(dtypes_of(workspace, op, options.dtypes))
+            with Pool(sessions) as pool:
+                report = _fuzz_op(
                     workspace,
                     op,
                     wanted,
@@ -72,8 +76,9 @@ def fuzz_ops(
                     on_case=on_case,
                     cancel=cancel,
                     cluster=cluster,
+                    pool=pool,
                 )
-            )
+            reports.append(report)
     finally:
         workspace.cache.close()
     return reports
@@ -89,6 +94,7 @@ def _fuzz_op(
     on_case: Callable[[Judged], None],
     cancel: Event,
     cluster: Cluster | None,
+    pool: Pool,
 ) -> FuzzReport:
     log = FailureLog(workspace)
 
@@ -104,6 +110,7 @@ def _fuzz_op(
             on_failure=on_failure,
             cancel=cancel,
             cluster=cluster,
+            pool=pool,
         )
         outcome = fuzzer.run()
         # The op could read files that the reference was just seen to load, so these verdicts do not
@@ -122,7 +129,7 @@ def _fuzz_op(
     groups = _groups(log, op, outcome, causes)
     if minimize and outcome.gave_up != ONE_TIMEOUT:
         end = time.monotonic() + minimize_seconds
-        shrunk = [_minimized(workspace, log, cause, end, cancel) for cause in groups]
+        shrunk = [_minimized(workspace, log, cause, end, cancel, pool) for cause in groups]
         groups = _merged(shrunk)
     add_fuzz_coverage(workspace, outcome.coverage)
     verdict, why = outcome.tally.verdict()
@@ -193,10 +200,11 @@ def _causes(
 def _groups(
     log: FailureLog, op: str, outcome: OpFuzzOutcome, causes: Sequence[Cause]
 ) -> list[CauseGroup]:
-    """Group failures by cause or else by kind, smallest case first; store causes in the records."""
+    """Group failures by cause or else by kind, smallest case first; store causes in the records.
+    Cases in which only NaN and Inf were expected come last."""
     of_case = {member: cause for cause in reversed(causes) for member in cause.members}
     groups: dict[tuple[Cause | None, str], list[Judged]] = {}
-    for judged in sorted(outcome.failures, key=lambda j: (j.case.numel, j.number)):
+    for judged in sorted(outcome.failures, key=_shown_first):
         cause = of_case.get(case_id(judged.case))
         if cause is not None or judged.result.failures:
             kind = "" if cause is not None else reason(judged.result.failures[0])
@@ -216,6 +224,10 @@ def _groups(
         )
         found.append(group)
     return found
+
+
+def _shown_first(judged: Judged) -> tuple[bool, int, int]:
+    return is_special(judged.result), judged.case.numel, judged.number
 
 
 def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[str, tuple[int, int]]:
@@ -277,7 +289,7 @@ def _merged(groups: Iterable[CauseGroup]) -> list[CauseGroup]:
 
 
 def _minimized(
-    workspace: Workspace, log: FailureLog, cause: CauseGroup, end: float, cancel: Event
+    workspace: Workspace, log: FailureLog, cause: CauseGroup, end: float, cancel: Event, pool: Pool
 ) -> CauseGroup:
     if cancel.is_set() or time.monotonic() >= end:
         return cause
@@ -290,6 +302,7 @@ def _minimized(
             budget=MINIMIZE_BUDGET,
             seconds=end - time.monotonic(),
             cancel=cancel,
+            pool=pool,
         )
     except CancelledRunError:
         return cause

@@ -30,7 +30,7 @@ from gpuemu_flow.judge.judge_requests import (
     PreparedBatch,
     ThereRequest,
 )
-from gpuemu_flow.judge.protocol import Facts, Judged, OpTraits, Setup
+from gpuemu_flow.judge.protocol import Facts, Judged, Setup
 from gpuemu_flow.judge.subject import PLAIN, Subject, widens
 from gpuemu_flow.judge.verdicts import (
     StoredCase,
@@ -103,9 +103,9 @@ class CaseEvaluator:
         stack: ExitStack,
         cancel: Event | None,
         *,
-        allowed: dict[str, list[str]] | None = None,
+        facts: Facts | None = None,
     ) -> None:
-        """Start no worker yet; `allowed` are the outputs' dtypes, if they are known."""
+        """Start no worker yet; `facts` are those that are known."""
         self.subject = subject
         self._pool = pool
         self._stack = stack
@@ -120,10 +120,12 @@ class CaseEvaluator:
             widens=widens(subject.dtype, subject.reference_dtype),
             compare=subject.compare,
             samples=self._samples(),
-            facts=Facts(allowed=allowed),
+            facts=facts or Facts(),
         )
         self.batch_size = BatchSize()
         self.rounds = 0
+        self.explain = True
+        """Whether verdicts say what wrong elements have in common, which takes a while."""
 
     @property
     def _op(self) -> ProgramSession:
@@ -142,9 +144,9 @@ class CaseEvaluator:
         return found
 
     @property
-    def traits(self) -> OpTraits | None:
-        """Return the op's traits, if they are known by now."""
-        return self._setup.facts.traits
+    def facts(self) -> Facts:
+        """Return what is known by now of the reference."""
+        return self._setup.facts
 
     @property
     def has_source(self) -> bool:
@@ -300,7 +302,7 @@ class CaseEvaluator:
         give = inputs is None and not watches(checks)
         about = PreparedBatch([case], inputs, arena, give=give)
         judge_request = JudgeRequest(self._setup, about)
-        judge_request.watch = give
+        judge_request.watch, judge_request.explain = give, self.explain
         try:
             self._reference.begin_work(judge_request)
             if inputs is None:
@@ -507,10 +509,12 @@ def open_evaluator(
     pool: Pool,
     subject: Subject,
     cancel: Event | None = None,
+    *,
+    facts: Facts | None = None,
 ) -> Iterator[CaseEvaluator]:
     """Open warm sessions for one subject in a context; close them at its end."""
     with ExitStack() as stack:
-        yield CaseEvaluator(pool, subject, stack, cancel)
+        yield CaseEvaluator(pool, subject, stack, cancel, facts=facts)
 
 
 # Judge a case step by step, after judging it in one request ended the reference's process.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -93,6 +94,12 @@ def reason(failure: Failure) -> str:
     Cases with the same reason may have the same cause; cases with different reasons rarely do.
     """
     return f"{failure.kind.value}:{failure.why}" if failure.why else failure.kind.value
+
+
+def is_special(result: CheckResult) -> bool:
+    """Tell whether only NaN and Inf were expected where it failed; others are shown before it."""
+    expected = [one.expected for one in result.failures]
+    return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 
 
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:

@@ -234,6 +234,13 @@ def _has_special(array: Array) -> bool:
     return not (np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
+def times_text(share: float) -> str:
+    """Return a share of the tolerance with four digits, none of them an exponent's."""
+    if share > MOST_TIMES:
+        return "over a million times"
+    return f"{share:.4g} times" if share < 1e4 else f"{float(f'{share:.4g}'):,.0f} times"
+
+
 class CheckedOutput(Struct, frozen=True):
     """The comparison of one output, and the failures that follow from it."""
 
@@ -254,8 +261,7 @@ class CheckedOutput(Struct, frozen=True):
             return []
         worst = totals.worst_value
         index, actual, expected = self._element(totals.worst_value.position)
-        factor = f"{worst.share:.4g}" if worst.share <= MOST_TIMES else "over a million"
-        times = f", {factor} times the tolerance" if np.isfinite(worst.share) else ""
+        times = f", {times_text(worst.share)} the tolerance" if np.isfinite(worst.share) else ""
         place = self._place(index)
         note = self.seen.contracts.note(self.name) if self.seen is not None else ""
         message = (

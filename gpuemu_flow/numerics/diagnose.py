@@ -18,7 +18,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.types import Json, Tolerance
 from gpuemu_flow.numerics.diagnose_moves import conditions, moves
-from gpuemu_flow.numerics.diagnose_values import line_relations, special_values, values
+from gpuemu_flow.numerics.diagnose_values import (
+    LIKELIEST_OF_LINES,
+    line_relations,
+    special_values,
+    values,
+)
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
@@ -433,7 +438,10 @@ def _of_finite_elements(evidence: Evidence) -> list[Finding]:
     elements.
     """
     share = len(evidence.finite) / len(evidence.failing)
-    found = [*values(evidence), *line_relations(evidence), *moves(evidence)]
+    of_values, of_moves = [*values(evidence)], [*moves(evidence)]
+    best = max((each.likelihood for each in (*of_values, *of_moves)), default=0.0)
+    of_lines = line_relations(evidence) if best < LIKELIEST_OF_LINES else []
+    found = [*of_values, *of_lines, *of_moves]
     return [replace(finding, likelihood=finding.likelihood * share) for finding in found]
 
 

@@ -367,6 +367,9 @@ def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 Fit = Callable[[Float64Array, Float64Array, int, float], tuple[float, float] | None]
 
+LIKELIEST_OF_LINES = 0.9
+"""Greatest likelihood of a finding of `line_relations`, which takes longer than the others."""
+
 MOST_LINES = 0.9
 """Share of the lines (those with enough wrong elements) that must fit."""
 
@@ -420,17 +423,19 @@ class _Lines(Struct, frozen=True):
         The list is empty if a number fits less than a share of `MOST_LINES` of the usable lines, or
         if all numbers are nearly equal.
         """
-        fits = [
-            fit(
-                self.points.actual[i][self.wrong[i]],
-                self.points.expected[i][self.wrong[i]],
-                LEAST,
-                self.eps,
-            )
-            for i in self.usable
-        ]
-        known = [number for number, _ in (found for found in fits if found is not None)]
-        return known if len(known) >= MOST_LINES * len(fits) and _varied(known) else []
+        known: list[float] = []
+        others = (1.0 - MOST_LINES) * len(self.usable) + 1e-9
+        for i in self.usable:
+            wrong = self.wrong[i]
+            actual, expected = self.points.actual[i][wrong], self.points.expected[i][wrong]
+            found = fit(actual, expected, LEAST, self.eps)
+            if found is not None:
+                known.append(found[0])
+                continue
+            others -= 1
+            if others < 0:
+                return []
+        return known if _varied(known) else []
 
 
 def _factors(lines: _Lines) -> Iterator[Finding]:
@@ -456,7 +461,7 @@ def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
     if source:
         sentence += f": {source}"
     numbers = {"low": low, "high": high, "source": source}
-    yield Finding(f"{lines.name}-offset", sentence, numbers, 0.9 if source else 0.86)
+    yield Finding(f"{lines.name}-offset", sentence, numbers, LIKELIEST_OF_LINES if source else 0.86)
 
 
 def _fit_row_offset(

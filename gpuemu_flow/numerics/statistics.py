@@ -62,6 +62,10 @@ class Worst(Struct):
     actual: float = 0.0
     expected: float = 0.0
 
+    @property
+    def rank(self) -> tuple[bool, float]:
+        return self.position is not None and math.isfinite(self.expected), self.share
+
 
 class Totals(Struct):
     """Counts, sums and extremes over all elements of one output, added block by block."""
@@ -167,10 +171,13 @@ class Totals(Struct):
         self.failing_nan += counts[1]
         self.failing_inf += counts[2]
         if counts[0]:
-            at = int(np.where(values, judgement.share, -1.0).argmax())
-            if judgement.share[at] > self.worst_value.share:
-                place = (start + at, float(actual[at]), float(expected[at]))
-                self.worst_value = Worst(float(judgement.share[at]), *place)
+            finite = values & np.isfinite(expected)  # which says more: these are shown first
+            wanted = finite if finite.any() else values
+            at = int(np.where(wanted, judgement.share, -1.0).argmax())
+            place = (start + at, float(actual[at]), float(expected[at]))
+            worst = Worst(float(judgement.share[at]), *place)
+            if worst.rank > self.worst_value.rank:
+                self.worst_value = worst
         if counts[1] and self.first_nan is None:
             self.first_nan = start + int(nan.argmax())
         if counts[2] and self.first_inf is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from gpuemu_flow.judge.results import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
-from gpuemu_flow.judge.verdicts import reason
+from gpuemu_flow.judge.verdicts import is_special, reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.model.verdicts import Cause, case_id
 from gpuemu_flow.store.failures import FailureRecord
@@ -318,18 +318,15 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
     of_case = {member: cause for cause in reversed(known) for member in cause.members}
     groups: dict[object, list[CaseVerdict]] = {}
     found: dict[object, Cause] = {}
-    for failure in sorted(failures, key=lambda f: (_is_special(f), f.case.numel, f.case.index)):
+    for failure in sorted(
+        failures, key=lambda f: (is_special(f.result), f.case.numel, f.case.index)
+    ):
         cause = of_case.get(case_id(failure.case))
         key = _kind(failure) if cause is None else ("cause", cause.text)
         groups.setdefault(key, []).append(failure)
         if cause is not None:
             found[key] = cause
     return [Explained(members, found.get(key)) for key, members in groups.items()]
-
-
-def _is_special(failure: CaseVerdict) -> bool:
-    expected = [one.expected for one in failure.result.failures]
-    return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 
 
 def _kind(failure: CaseVerdict) -> object:

@@ -25,6 +25,7 @@ from msgspec.structs import asdict, replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.programs import imported_packages
+from gpuemu_flow.fuzz.failures import recorded_reason
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
 from gpuemu_flow.judge.fuzz_results import FuzzReport
@@ -40,6 +41,10 @@ from gpuemu_flow.report.text import Style, duration, minimal_lines, plural, prin
 from gpuemu_flow.services.problems.importing import table_text
 
 CASES = 24
+FAILURES = 8
+"""Failures after which a check ends: more tell nothing new."""
+PROBED = 4
+"""Number of cases that decide whether the programs take inputs of other shapes."""
 SECONDS = 10.0
 SHRINK_SECONDS = 3.0
 CASE_SECONDS = 10.0
@@ -47,6 +52,8 @@ CASE_SECONDS = 10.0
 START_UP = 60.0
 FEWEST = 8
 """Least number of cases of which a pass says something."""
+OF_ANY_SHAPE = frozenset(("AttributeError", "NameError", "UnboundLocalError"))
+"""Exceptions that inputs of other shapes do not spare a program."""
 CHECKING = "GPUEMU_CHECKING"
 """Set in the workers of a check, where a script that checks itself must not do so again."""
 OF_MODEL = ("those of get_inputs()",)
@@ -269,26 +276,43 @@ def run_check(request: Request) -> Check:
             scratch.write_model()
             found = _fuzz(scratch.root, request)
             return _check(request, scratch, found, OF_MODEL, "", begin)
-        tried: list[tuple[FuzzReport, dict[str, Json]]] = []
-        for tables in _attempts(request, op, reference):
-            scratch.write(request, tables)
-            tried.append((_fuzz(scratch.root, request), tables))
-            taken = not _refused(tried[-1][0])
-            if taken or time.perf_counter() - begin > 3 * request.seconds:
-                break
-        found, tables = tried[-1 if taken else 0]
+        found, tables = _first_taken(scratch, request, _attempts(request, op, reference))
         hint = _hint(found, tables)
         return _check(request, scratch, found, tuple(_shown(tables)), hint, begin)
 
 
-def _fuzz(root: Path, request: Request) -> FuzzReport:
-    """Fuzz the only op of a scratch workspace."""
+def _first_taken(
+    scratch: Scratch, request: Request, attempts: Iterator[dict[str, Json]]
+) -> tuple[FuzzReport, dict[str, Json]]:
+    """Fuzz the op with the first inputs that the programs take, or else with the likeliest."""
+    end = time.perf_counter() + 3 * request.seconds
+    likeliest = next(attempts)
+    scratch.write(request, likeliest)
+    first = _fuzz(scratch.root, request)
+    if not _refused(first):
+        return first, likeliest
+    for tables in attempts:
+        if time.perf_counter() > end:
+            break
+        scratch.write(request, tables)
+        probe = _fuzz(scratch.root, request, PROBED)
+        if not _refused(probe):
+            found = _fuzz(scratch.root, request)
+            if not _refused(found):
+                return found, tables
+        elif _type_errors(probe) == _type_errors(first) != {""}:
+            break  # a call that is wrong whatever the shapes
+    return first, likeliest
+
+
+def _fuzz(root: Path, request: Request, probed: int = 0) -> FuzzReport:
+    """Fuzz the only op of a scratch workspace, or a few cases of it."""
     environ = {k: v for k, v in os.environ.items() if k != "GPUEMU_CONFIG"}
     try:
         workspace = Workspace(root, environ=environ)
     except ConfigError as error:  # the user has no such file
         raise UsageError(*(replace(p, file="", line=0) for p in error.problems)) from None
-    counts = CASES * max(1, len(request.dtypes))
+    counts = probed or CASES * max(1, len(request.dtypes))
     options = FuzzOptions(
         iterations=counts,
         seed=request.seed,
@@ -296,8 +320,10 @@ def _fuzz(root: Path, request: Request) -> FuzzReport:
         start_up=START_UP,
         jobs=workspace.settings.jobs,
         confirm=False,
+        enough=FAILURES,
     )
-    (report,) = fuzz_ops(workspace, (), options, minimize=True, minimize_seconds=SHRINK_SECONDS)
+    seconds = SHRINK_SECONDS
+    (report,) = fuzz_ops(workspace, (), options, minimize=not probed, minimize_seconds=seconds)
     report = with_shown(workspace, report)
     workspace.close()
     return report
@@ -352,10 +378,17 @@ def _refused(report: FuzzReport) -> bool:
     """Tell whether the inputs are not what the programs take: other shapes may be."""
     of_reference = any(group.kind == FailureKind.REFERENCE.value for group in report.groups)
     raised = all(
-        group.shown.inputs and f"{EXCEPTION}: " in group.failures[0].message
+        group.shown.inputs
+        and f"{EXCEPTION}: " in group.failures[0].message
+        and recorded_reason(group.failures[0]).rpartition(":")[2] not in OF_ANY_SHAPE
         for group in report.groups
     )
     return of_reference or (raised and report.errors == report.iterations > 0)
+
+
+def _type_errors(report: FuzzReport) -> set[str]:
+    """Return the texts of the TypeErrors that a report shows; of anything else, an empty one."""
+    return {said if "TypeError" in (said := group.shown.says) else "" for group in report.groups}
 
 
 def _hint(report: FuzzReport, tables: Mapping[str, Json]) -> str:

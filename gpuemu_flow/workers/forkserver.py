@@ -147,6 +147,8 @@ class ForkServer:
         given = replace(given, notices=outgoing.fileno())
         scratch, ready = "", None
         try:
+            if not os.path.isdir(self._folder):  # noqa: PTH112 - a cleaner of /tmp took it
+                self._folder = enter.make_scratch()
             scratch = enter.make_scratch(self._folder)
             ready = self._ready(sandbox, scratch)
             pid = os.fork()

@@ -151,12 +151,13 @@ def test_a_wrong_op_shows_inputs_and_values_then_place_then_command(
     monkeypatch.setattr("gpuemu_flow.services.check.SHRINK_SECONDS", math.inf)  # on a busy machine
     found = gpuemu_flow.check("op.py:hot", "ref.py:softmax")
     first, at, command = str(found).splitlines()[2:5]
-    assert first == "x = [[0., 1.]]  expected 0.268941421  got 0.266979843"
-    assert at == "  at result[0, 0], op.py:8"
+    assert first == "x = [[1., 0.]]  expected 0.268941421  got 0.266979843"
+    assert at == "  at result[0, 1], op.py:8"
     assert command == "  reproduce: gpuemu-flow check op.py:hot ref.py:softmax"
+    assert str(found).splitlines()[-2] == "  stopped at 8 failures after 8 of 24 cases"
     shown = found.to_json()["failures"][0]["minimal"]
-    assert shown["inputs"]["x"]["values"] == [[0.0, 1.0]]
-    assert (shown["output"], shown["index"]) == ("result", [0, 0])
+    assert shown["inputs"]["x"]["values"] == [[1.0, 0.0]]
+    assert (shown["output"], shown["index"]) == ("result", [0, 1])
     assert shown["expected"] == pytest.approx(0.268941421)
     assert shown["actual"] == pytest.approx(0.266979843)
     assert shown["place"] == "op.py:8"

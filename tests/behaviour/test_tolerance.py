@@ -200,7 +200,7 @@ OPS = {
     "wider_reference": Op("x", SAME, SAME, keys='reference_dtype = "float64"\n' + CORE),
 }
 RECORD = Path(__file__).with_name("tolerances.json")
-NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
+NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]\d+)?")
 COUNTS = ("passed", "failed", "inconclusive", "errors")
 VALIDATION = "cases = 7\nseed = 3"
 
@@ -240,8 +240,8 @@ def test_failures_read_as_recorded(ran: Ran) -> None:
         for (where, message), (place, words) in zip(told, recorded, strict=True):
             assert where == place, name
             assert NUMBER.sub("#", message) == NUMBER.sub("#", words), name
-            numbers = [float(number) for number in NUMBER.findall(message)]
-            wanted = [float(n) for n in NUMBER.findall(words)]
+            numbers = [float(number.replace(",", "")) for number in NUMBER.findall(message)]
+            wanted = [float(n.replace(",", "")) for n in NUMBER.findall(words)]
             assert numbers == pytest.approx(wanted, rel=0.02), name
 
 

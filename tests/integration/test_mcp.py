@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -46,6 +47,15 @@ def talk(folder: Path, environ: dict[str, str], *calls: tuple[str, dict[str, Any
     return asyncio.run(asyncio.wait_for(session(), 300))
 
 
+def merged(whole: Any, part: Any) -> Any:
+    """Return a whole answer with the parts that are given in place of its own."""
+    if isinstance(part, dict):
+        return {**whole, **{key: merged(whole.get(key), value) for key, value in part.items()}}
+    if isinstance(part, list) and isinstance(whole, list) and len(whole) == len(part):
+        return [merged(one, other) for one, other in zip(whole, part, strict=True)]
+    return part
+
+
 @pytest.mark.ci
 def test_an_agent_repairs_a_kernel(tmp_path: Path) -> None:
     mini = make_mini(tmp_path / "workspace")
@@ -53,15 +63,21 @@ def test_an_agent_repairs_a_kernel(tmp_path: Path) -> None:
     (mini.root / "op.py").write_text(dedent(OP))
     mini.edit("scripts/scale.py", "* 3", "* 3.5")
     ptx = Path(__file__).parents[1] / "data/docs/emulator/softmax.ptx"
-    tools, wrong, right, unclear, run = talk(
+    page = (Path(__file__).parents[2] / "docs/agents.md").read_text()
+    for name, text in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)```", page, re.DOTALL):
+        (mini.root / name).write_text(text)
+    tools, told, wrong, right, unclear, run = talk(
         mini.root,
         mini.environment(),
+        ("check", {"op": "row_sum.py", "reference": "row_sum_ref.py"}),
         ("check", {"op": "op.py:off", "reference": "scripts/scale_ref.py"}),
         ("check", {"op": "op.py:scale", "reference": "scripts/scale_ref.py", "folder": "."}),
         ("check", {"op": "op.py", "reference": "scripts/scale_ref.py"}),
         ("run", {}),
     )
     assert tools == ["check", "run", "explain_failure", "emulate", "lint"]
+    transcript = json.loads(re.findall(r"^```json\n(.*?)```", page, re.DOTALL | re.MULTILINE)[1])
+    assert told == merged(told, transcript)  # what the page says of it is so
     shown = wrong["failures"][0]["minimal"]
     assert wrong["verdict"] == "failed" and shown["inputs"]["x"]["dtype"] == "float32"
     assert (shown["expected"], shown["actual"], shown["place"]) == (6.0, 7.0, "op.py:7")

@@ -53,6 +53,7 @@ from gpuemu_flow.services.problems.sizes import (
     largest,
     same_but_shapes,
     vary,
+    with_given,
 )
 from gpuemu_flow.workers.pool import Pool
 
@@ -274,6 +275,8 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> 
 MOST_VARIANTS = 16
 MOST_ELEMENTS = 1 << 17
 """Limit on elements of one input, to stay below 4 MiB; with more, sizes are halved further."""
+MOST_GIVEN = 1 << 19
+"""The same in cases of a size that a test gives."""
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
 TYPES = "data_types.py"
@@ -319,14 +322,21 @@ def _take(
     modules = {"reference.py": task.source.source, **task.support}
     problem = {f"problem/{name}": content for name, content in modules.items()}
     with open_prober("gpumode_probe.py", _RUNTIME, problem, pool) as prober:
-        base, about, scaled = _base(prober, task, options)
+        base, about = _base(prober, task, options)
         numbers = {name: value for name, value in base.items() if type(value) is int}
         tries = CachedAttempts(lambda constants: _ask(prober, {**base, **constants}))
         varied = VariableSizes({}, about.shapes)
         if options.varied:
             wanted = {name: _wanted(task.tests, name, options) for name in numbers}
             varied = vary(tries, numbers, {}, about, wanted)
+            given = {name: _largest(task.tests, name) for name in numbers}
+            varied = with_given(tries, given, {}, varied, MOST_GIVEN)
         calls = _calls(prober, task, base, about, varied, options, left)
+    scaled = {
+        name: (_largest(task.tests, name), _largest(calls, name))
+        for name in numbers
+        if _largest(calls, name) < _largest(task.tests, name)
+    }
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
     classes: set[str] = set()
 
@@ -348,6 +358,7 @@ def _take(
         scaled,
         dtype=dtype,
         notes=() if task.tolerance else ("judged by its own check_implementation",),
+        schema={"constraints": list(varied.limits)} if varied.limits else {},
     )
     axes = {name: _axis(name, about, varied) for name in base}
     content: dict[str, Json] = {
@@ -356,6 +367,7 @@ def _take(
         "axes": {name: place for name, place in axes.items() if place is not None},
         "data": data,
         "packed": packed,
+        "scaled": {name: list(pair) for name, pair in scaled.items()},
         "sha256": hashlib.sha256(task.source.source).hexdigest(),
     }
     return taken, {**_files(task, content), **types}
@@ -403,9 +415,7 @@ def _definitions(source: bytes, wanted: set[str]) -> bytes:
     return "\n\n\n".join(map(ast.unparse, kept)).encode() + b"\n"
 
 
-def _base(
-    prober: Prober, task: Task, options: Options
-) -> tuple[dict[str, Json], ProblemFacts, dict[str, tuple[int, int]]]:
+def _base(prober: Prober, task: Task, options: Options) -> tuple[dict[str, Json], ProblemFacts]:
     """Choose the base arguments of `generate_input`: those of the first test, or smaller ones."""
     first = dict(task.tests[0])
     if options.small:
@@ -416,16 +426,16 @@ def _base(
             except ProbeError:
                 continue
             if largest(about) <= MOST_ELEMENTS:
-                scaled = {
-                    name: (int(first[name]), int(value))
-                    for name, value in base.items()
-                    if type(value) is int and value != first[name]
-                }
-                return base, about, scaled
+                return base, about
     about = _ask(prober, first, check=True)
     if largest(about) > MOST_ELEMENTS * 8:
         raise ProbeError("its inputs are too large for a CPU, and smaller ones do not run")
-    return first, about, {}
+    return first, about
+
+
+def _largest(calls: Sequence[Any], name: str) -> int:
+    """Return the largest number that any of some sets of arguments has under a name."""
+    return max((int(one[name]) for one in calls if type(one.get(name)) is int), default=0)
 
 
 def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) -> ProblemFacts:
@@ -438,10 +448,13 @@ def _ask(prober: Prober, arguments: Mapping[str, Json], *, check: bool = False) 
 def _wanted(tests: Sequence[Mapping[str, Json]], name: str, options: Options) -> tuple[int, ...]:
     """Return the sizes to try for an argument: those in the tests, sorted.
 
-    If the tests use an odd size above 1, some more odd sizes are included.
+    If the tests use an odd size above 1, some more odd sizes are included. Of sizes that are
+    scaled down, twice the scaled one is: kernels loop over blocks of as many.
     """
     theirs = [test[name] for test in tests if type(test.get(name)) is int]
     sizes = {halved(value, _CAPS[0]) if options.small else value for value in theirs}
+    if max(theirs, default=0) > max(sizes, default=0):
+        sizes.add(2 * max(sizes))
     if any(value % 2 for value in theirs if value > 1):
         sizes.update(_ODD)
     return tuple(sorted(int(size) for size in sizes))

@@ -110,7 +110,11 @@ class VariableSizes(msgspec.Struct):
 
 
 def with_given(
-    tries: CachedAttempts, constants: Constants, scaled: Constants, varied: VariableSizes
+    tries: CachedAttempts,
+    constants: Constants,
+    scaled: Constants,
+    varied: VariableSizes,
+    most: int = MOST_GIVEN,
 ) -> VariableSizes:
     """Add the sizes that the problem gives, each for cases in which the other dims are small. A dim
     whose given size is too large, or does not run beside the scaled others, goes without."""
@@ -119,7 +123,7 @@ def with_given(
         given = constants[name]
         if given in sizes or any(
             _elements(axes, {**{each: few[0] for each, few in varied.dims.items()}, name: given})
-            > MOST_GIVEN
+            > most
             for axes in varied.axes
         ):
             continue
@@ -133,7 +137,7 @@ def with_given(
         for axes in (*varied.axes, tuple(dims))
         if sum(isinstance(axis, str) for axis in axes) > 1
     ]
-    limits = tuple(dict.fromkeys(f"{product} <= {MOST_GIVEN}" for product in products))
+    limits = tuple(dict.fromkeys(f"{product} <= {most}" for product in products))
     return VariableSizes(dims, varied.axes, limits)
 
 
@@ -162,7 +166,11 @@ def vary(
             continue  # an axis of two constants: both stay as they are
         sizes = [value]
         for size in _sizes(value) if wanted is None else wanted[name]:
-            if size not in sizes and tries({**scaled, name: size}) is not None:
+            made = None if size in sizes else tries({**scaled, name: size})
+            if made is not None and all(
+                made.shapes[i][j] == compute(text, {name: size}, {})
+                for (i, j), text in found.items()
+            ):
                 sizes.append(size)
         if len(sizes) > 1:
             dims[name] = tuple(sorted(sizes))
@@ -179,9 +187,9 @@ def _sizes(value: int) -> tuple[int, ...]:
 def _linear(
     tries: CachedAttempts, name: str, value: int, scaled: Constants, about: ProblemFacts
 ) -> dict[tuple[int, int], str]:
-    """Map the axes whose sizes are linear in one constant to the expressions of their sizes. The
-    keys are (index of the input, index of the axis). The result is empty if the size of any axis
-    depends on the constant in another way, or if the model does not run with other values."""
+    """Map the axes whose sizes are linear in one constant, or a part of it, to their expressions.
+    The keys are (index of the input, index of the axis). The result is empty if the size of any
+    axis depends on the constant in another way, or if the model does not run with other values."""
     for other, third in ((value + 1, value + 2), (2 * value, 4 * value)):
         second = tries({**scaled, name: other})
         if second is None or not same_but_shapes(about, second):
@@ -198,9 +206,13 @@ def _linear(
                     continue
                 factor, rest = divmod(y - x, other - value)
                 offset = x - factor * value
-                if rest or factor < 1 or z != factor * third + offset:
+                part = (other - value) // max(1, y - x)  # as the scales of blocks have
+                if factor >= 1 and not rest and z == factor * third + offset:
+                    found[i, j] = _expression(name, factor, offset)
+                elif part > 1 and (x, y, z) == (value // part, other // part, third // part):
+                    found[i, j] = f"{name}//{part}"
+                else:
                     return {}
-                found[i, j] = _expression(name, factor, offset)
         return found
     return {}
 
