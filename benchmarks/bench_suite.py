@@ -328,7 +328,7 @@ def reaching(
     Per fault the test files that do, the quickest first: none of a line that runs when its module
     is loaded.
     """
-    marks, size = folder.with_name(f"{folder.name}.marks"), 8 * len(faults)
+    marks, size = folder / PACKAGE / "marks", 8 * len(faults)  # no input of an op, as all there
     marks.mkdir()
     for name in ("none", *(f"gw{n}" for n in range(os.cpu_count() or 1))):
         (marks / name).write_bytes(bytes(size))
@@ -347,11 +347,14 @@ def reaching(
     code, output = run_tests(folder, python, words, limit, stop=False)
     if code not in (0, 1):
         raise SystemExit(f"the tests cannot run without a fault\n{output[-4000:]}")
+    log = (marks / "log").read_text().splitlines()
+    shutil.rmtree(marks)
+    (folder / PACKAGE / "probes.py").unlink()
     for name, text in texts.items():
         (folder / name).write_text(text)
     seconds: dict[str, float] = {}
     found: list[set[str]] = [set() for _ in faults]
-    for line in (marks / "log").read_text().splitlines():
+    for line in log:
         name, took, reached = json.loads(line)
         seconds[name] = seconds.get(name, 0) + took
         for number in reached:
