@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
 
+from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import ANY, is_general, is_named
 from gpuemu_flow.model.types import ConfiguredEnv, Json, Observation
 from gpuemu_flow.store.keys import digest_json
@@ -23,7 +24,7 @@ MAX_SETS = 8
 """Number of sets of inputs to keep per program. Each Git branch may need its own set."""
 
 
-class Discovered(Struct, frozen=True):
+class Discovered(Struct, frozen=True, forbid_unknown_fields=True):
     """Names, without content, of everything that a program was seen to use. Paths in the workspace
     are relative to it. Other paths are absolute, or relative to a prefix of the interpreter; see
     `build.discovery`."""
@@ -53,16 +54,8 @@ class Discovered(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Json) -> Discovered:
-        """Rebuild from the result of `to_json`. Raises ValueError: The data is not a result of
-        `to_json`."""
-        if not isinstance(data, dict):
-            raise ValueError("no set of inputs")
-        known = set(cls.__struct_fields__)
-        for name, values in data.items():
-            sound = isinstance(values, list) and all(isinstance(v, str) for v in values)
-            if name not in known or not sound:
-                raise ValueError(f"no set of inputs: {name}")
-        return cls(**{name: frozenset(values) for name, values in data.items()})
+        """Rebuild from the result of `to_json`. Raises ValueError: The data is no such result."""
+        return convert(data, cls)
 
 
 def visible(name: str, names: Iterable[str]) -> bool:
