@@ -210,6 +210,13 @@ def test_a_database_that_stays_locked_is_told_not_set_aside(
     assert aside.reasons == []
 
 
+def test_a_path_that_sqlite_does_not_open_is_told_from_other_faults(
+    tmp_path: Path, aside: Aside
+) -> None:
+    with pytest.raises(StoreError, match="SQLite opens none of more than"):
+        JsonStore(tmp_path.joinpath(*["n" * 100] * 5), aside).put("a", 1)
+
+
 def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:
     store = JsonStore(tmp_path / "actions", aside, size_limit=200_000, evict=True)
     for n in range(100):
