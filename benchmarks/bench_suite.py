@@ -291,7 +291,7 @@ _FAILED = ("FAILED ", "ERROR ")
 PROBES = """import mmap, os, struct, time
 
 def _last():
-    name = os.environ.get("PYTEST_XDIST_WORKER", "none")
+    name = os.environ.get("_".join(("PYTEST", "XDIST", "WORKER")), "none")
     try:
         return mmap.mmap(os.open(f"{folder}/{{name}}", os.O_RDWR), 0)
     except OSError:  # walled in
@@ -325,41 +325,44 @@ def reaching(
 ) -> tuple[list[list[str]], list[str]]:
     """Run the tests with a probe in each faulty line; return who reaches it, and tests that fail.
 
-    Per fault the test files that do, the quickest first: none of a line that runs when its module
-    is loaded.
+    Per fault the test files that do, first those that are quick and reach few others: none of a
+    line that runs when its module is loaded.
     """
-    marks, size = folder.with_name(f"{folder.name}.marks"), 8 * len(faults)
+    marks, size = folder / PACKAGE / "marks", 8 * len(faults)  # no input of an op, as all there
     marks.mkdir()
     for name in ("none", *(f"gw{n}" for n in range(os.cpu_count() or 1))):
         (marks / name).write_bytes(bytes(size))
     (folder / PACKAGE / "probes.py").write_text(PROBES.format(folder=marks, size=size))
     (folder / "probing.py").write_text(PLUGIN.format(folder=marks, size=size))
-    texts = {name: (folder / name).read_text() for name in {fault.path for fault in faults}}
-    lines = {name: text.splitlines(keepends=True) for name, text in texts.items()}
+    lines: dict[str, list[str]] = {}
     numbers: dict[tuple[str, int], int] = {}
     for number, fault in enumerate(faults):
         if numbers.setdefault((fault.path, fault.line), number) == number:
+            text = (folder / fault.path).read_text(encoding="utf-8")
             call = f'__import__("{PACKAGE}.probes", fromlist=["at"]).at({number})'
-            lines[fault.path][fault.line - 1] = fault.probed.replace("PROBE", call)
-    for name, changed in lines.items():
-        (folder / name).write_text("".join(changed))
+            changed = lines.setdefault(fault.path, text.splitlines(keepends=True))
+            changed[fault.line - 1] = fault.probed.replace("PROBE", call)
     words = ["-p", "probing", "-rfE", *suite]
-    code, output = run_tests(folder, python, words, limit, stop=False)
+    with contextlib.ExitStack() as stack:
+        for name, changed in lines.items():
+            stack.enter_context(_changed(folder / name, "".join(changed)))
+        code, output = run_tests(folder, python, words, limit, stop=False)
     if code not in (0, 1):
         raise SystemExit(f"the tests cannot run without a fault\n{output[-4000:]}")
-    for name, text in texts.items():
-        (folder / name).write_text(text)
+    log = [json.loads(line) for line in (marks / "log").read_text().splitlines()]
+    shutil.rmtree(marks)
+    (folder / PACKAGE / "probes.py").unlink()
     seconds: dict[str, float] = {}
     found: list[set[str]] = [set() for _ in faults]
-    for line in (marks / "log").read_text().splitlines():
-        name, took, reached = json.loads(line)
+    for name, took, reached in log:
         seconds[name] = seconds.get(name, 0) + took
         for number in reached:
             found[number].add(name)
     of = [found[numbers[fault.path, fault.line]] for fault in faults]
     failing = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(_FAILED)]
+    lines_of = {name: sum(name in names for names in found) for name in seconds}
     return (
-        [sorted(names, key=seconds.__getitem__) for names in of],
+        [sorted(names, key=lambda name: seconds[name] * lines_of[name]) for names in of],
         [name.partition(" ")[2] for name in failing],
     )
 
@@ -404,24 +407,30 @@ def _said_by(output: str) -> str:
     return "\n".join(named[-6:]) or output.strip().rpartition("\n")[2]
 
 
+@contextlib.contextmanager
+def _changed(path: Path, text: str) -> Iterator[None]:
+    """Give a file another text for a while; bytecode of it is not taken for the file's own then."""
+    times, before = path.stat(), path.read_text(encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_text(before, encoding="utf-8")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
 def attempt(
     fault: Fault, folder: Path, python: Path, parts: list[list[str]], limit: float
 ) -> Trial:
     """Plant a fault in a copy, run the tests there, and take it out again."""
     begun = time.monotonic()
     path = folder / fault.path
-    times = path.stat()
-    text = path.read_text(encoding="utf-8")
-    path.write_text(fault.apply(text), encoding="utf-8")
-    try:
+    with _changed(path, fault.apply(path.read_text(encoding="utf-8"))):
         for words in parts:
             code, output = run_tests(folder, python, words, limit)
             if code not in (0, 5):
                 by = "time limit" if code == -1 else _said_by(output)
                 return Trial(fault, True, by, time.monotonic() - begun)
-    finally:
-        path.write_text(text, encoding="utf-8")
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     return Trial(fault, False, "", time.monotonic() - begun)
 
 

@@ -332,10 +332,7 @@ class TaskStates:
             return None
         if found.get("key") != self.parts(spec).key():
             return None
-        try:
-            return [Problem(**problem) for problem in found["problems"]]
-        except (KeyError, TypeError):
-            return []
+        return [Problem(**problem) for problem in found["problems"]]
 
     def duration(self, name: str) -> float | None:
         """Return the last duration of a task's work in seconds; None if unknown."""

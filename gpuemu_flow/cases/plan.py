@@ -14,6 +14,7 @@ the other inputs are ``normal`` and contiguous.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -211,13 +212,7 @@ def _shaped(
 
 
 def _elements(sizes: Sizes) -> int:
-    total = 0
-    for shape in sizes.shapes:
-        count = 1
-        for size in shape:
-            count *= size
-        total += count
-    return total
+    return sum(map(math.prod, sizes.shapes))
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:

@@ -501,15 +501,11 @@ def _behind(error: Exception) -> Exception:
 
 
 class JsonStore:
-    """A key-value store of JSON values, shared between threads and processes."""
+    """A key-value store of JSON values, shared between threads and processes. With a `size_limit`,
+    the least recently used ones beyond it are evicted."""
 
     def __init__(
-        self,
-        folder: Path,
-        set_aside: Callable[[Path, str], None],
-        *,
-        size_limit: int = 1 << 40,
-        evict: bool = False,
+        self, folder: Path, set_aside: Callable[[Path, str], None], *, size_limit: int = 0
     ) -> None:
         self._folder = folder
         self._files = PrivateFolder(folder.parent)
@@ -518,7 +514,6 @@ class JsonStore:
         self._set_aside = set_aside
         self._damaged = 0
         self._size_limit = size_limit
-        self._policy = "least-recently-used" if evict else "none"
         self._lock = threading.Lock()
         self._cache: Cache | None = None
         self._inode: int | None = None
@@ -532,8 +527,8 @@ class JsonStore:
                 disk=BytesDisk,
                 timeout=_LOCK_SECONDS,
                 size_limit=self._size_limit,
-                eviction_policy=self._policy,
-                cull_limit=10 if self._policy != "none" else 0,
+                eviction_policy="least-recently-used" if self._size_limit else "none",
+                cull_limit=10 if self._size_limit else 0,
                 sqlite_synchronous=1,
                 sqlite_cache_size=_CACHED_PAGES,
             )
@@ -690,7 +685,7 @@ class JsonStore:
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                if self._policy != "none":
+                if self._size_limit:
                     evict_for(cache, len(records))
                 for key, record in insert_new(cache, records, if_absent).items():
                     cache.set(key, record)
@@ -805,9 +800,7 @@ class WorkspaceCache:
     @cached_property
     def actions(self) -> JsonStore:
         """Return the action cache: results by action key. Least recently used ones are evicted."""
-        return JsonStore(
-            self.folder / "actions", self.set_aside, size_limit=self._actions_limit, evict=True
-        )
+        return JsonStore(self.folder / "actions", self.set_aside, size_limit=self._actions_limit)
 
     @cached_property
     def failures_db(self) -> JsonStore:

@@ -262,8 +262,6 @@ class EmulatedRunner:
         block = [compute(t, names, shapes) for t in launch.block]
         if launch.cluster:  # blocks of a cluster may wait for each other
             return False
-        if 0 in grid:
-            return True
         made = [self._arguments(launch, names, shapes, buffers) for buffers in all_buffers]
         lists, taken = [arguments for arguments, _ in made], made[0][1]
         found = launch_cases(

@@ -222,7 +222,7 @@ class Listener:
         call = notice.call
         source = self._memory.text(notice.thread, notice.arguments[call.path]) or b""
         target = self._path(notice, call.to_folder, call.to_path)
-        if source and target:
+        if source:
             full = os.path.join(os.path.dirname(target), source)  # noqa: PTH118, PTH120
             self._pair(notice, b"k", os.fsencode(_tidied(os.fsdecode(full))), target, soft=True)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from for_each import for_each
 from import_graph import read_imports, source_files
 
 from gpuemu_flow.build import stamps
@@ -71,6 +72,12 @@ def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> Non
     assert "variable GIVEN" not in parts
     assert SECRET not in str(parts)
     assert convert(names.stored, Discovered) == names
+
+
+@for_each("data", [None, [], {"files": "op.py"}, {"files": [1]}, {"files": {}}, {"others": []}])
+def test_what_is_no_set_of_inputs_is_refused(data: object) -> None:
+    with pytest.raises(ValueError):
+        Discovered.from_json(data)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {

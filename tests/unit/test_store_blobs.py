@@ -87,7 +87,8 @@ def test_small_blobs_share_a_file(tmp_path: Path) -> None:
     digests = [cache.blobs.add(data) for data in contents]
     assert [cache.blobs.read(digest) for digest in digests] == contents, "from memory"
     large = cache.blobs.add(bytes(1 << 17))
-    cache.blobs.flush()
+    for _ in range(2):  # nothing waits the second time, and nothing is written
+        cache.blobs.flush()
     assert len(list(cache.blobs.folder.rglob("*.safetensors"))) == 2
     cache.close()
     again = WorkspaceCache(tmp_path / "cache").blobs

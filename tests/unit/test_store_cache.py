@@ -74,9 +74,9 @@ def database(folder: Path) -> sqlite3.Connection:
     return sqlite3.connect(folder / "cache.db")
 
 
-@pytest.mark.parametrize("evict", [False, True])
-def test_keys_are_looked_up_many_at_a_time(tmp_path: Path, aside: Aside, evict: bool) -> None:
-    store = JsonStore(tmp_path / "state", aside, evict=evict)
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+def test_keys_are_looked_up_many_at_a_time(tmp_path: Path, aside: Aside, limit: int) -> None:
+    store = JsonStore(tmp_path / "state", aside, size_limit=limit)
     keys = [f"key {number}" for number in range(1200)]
     assert store.among(keys) == set()
     store.put_many((key, {}) for key in keys[::2])
@@ -210,8 +210,15 @@ def test_a_database_that_stays_locked_is_told_not_set_aside(
     assert aside.reasons == []
 
 
+def test_a_path_that_sqlite_does_not_open_is_told_from_other_faults(
+    tmp_path: Path, aside: Aside
+) -> None:
+    with pytest.raises(StoreError, match="SQLite opens none of more than"):
+        JsonStore(tmp_path.joinpath(*["n" * 100] * 5), aside).put("a", 1)
+
+
 def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:
-    store = JsonStore(tmp_path / "actions", aside, size_limit=200_000, evict=True)
+    store = JsonStore(tmp_path / "actions", aside, size_limit=200_000)
     for n in range(100):
         store.put(f"k{n}", {"payload": "x" * 10_000})
     assert store.get("k0") is None
@@ -222,7 +229,7 @@ def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:
 def test_eviction_takes_old_records_where_many_are_stored_at_once(
     tmp_path: Path, aside: Aside
 ) -> None:
-    store = JsonStore(tmp_path / "actions", aside, size_limit=200_000, evict=True)
+    store = JsonStore(tmp_path / "actions", aside, size_limit=200_000)
     some = [(f"k{n:03}", {"payload": "x" * 10_000}) for n in range(200)]
     for start in range(0, 200, 10):
         store.put_many(some[start : start + 10])

@@ -12,8 +12,8 @@ from diskcache import Cache
 from gpuemu_flow.store.cache import JsonStore, SettledCache
 
 
-def opened(folder: Path, *, size_limit: int = 1 << 30, evict: bool = True) -> JsonStore:
-    return JsonStore(folder, _refuse, size_limit=size_limit, evict=evict)
+def opened(folder: Path, size_limit: int) -> JsonStore:
+    return JsonStore(folder, _refuse, size_limit=size_limit)
 
 
 def _refuse(path: Path, reason: str) -> None:
@@ -31,29 +31,29 @@ def settings(folder: Path) -> dict[str, object]:
         return dict(connection.execute("SELECT key, value FROM Settings"))
 
 
-@pytest.mark.parametrize("evict", [True, False])
-def test_it_writes_nothing(tmp_path: Path, evict: bool) -> None:
+@pytest.mark.parametrize("limit", [1 << 30, 0])
+def test_it_writes_nothing(tmp_path: Path, limit: int) -> None:
     folder = tmp_path / "actions"
-    store = opened(folder, evict=evict)
+    store = opened(folder, limit)
     store.put("key", {"a": 1})
     store.close()
     before = database(folder)
-    store = opened(folder, evict=evict)
+    store = opened(folder, limit)
     assert (folder / "cache.db-wal").stat().st_size == 0, "nothing waits to be written"
     store.close()
     assert database(folder) == before
-    store = opened(folder, evict=evict)
+    store = opened(folder, limit)
     assert store.get("key") == {"a": 1}
     store.close()
 
 
 def test_a_setting_with_another_value_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "actions"
-    for size, policy in ((1 << 30, True), (1 << 20, True), (1 << 20, False)):
-        opened(folder, size_limit=size, evict=policy).close()
+    for size in (1 << 30, 1 << 20, 0):
+        opened(folder, size).close()
         found = settings(folder)
         assert found["size_limit"] == size
-        assert found["eviction_policy"] == ("least-recently-used" if policy else "none")
+        assert found["eviction_policy"] == ("least-recently-used" if size else "none")
 
 
 def test_its_settings_are_those_that_diskcache_writes(tmp_path: Path) -> None:

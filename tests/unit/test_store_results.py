@@ -63,6 +63,16 @@ def test_the_next_process_has_them(cache: WorkspaceCache) -> None:
     assert {s.judged.verdict for s in again.newest(10)} == {Verdict.PASSED}
 
 
+def test_what_another_process_forgets_is_gone(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    for seed, op in enumerate(("op", "kept", "op")):
+        add(store, seed, op=op)
+    assert ResultStore(WorkspaceCache(cache.folder)).forget(["op"]) == 2
+    assert [s.seed for s in store.newest(10)] == [1]
+    add(store, 3)
+    assert [s.seed for s in store.newest(10)] == [3, 1]
+
+
 def test_threads_lose_nothing(cache: WorkspaceCache) -> None:
     store = ResultStore(cache)
     threads = [

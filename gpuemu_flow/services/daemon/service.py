@@ -297,10 +297,7 @@ class Service:
         self.failures = FailureStore(self.cache)
         self.failures_lock = threading.Lock()
         self._recipes = JsonStore(
-            self.cache.folder / "wire-issued",
-            self.cache.set_aside,
-            size_limit=RECIPES_BYTES,
-            evict=True,
+            self.cache.folder / "wire-issued", self.cache.set_aside, size_limit=RECIPES_BYTES
         )
         self.issued = IssuedCaseStore(self._recipes)
         self.planned = PlannedCases()
