@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--shared", default=0, help="Bytes of dynamic shared memory.", show_default=True)
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME[,NAME]",
-    help="Checks: mem, init, race, sync; order, contract, approx, which launch again; all; none.  "
+    help="Checks: mem, init, race, sync; order, which launches again; all; none.  "
     "[default: the first four]",
 )  # fmt: skip
 @click.option(
@@ -94,7 +94,7 @@ def emulate(
     render = show.result_json if as_json else show.result_text
     out = render(run.kernel, run.arguments, run.result, run.seconds)
     say(out if isinstance(out, str) else json_writer.dumps(out))
-    raise SystemExit(session.exit_code(run.result))
+    raise SystemExit(1 if run.result.findings else 0)
 
 
 def _save(saved: tuple[str, ...], arguments: list[NamedArgument], result: LaunchResult) -> None:

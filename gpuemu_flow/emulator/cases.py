@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gpuemu_flow.emulator.clusters import check_dimensions
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
+from gpuemu_flow.emulator.described import DEFAULT_CHECKS
 from gpuemu_flow.emulator.global_races import MoreWrittenError
 from gpuemu_flow.emulator.ir import KernelProgram, Special, Step
 from gpuemu_flow.emulator.launch import (

@@ -12,8 +12,8 @@ from gpuemu_flow.model.expressions import ExpressionError, check_expression
 from gpuemu_flow.model.types import Json, canonical_dtype
 
 ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")
-CHECK_NAMES = ("mem", "init", "race", "sync", "contract", "approx")
-DEFAULT_CHECKS = CHECK_NAMES[:4]
+DEFAULT_CHECKS = ("mem", "init", "race", "sync")
+"""The checks that one launch makes."""
 BACKEND_NAMES = ("auto", "numpy", "c")
 LAUNCH_KEYS = ("entry", "grid", "block", "cluster", "args", "shared", "symbols")
 MAX_LAUNCHES = 64
@@ -94,8 +94,8 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> DescribedLaunches
     if not outputs:
         reader.fault(("outputs",), "no outputs", 'for example outputs = { out = ["B", "H"] }')
     checks = table.get("checks", list(DEFAULT_CHECKS))
-    if not isinstance(checks, list) or not all(c in CHECK_NAMES for c in checks):
-        reader.fault(("checks",), "checks is no list of checks", f"of {', '.join(CHECK_NAMES)}")
+    if not isinstance(checks, list) or not all(c in DEFAULT_CHECKS for c in checks):
+        reader.fault(("checks",), "checks is no list of checks", f"of {', '.join(DEFAULT_CHECKS)}")
         checks = []
     backend = table.get("backend", "auto")
     if backend not in BACKEND_NAMES:

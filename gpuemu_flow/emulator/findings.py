@@ -10,16 +10,10 @@ from msgspec import Struct
 from gpuemu_flow.emulator.ir import StepLocation
 from gpuemu_flow.model.types import TITLES, CodePlace, KernelFinding
 
-CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
+CHECKS = ("mem", "init", "race", "sync", "order")
 """Names of the checks, in the order in which they are shown."""
 
-DEFAULT_CHECKS = ("mem", "init", "race", "sync")
-"""Checks that one launch makes; the others launch the kernel again."""
-
 WRAPPED = "a product that wrapped around in 32 bits"
-
-DOUBTS = ("contract", "approx")
-"""Checks that find no mistake, but a verdict that depends on the compiler or the GPU."""
 
 
 class CheckFinding(Struct, frozen=True):
@@ -78,7 +72,7 @@ def _short(text: str) -> str:
 
 
 _SPACES = ("global", "shared", "local", "const", "param")
-_WHOLE = ("order", "trap", *DOUBTS)
+_WHOLE = ("order", "trap")
 """Checks whose messages are complete without the instruction."""
 
 

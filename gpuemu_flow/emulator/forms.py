@@ -165,8 +165,7 @@ def _quotient(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeFo
     if type_name not in ("f32", "f64"):
         return None
     if words & {"approx", "full"}:
-        form = _arithmetic(np.divide, type_name, 2, words, "div")
-        return OpcodeForm(form.function, form.sources, type_name, "div", approximate=2.0**-22)
+        return _arithmetic(np.divide, type_name, 2, words, "div")
     function = floats.divide(rounding(words), DTYPES[type_name])
     return _arithmetic(function, type_name, 2, words, "div")
 
@@ -233,23 +232,16 @@ def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeFor
     return OpcodeForm(function, (type_name,) * 2, type_name, opcode.base)
 
 
-_APPROXIMATE: dict[str, tuple[Lanes, float]] = {
-    "rcp": (lambda x: 1 / x, 2.0**-23),
-    "sqrt": (np.sqrt, 2.0**-23),
-    "rsqrt": (floats.reciprocal_root, 2.0**-22.9),
-    "sin": (np.sin, 2.0**-20.9),
-    "cos": (np.cos, 2.0**-20.9),
-    "lg2": (np.log2, 2.0**-22),
-    "ex2": (np.exp2, 2.0**-22),
-    "tanh": (np.tanh, 2.0**-11),
-}
-"""Function and largest error of each approximate instruction, from its section of the PTX ISA."""
+_APPROXIMATE: dict[str, Lanes] = {
+    "rcp": lambda x: 1 / x, "sqrt": np.sqrt, "rsqrt": floats.reciprocal_root, "sin": np.sin,
+    "cos": np.cos, "lg2": np.log2, "ex2": np.exp2, "tanh": np.tanh,
+}  # fmt: skip
 
 
 @builds("rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")
 def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeForm | None:
     base = opcode.base
-    function, error = _APPROXIMATE[base]
+    function = _APPROXIMATE[base]
     if type_name in ("f16", "f16x2", "bf16", "bf16x2"):
         return _half_function(base, type_name, function)
     if type_name not in ("f32", "f64"):
@@ -264,11 +256,8 @@ def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> OpcodeFo
             made = lambda x: quotient(np.ones((1, 1), x.dtype), x)  # noqa: E731
         return _arithmetic(made, type_name, 1, words, base)
     if type_name == "f64":
-        form = _arithmetic(function, "f64", 1, frozenset(), base)
-        return OpcodeForm(form.function, ("f64",), "f64", base, approximate=error)
-    form = _arithmetic(floats.through64(function), "f32", 1, words, base)
-    least = 1.0 if base in ("sin", "cos", "lg2") else 0.0  # their bounds are absolute near 0
-    return OpcodeForm(form.function, ("f32",), "f32", base, approximate=error, absolute_below=least)
+        return _arithmetic(function, "f64", 1, frozenset(), base)
+    return _arithmetic(floats.through64(function), "f32", 1, words, base)
 
 
 def _half_function(base: str, type_name: str, function: Lanes) -> OpcodeForm | None:
@@ -283,7 +272,7 @@ def _half_function(base: str, type_name: str, function: Lanes) -> OpcodeForm | N
     else:
         made = convert.in_bfloat(function)
         made = convert.twice_bits(made) if type_name == "bf16x2" else made
-    return OpcodeForm(made, (type_name,), type_name, base, approximate=2.0**-9.9)
+    return OpcodeForm(made, (type_name,), type_name, base)
 
 
 @builds("copysign")

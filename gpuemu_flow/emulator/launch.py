@@ -16,9 +16,9 @@ from gpuemu_flow.emulator.blocks import split_blocks
 from gpuemu_flow.emulator.clusters import LaunchShape, check_dimensions, size_of, together
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
+from gpuemu_flow.emulator.described import DEFAULT_CHECKS
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
 from gpuemu_flow.emulator.findings import (
-    DEFAULT_CHECKS,
     CheckFinding,
     plain_function,
     readable_function,

@@ -42,11 +42,6 @@ def rewritten(
     return replace(program, steps=steps, register_types=[*program.register_types, *types])
 
 
-def new_register(program: KernelProgram, extra: Sequence[str], type_name: str) -> Register:
-    """Return a new register; its number follows the program's registers and the `extra` ones."""
-    return Register(len(program.register_types) + len(extra), type_name)
-
-
 def like(step: Step, **changes: Any) -> Step:
     return replace(step, targets=(), **changes)
 

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from gpuemu_flow.emulator.codegen import why_not
 from gpuemu_flow.emulator.decode import decode_program
+from gpuemu_flow.emulator.described import DEFAULT_CHECKS
 from gpuemu_flow.emulator.errors import LaunchError, UnsupportedError, bad_argument, bad_launch
-from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS, DOUBTS, CheckFinding
+from gpuemu_flow.emulator.findings import CHECKS, CheckFinding
 from gpuemu_flow.emulator.ir import KernelParameter
 from gpuemu_flow.emulator.launch import (
     DEFAULT_BUDGET,
@@ -32,7 +33,6 @@ from gpuemu_flow.emulator.launch import (
 )
 from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.emulator.types import DTYPES, SIZES, WARP, Array
-from gpuemu_flow.emulator.variants import find_flips, make_variants
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 
@@ -68,8 +68,7 @@ def run_file(
     shared: int, checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
     cluster: str | None = None, symbols: Sequence[str] = (),
 ) -> Run:  # fmt: skip
-    """Launch one kernel of some PTX files, and launch it again for the checks that need more
-    launches."""
+    """Launch one kernel of some PTX files, and launch it again for the check `order`."""
     if entry == "":  # such as a variable of a script that is not set
         raise bad_launch("--entry '' is no name", "leave it out where the file has one kernel")
     data = b"\n".join(map(read_ptx_file, paths))
@@ -90,23 +89,7 @@ def run_file(
             kernel, blocks, threads, given, result, shared=shared, budget=limit, cluster=together
         )
         result = replace(result, findings=(*result.findings, *more))
-    variants = make_variants(kernel, names)
-    if variants:
-        more = find_flips(
-            kernel, variants, result, given,
-            lambda other: other.launch(
-                blocks, threads, given, shared=shared, checks=names, budget=limit,
-                cluster=together,
-            ),
-        )  # fmt: skip
-        result = replace(result, findings=(*result.findings, *more))
     return Run(kernel, arguments, result, time.perf_counter() - start)
-
-
-def exit_code(result: LaunchResult) -> int:
-    if not result.findings:
-        return 0
-    return 4 if all(f.check in DOUBTS for f in result.findings) else 1
 
 
 def parse_dimensions(what: str, text: str) -> tuple[int, ...]:

@@ -60,8 +60,6 @@ class OpcodeForm(Struct, frozen=True):
     result: str
     section: str
     table: bool = False
-    approximate: float = 0.0
-    absolute_below: float = 0.0
 
 
 Builder = Callable[[Opcode, str, frozenset[str]], "OpcodeForm | None"]

@@ -220,11 +220,8 @@ class Judge:
         flips = [label for label, other in others.items() if other.verdict is not result.verdict]
         if not flips:
             return result
-        for label in (IN_PLACE, WITH_GRADIENTS):
-            if label in flips:
-                return gradients.worse(result, others[label], label)
-        notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
-        return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
+        label = IN_PLACE if IN_PLACE in flips else WITH_GRADIENTS
+        return gradients.worse(result, others[label], label)
 
     def _check_own(
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool

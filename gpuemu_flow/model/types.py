@@ -228,8 +228,6 @@ TITLES = {
     "race": "racecheck",
     "sync": "synccheck",
     "order": "ordercheck",
-    "contract": "contraction",
-    "approx": "approximation",
     "trap": "trap",
 }
 """Names of the checks as compute-sanitizer has them."""
@@ -258,7 +256,7 @@ class CodePlace(Struct, frozen=True):
 class KernelFinding(Struct, frozen=True):
     """One error that a check found at one place."""
 
-    # ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``
+    # ``mem``, ``init``, ``race``, ``sync``, ``order`` or ``trap``
     check: str
     rule: str  # Kind of mistake, kebab-case
     kernel: str  # name of the entry

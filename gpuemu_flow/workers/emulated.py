@@ -31,12 +31,10 @@ from gpuemu_flow.emulator.launch import (
     load_kernel,
 )
 from gpuemu_flow.emulator.layout import lay_out_members
-from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.lint.ptx.model import PlainPtx, plain_ptx
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.expressions import ExpressionError, compute, solve
 from gpuemu_flow.model.types import CodePlace, Failure, FailureKind
-from gpuemu_flow.numerics.contract_views import variant_name
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers.api import MOST_PRINTED, OpError, Program, RunError, op_error
 from gpuemu_flow.workers.callable import as_left
@@ -150,7 +148,6 @@ class EmulatedRunner:
         self._dims: dict[str, list[str | int]] = json.loads(dims)
         self._found: list[Failure] = []
         self.printed = ""
-        self._made: list[tuple[int, Variant]] | None = None
         self._beforehand = Beforehand(self._run_together)
         path = Path(program.path)
         try:
@@ -189,22 +186,13 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Launch the kernels and their variants, and return the outputs by name. An output of a
-        variant is included, under a name with the variant's label, only if it differs from the
-        kernel's own output."""
-        buffers = self._compute(inputs, self._kernels, self._described.checks)
-        names = [made.name for made in self._described.outputs]
-        outputs = {name: buffers[name].data for name in names}
-        found, printed = self._found, self.printed
+        """Launch the kernels, and return the outputs by name."""
+        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
+        names = {**self._sizes(shapes), **self._numbers(inputs)}
+        buffers = self._buffers(inputs, names, shapes)
+        for launch, kernel in zip(self._described.launches, self._kernels, strict=True):
+            self._launch(kernel, launch, names, shapes, buffers)
         named = self._outputs(buffers)
-        renamed = dict(zip(names, named, strict=True)) if len(names) == 1 else {n: n for n in names}
-        for at, variant in self._variants():
-            kernels = [*self._kernels[:at], variant.kernel, *self._kernels[at + 1 :]]
-            other = self._compute(inputs, kernels, ())
-            for name in names:
-                if other[name].data.tobytes() != outputs[name].tobytes():
-                    named[variant_name(renamed[name], variant.label)] = other[name].data
-        self._found, self.printed = found, printed
         left = {name: buffers[name].data for name in self._program.leaves}
         named.update(as_left(left, named))
         for name, array in inputs.items():
@@ -213,31 +201,9 @@ class EmulatedRunner:
                 self._write_back(name, array, after)
         return named
 
-    def _variants(self) -> list[tuple[int, Variant]]:
-        """Return the variants of all kernels, each with the index of its launch."""
-        if self._made is None:
-            checks = self._described.checks
-            self._made = [
-                (at, variant)
-                for at, kernel in enumerate(self._kernels)
-                for variant in make_variants(kernel, checks)
-            ]
-        return self._made
-
-    def _compute(
-        self, inputs: Inputs, kernels: Sequence[Kernel], checks: Sequence[str]
-    ) -> dict[str, BufferArgument]:
-        """Launch kernels on some inputs, and return all buffers with their content afterwards."""
-        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
-        names = {**self._sizes(shapes), **self._numbers(inputs)}
-        buffers = self._buffers(inputs, names, shapes)
-        for launch, kernel in zip(self._described.launches, kernels, strict=True):
-            self._launch(kernel, launch, names, shapes, buffers, checks)
-        return buffers
-
     def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
         """Run cases of equal shapes together, kernel by kernel; return None if impossible."""
-        if self._described.backend == "c" or self._variants():
+        if self._described.backend == "c":
             return None
         shapes = {name: tuple(array.shape) for name, array in cases[0].items()}
         try:
@@ -312,7 +278,6 @@ class EmulatedRunner:
     def _launch(
         self, kernel: Kernel, launch: Any, names: Mapping[str, int],
         shapes: Mapping[str, tuple[int, ...]], buffers: dict[str, BufferArgument],
-        checks: Sequence[str],
     ) -> None:  # fmt: skip
         grid = [compute(t, names, shapes) for t in launch.grid]
         block = [compute(t, names, shapes) for t in launch.block]
@@ -321,7 +286,7 @@ class EmulatedRunner:
         arguments, taken = self._arguments(launch, names, shapes, buffers)
         result = kernel.launch(
             grid, block, arguments, shared=compute(launch.shared, names, shapes),
-            checks=checks, backend=self._described.backend,
+            checks=self._described.checks, backend=self._described.backend,
             cluster=[compute(t, names, shapes) for t in launch.cluster],
         )  # fmt: skip
         self.printed = (self.printed + result.printed)[:MOST_PRINTED]

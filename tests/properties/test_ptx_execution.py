@@ -22,7 +22,7 @@ import pytest
 
 from gpuemu_flow.emulator import launch as launching
 from gpuemu_flow.emulator.decode import decode_program
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
+from gpuemu_flow.emulator.described import DEFAULT_CHECKS
 from gpuemu_flow.emulator.launch import (
     Argument,
     BufferArgument,

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from gpuemu_flow.emulator.clusters import check_dimensions, size_of
 from gpuemu_flow.emulator.decode import decode_program, is_cuda_header
+from gpuemu_flow.emulator.described import DEFAULT_CHECKS
 from gpuemu_flow.emulator.errors import BudgetError, LaunchError
-from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, plain_function
+from gpuemu_flow.emulator.findings import plain_function
 from gpuemu_flow.emulator.global_races import MoreWrittenError
 from gpuemu_flow.emulator.host.arena import HOST_VISIBLE, DeviceArena, DeviceBlock
 from gpuemu_flow.emulator.host.fatbin import link, read_image
