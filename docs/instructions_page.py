@@ -10,6 +10,7 @@ from gpuemu_flow.emulator.effects import matrices as wgmma
 from gpuemu_flow.emulator.effects import matrices as wmma
 from gpuemu_flow.emulator.effects.warps import OPERATIONS
 from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
+from gpuemu_flow.emulator.matrices import SPARSE_SHAPES
 from gpuemu_flow.emulator.types import DTYPES
 from gpuemu_flow.lint.ptx.model import Opcode
 
@@ -107,7 +108,7 @@ def _shapes(table: dict[str, frozenset[tuple[int, int, int]]]) -> str:
 
 
 _DETAILS: dict[str, str] = {
-    "mma": _shapes(matrices.SHAPES),
+    "mma": f"{_shapes(matrices.SHAPES)}; sparse: {_shapes(SPARSE_SHAPES)}",
     "wmma": _shapes(wmma.SHAPES),
     "wgmma": "; ".join(f"{kind}: m64nNk{k}" for kind, k in wgmma.DEPTHS.items()),
     "atom": " ".join(OPERATIONS),

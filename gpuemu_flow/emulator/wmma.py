@@ -16,7 +16,7 @@ from msgspec import Struct
 from gpuemu_flow.emulator.ir import STACK, KernelProgram
 from gpuemu_flow.emulator.matrices import (
     ELEMENT_BITS,
-    Matrices,
+    SparseMatrices,
     canonical_bits32,
     unpack_elements,
 )
@@ -99,7 +99,7 @@ def scatter_fragment(matrix: Array, form: FragmentForm, *, saturate: bool) -> li
     return [np.ascontiguousarray(bits[..., r, 0]) for r in range(form.registers)]
 
 
-class WarpMatrices(Matrices):
+class WarpMatrices(SparseMatrices):
     """Executes the ``wmma`` instructions of one batch of blocks."""
 
     def load_fragment(

@@ -42,6 +42,8 @@ MORE = (
     "bar.red.popc.u32 %r1, 0, %p1", "elect.sync %r1|%p1, -1", "fns.b32 %r11, %r5, %r2, 1",
     "getctarank.shared::cluster.u32 %r1, %r2", "mapa.shared::cluster.u32 %r1, %r2, %r3",
     "mapa.u64 %rd1,%rd2,%r3", "match.all.sync.b32 %r1|%p1, %r2, -1",
+    "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, "
+    "{%r3,%r4}, {%f5,%f6,%f7,%f8}, %r5, 0",
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, "
     "[%r3]",
     "red.global.add.noftz.v4.bf16x2 [%rd1], {%r1,%r2,%r3,%r4}", "redux.sync.add.s32 %r1, %r2, -1",

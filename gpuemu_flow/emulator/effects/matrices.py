@@ -15,7 +15,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.ir import Immediate, MemoryOperand, Operand, OperandGroup, Step
-from gpuemu_flow.emulator.matrices import ELEMENT_BITS, MatrixForm
+from gpuemu_flow.emulator.matrices import ELEMENT_BITS, SPARSE_SHAPES, MatrixForm, SparseForm
 from gpuemu_flow.emulator.wmma import FragmentForm, GroupForm, WmmaForm
 
 if TYPE_CHECKING:
@@ -228,8 +228,30 @@ SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
 }
 
 
+_SPARSE = frozenset({"sp", "sp::ordered_metadata"})
+
+
 def read_form(step: Step) -> MatrixForm | None:
-    words = step.opcode.segments[1:]
+    return _read_words(step.opcode.segments[1:], SHAPES)
+
+
+def is_sparse(step: Step) -> bool:
+    return bool(_SPARSE & set(step.opcode.segments[1:2]))
+
+
+def read_sparse(step: Step) -> SparseForm | None:
+    """Return the shape, types and selector of an ``mma.sp``; None if it is an unknown form."""
+    whole = _read_words(step.opcode.segments[2:], SPARSE_SHAPES)
+    if whole is None or len(step.operands) != 6 or whole.bit_operation:
+        return None
+    selector = constant_of(step.operands[5])
+    form = SparseForm(whole, selector or 0, step.opcode.segments[1] != "sp")
+    return form if selector in range(form.selectors) else None
+
+
+def _read_words(
+    words: tuple[str, ...], shapes: dict[str, frozenset[tuple[int, int, int]]]
+) -> MatrixForm | None:
     if words[:2] != ("sync", "aligned") or len(words) < 9:
         return None
     shape = _SHAPE.match(words[2])
@@ -250,7 +272,7 @@ def read_form(step: Step) -> MatrixForm | None:
         family = a
         sums = {"f16": {"f16", "f32"}, "f64": {"f64"}}.get(a, {"f32"})
     same_kind = a == b or family in ("8", "4", "fp8")
-    if not same_kind or (m, n, k) not in SHAPES.get(family, ()) or not {c, d} <= sums:
+    if not same_kind or (m, n, k) not in shapes.get(family, ()) or not {c, d} <= sums:
         return None
     operation = ""
     if a == "b1":
@@ -267,14 +289,15 @@ def _register_type(kind: str, *, accumulator: bool) -> str:
 
 
 def _mma_problem(step: Step) -> str:
-    form = read_form(step)
+    sparse = read_sparse(step) if is_sparse(step) else None
+    form = read_form(step) if sparse is None else sparse.whole
     if form is None:
         return UNKNOWN_FORM
-    if len(step.operands) != 4:
+    if len(step.operands) != (4 if sparse is None else 6):
         return f"it has {len(step.operands)} operands, not 4"
     for name, operand in zip("dabc", step.operands, strict=False):
         items = items_of(operand)
-        wanted = form.registers(name)
+        wanted = (sparse.stored if sparse is not None and name == "a" else form).registers(name)
         if len(items) != wanted:
             return f"its {name} has {len(items)} registers, not {wanted}"
         kind = _register_type(getattr(form, name), accumulator=name in "cd")
@@ -282,19 +305,23 @@ def _mma_problem(step: Step) -> str:
             problem = result_problem(item, kind) if name == "d" else operand_problem(item, kind)
             if problem:
                 return problem
-    return ""
+    return "" if sparse is None else operand_problem(step.operands[4], "b32")
 
 
 def _emit_mma(emitter: Emitter, step: Step, index: int) -> None:
-    form = read_form(step)
+    sparse = read_sparse(step) if is_sparse(step) else None
+    form = read_form(step) if sparse is None else sparse.whole
     assert form is not None
     lists = []
     for name, operand in zip("abc", step.operands[1:], strict=False):
         bits = "b64" if getattr(form, name) == "f64" else "b32"
         lists.append("(" + "".join(f"{emitter.read(i, bits)}, " for i in items_of(operand)) + ")")
-    bound = emitter.function(form, f"form {form}")
+    method, bound = "matrix_multiply", emitter.function(sparse or form, f"form {sparse or form}")
+    if sparse is not None:
+        method = "sparse_multiply"
+        lists.append(emitter.read(step.operands[4], "b32"))
     found = emitter.temporary(
-        f"m.matrix_multiply({bound}, {', '.join(lists)}, {emitter.mask(step)}, {index})"
+        f"m.{method}({bound}, {', '.join(lists)}, {emitter.mask(step)}, {index})"
     )
     for k, item in enumerate(items_of(step.operands[0])):
         emitter.write(item, f"{found}[{k}]", "b64" if form.d == "f64" else "b32", step)
@@ -342,7 +369,7 @@ def _emit_matrix_access(emitter: Emitter, step: Step, index: int) -> None:
 
 
 EFFECTS |= {
-    "mma": Effect(_mma_problem, _emit_mma, "mma"),
+    "mma": Effect(_mma_problem, _emit_mma, "mma, mma.sp"),
     "ldmatrix": Effect(_matrix_access_problem, _emit_matrix_access, "ldmatrix"),
     "stmatrix": Effect(_matrix_access_problem, _emit_matrix_access, "stmatrix"),
 }
