@@ -148,7 +148,7 @@ class ForkServer:
         scratch, ready = "", None
         try:
             if not os.path.isdir(self._folder):  # noqa: PTH112 - a cleaner of /tmp took it
-                self._folder = enter.make_scratch()
+                self._folder, self._lock = _own_folder()
             scratch = enter.make_scratch(self._folder)
             ready = self._ready(sandbox, scratch)
             pid = os.fork()
