@@ -185,6 +185,7 @@ def parent_of(pid: int) -> int:
 
 def kill(pid: int) -> bool:
     """Kill a process with SIGKILL; tell whether there was one."""
+    assert pid > 0, "which would be a whole group"
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
 """Each kind of process is killed at random moments: what was finished is kept, nothing is wrong.
 
-``FAULT_ROUNDS=500`` is the full count, over all kinds.
+``FAULT_ROUNDS=500`` is the full count, over all kinds; `docs/caching.md` says what it found.
 """
 
 from __future__ import annotations
@@ -90,11 +90,12 @@ def test_fuzz_is_killed(tmp_path: Path) -> None:
         disturbed.forget_programs()
         left = Leftovers()
         with disturbed.started(*words) as started:
+            victim = _begun(disturbed, ("op", "reference")[number % 2], started)
             started.lasts(seconds * part)
             if number % 3 == 1:
                 started.kill_all()
             elif number % 3 == 2:
-                kill(disturbed.program(("op", "reference")[number % 2]))
+                kill(victim)
                 started.process.wait(600)
                 assert started.process.returncode == 1, started.said
                 assert _told(result_of(started)) == expected
