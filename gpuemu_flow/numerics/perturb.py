@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,9 +102,9 @@ class Perturbation:
             away = np.where(above, 1.0, np.where(values < number, -1.0, side)) * np.sign(number)
             held = np.abs(shares) * away if values.ndim else 0.0
             shares = np.where(near & (away != 0.0), held, shares)
-        factors = np.asarray(shares * (scale * self._unit))
+        factors = shares * (scale * self._unit)
         factors += 1.0
-        moved = _multiplied(values, factors)
+        moved: Float64Array = np.asarray(values * factors)
         if scale == 1.0 and self._unit >= FLOAT32_UNIT:
             small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
             if small.any():
@@ -156,11 +157,16 @@ class Perturbation:
         """Return ``factor * |x|``, except for NaN and Inf (as in masks), which stay unchanged."""
 
         def change(values: Float64Array) -> Float64Array:
-            changed = np.asarray(np.abs(values))
-            changed *= factor
-            return _with_nonfinite(changed, values)
+            sizes = np.asarray(np.abs(values))
+            sizes *= factor
+            np.copyto(sizes, values, where=~np.isfinite(values))
+            return sizes
 
         return map_floats(self._inputs, change)
+
+    @cached_property
+    def _sizes(self) -> Arrays:
+        return self.magnitudes()
 
     def grown(self, draw: int) -> Arrays:
         """Multiply each finite magnitude by an independent random factor between 1 and 2."""
@@ -169,25 +175,10 @@ class Perturbation:
         def change(values: Float64Array) -> Float64Array:
             factors = rng.f64(values.size)
             factors += 1.0
-            changed = _multiplied(np.asarray(np.abs(values)), factors.reshape(values.shape))
-            return _with_nonfinite(changed, values)
+            grown: Float64Array = values * factors.reshape(values.shape)
+            return grown
 
-        return map_floats(self._inputs, change)
-
-
-def _multiplied(values: Float64Array, factors: Float64Array) -> Float64Array:
-    """Return the product; `factors` may be overwritten."""
-    out = factors if values.flags.c_contiguous and factors.flags.c_contiguous else None
-    product: Float64Array = np.multiply(values, factors, out=out)
-    return product
-
-
-def _with_nonfinite(changed: Float64Array, values: Float64Array) -> Float64Array:
-    """Put the NaN and Inf among some values back into changed ones."""
-    others = ~np.isfinite(values)
-    if others.any():
-        np.copyto(changed, values, where=others)
-    return changed
+        return map_floats(self._sizes, change)
 
 
 NEAR = 4.0 * 2.0**-23
