@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.model.expressions import is_made_of
@@ -82,8 +84,14 @@ _BORDERS = {
 class Facts:
     """What is known of a case before it runs; its values are made only where they are asked for."""
 
-    def __init__(self, case: Case, ordinary: Sequence[str] = ORDINARY) -> None:
+    def __init__(
+        self,
+        case: Case,
+        ordinary: Sequence[str] = ORDINARY,
+        given: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
         self.case = case
+        self._given = given or {}  # values that are not those that the case's text tells
         self.sizes = _sizes_of(case)
         free = [spec for spec in case.inputs if spec.shape or spec.strategy == ABSENT]
         self.ordinary = not self.is_empty and all(
@@ -133,7 +141,8 @@ class Facts:
         for spec in self.case.inputs:
             if spec.strategy == ABSENT or not spec.has_values or 0 in spec.shape:
                 continue
-            values = input_values(self.case, spec)
+            values = self._given.get(spec.name)
+            values = input_values(self.case, spec) if values is None else values
             if dtype_name(values.dtype) is None:
                 continue
             kind, name = DTYPES[spec.dtype].kind, spec.name
@@ -266,6 +275,19 @@ class Rule(msgspec.Struct, frozen=True):
         if not exact:
             sentence += f" (not when it is {_shown(self.other)} or {'less' if beyond else 'more'})"
         return Condition(kind, self.subject, self.other if kind == "above" else value, sentence)
+
+
+def meets(case: Case, given: Mapping[str, NDArray[Any]], condition: Condition) -> bool:
+    """Tell whether a case with these inputs meets a condition as it is reported."""
+    facts, kind, subject = Facts(case, given=given), condition.kind, condition.subject
+    if kind not in _BORDERS:
+        return Rule(kind, subject, condition.value)._holds(facts) is not False
+    number: float | None = facts.sizes.get(subject)
+    number = facts.number(kind, subject) if number is None else number
+    border = float(condition.value)
+    if number is None or kind == "above":
+        return number is None or number > border
+    return number >= border if _BORDERS[kind] else number <= border
 
 
 def _shown(number: float) -> str:

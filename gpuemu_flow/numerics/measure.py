@@ -182,10 +182,8 @@ class ErrorMeasurement:
                 session.noisy_draws(3 * NOISY if thorough else NOISY)
                 session.exclude_float64_overflow()
             self._shadowed = not (self._in_float64 or self._weak) and session.shadow_draws()
-            if thorough and self._shadowed:
-                session.more_shadow_draws()
             # Inputs that are integers are not perturbed.
-            if self._shadowed and (thorough or evaluations.from_integers):
+            if self._shadowed and evaluations.from_integers:
                 session.noisy_shadow_draws()
             if self._shadowed:
                 session.constant_draws(thorough=thorough)
@@ -332,12 +330,6 @@ class _Session:
             self._flush(moved.flushed_some(draw))
         for draw in range(2 * AGAIN, 2 * AGAIN + (0 if self._narrow else 8)):
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
-
-    def more_shadow_draws(self) -> None:
-        """Evaluate the reference in float32 on more perturbed inputs, in both memory orders."""
-        for draw in range(2 * AGAIN, 2 * AGAIN + 8):
-            copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
-            self._add(self._evaluate(copies, shadow=True), ties_kept=True)
 
     def noisy_shadow_draws(self) -> None:
         """Evaluate the reference in float32, with each rounding of numpy's arithmetic perturbed."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.cases.conditions import meets
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.fuzz.failures import CODE, fails_alike, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
@@ -29,6 +30,7 @@ from gpuemu_flow.judge.results import (
 )
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
 from gpuemu_flow.model.types import BAD, Case, CheckResult, Failure, InputSpec
+from gpuemu_flow.model.verdicts import Cause
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.report.document import causes
 from gpuemu_flow.report.gather import place_of_op
@@ -206,7 +208,8 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
     minima: dict[tuple[str, int, str], Minimal] = {}
     with cancel_on_signals() as cancel:
         for op, results in by_op.items():
-            for number, failure in enumerate(shown_of(results)):
+            for number, found in enumerate(causes(results)):
+                failure = found.members[0]
                 case, first = failure.case, next(iter(failure.result.failures), None)
                 said = "" if first is None else first.message
                 record = records.get((op, case.seed, case.dtype, said))
@@ -216,7 +219,7 @@ def with_minima(workspace: Workspace, report: RunReport, *, search: bool = True)
                     record = _shrunk(workspace, store, record, left, cancel)
                 minima[op, case.seed, case.dtype] = (
                     minimal_of(workspace, record)
-                    if record is not None and _smaller(store, record) is not None
+                    if record is not None and _may_stand(store, record, found.cause)
                     else _of_case(failure, places.get(op, ""), record)
                 )
     return replace(report, minima=minima, known=_known(report, store))
@@ -240,9 +243,13 @@ def _fails_always(results: Sequence[OpResult]) -> bool:
     return len(first) == 1 and all(result.errors == result.cases for result in results)
 
 
-def shown_of(results: Sequence[OpResult]) -> list[CaseVerdict]:
-    """Return the failing case that stands for each cause of an op's failures."""
-    return [found.members[0] for found in causes(results)]
+def _may_stand(store: FailureStore, record: FailureRecord, cause: Cause | None) -> bool:
+    """Tell whether there is a smaller case that meets what is stated below it as the cause."""
+    smaller = _smaller(store, record)
+    if smaller is None or cause is None:
+        return smaller is not None
+    case, inputs = Case.from_json(smaller.case), stored_inputs(store, smaller)
+    return all(meets(case, inputs, condition) for condition in cause.conditions)
 
 
 def _of_case(failure: CaseVerdict, place: str, record: FailureRecord | None) -> Minimal:

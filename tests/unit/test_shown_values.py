@@ -1,9 +1,13 @@
-"""The place of a failure, and the values there if there are any."""
+"""The place of a failure, the values there if there are any, and what they have to agree with."""
 
 from __future__ import annotations
 
-from gpuemu_flow.model.types import Failure, FailureKind
-from gpuemu_flow.model.verdicts import shown_values
+import numpy as np
+from for_each import for_each
+
+from gpuemu_flow.cases.conditions import meets
+from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec
+from gpuemu_flow.model.verdicts import Condition, shown_values
 
 
 def shown(**fields: object) -> str:
@@ -25,3 +29,43 @@ def test_an_element_that_breaks_an_invariant_was_compared_with_nothing() -> None
 
 def test_without_a_place_there_is_nothing_to_show() -> None:
     assert shown(actual=1.0, expected=2.0) == ""
+
+
+@for_each(
+    ("kind", "value", "met"),
+    [
+        ("above", 16, (False, True)),
+        ("at_most", 16, (True, False)),
+        ("value_above", 24, (False, True)),
+        ("not_multiple", 8, (True, False)),
+        ("not_multiple", 4, (False, False)),
+        ("larger", "M", (True, True)),
+        ("equal", "M", (False, False)),
+    ],
+)
+def test_a_small_case_is_held_against_a_condition_on_sizes(
+    kind: str, value: int | str, met: tuple[bool, bool]
+) -> None:
+    for size, expected in zip((12, 32), met, strict=True):
+        spec = InputSpec("x", (3, size), "float32")
+        case = Case(0, 1, "float32", "contiguous", "normal", (spec,), dims=(("M", 3), ("N", size)))
+        assert meets(case, {}, Condition(kind, "N", value, "")) is expected
+
+
+@for_each(
+    ("kind", "met"),
+    [
+        ("negative", (True, False)),
+        ("nan", (False, True)),
+        ("not_finite", (False, True)),
+        ("infinite", (False, False)),
+    ],
+)
+def test_a_small_case_is_held_against_a_condition_on_its_own_values(
+    kind: str, met: tuple[bool, bool]
+) -> None:
+    """Not on those that were drawn for the case that it comes from."""
+    spec = InputSpec("x", (2,), "float32", strategy="special")
+    case = Case(0, 1, "float32", "contiguous", "special", (spec,))
+    for values, expected in zip(([0.0, -1.0], [1.0, np.nan]), met, strict=True):
+        assert meets(case, {"x": np.array(values)}, Condition(kind, "x", "", "")) is expected
