@@ -332,11 +332,11 @@ def _take(
             given = {name: _largest(task.tests, name) for name in numbers}
             varied = with_given(tries, given, {}, varied, MOST_GIVEN)
         calls = _calls(prober, task, base, about, varied, options, left)
-    scaled = {
-        name: (_largest(task.tests, name), _largest(calls, name))
-        for name in numbers
-        if _largest(calls, name) < _largest(task.tests, name)
-    }
+    scaled = {}
+    for name in numbers:
+        tried = max(_largest(calls, name), *varied.dims.get(name, (0,)))
+        if tried < _largest(task.tests, name):
+            scaled[name] = (_largest(task.tests, name), tried)
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
     classes: set[str] = set()
 
