@@ -265,7 +265,12 @@ def _record(
 
 
 def _notes(result: CheckResult) -> tuple[str, ...]:
-    return tuple(line for note in result.all_notes for line in note.splitlines()[-12:])
+    """Return the notes on a result, then what its programs printed, whose lines begin with |."""
+    found = [line for note in result.notes for line in note.splitlines()[-12:]]
+    for each in result.all_notes[len(result.notes) :]:
+        what, *lines = each.splitlines()
+        found += [what, *(f"| {line}" for line in lines[-11:])]
+    return tuple(found)
 
 
 def _merged(groups: Iterable[CauseGroup]) -> list[CauseGroup]:

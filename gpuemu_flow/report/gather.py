@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -139,6 +140,11 @@ def _definition(path: Path, function: str) -> int:
     try:
         if path.stat().st_size > MAX_SOURCE_BYTES:
             return 0
+        if path.suffix in (".cu", ".cuh"):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            head = rf'(?:__global__|extern\s+"C")[^;{{}}]*\b{re.escape(function)}\s*\('
+            found = re.search(head, text)
+            return text.count("\n", 0, found.end()) + 1 if found else 1
         tree = parse_python(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return 0

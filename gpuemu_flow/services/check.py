@@ -60,6 +60,8 @@ OF_MODEL = ("those of get_inputs()",)
 SHIM = "gpuemu_check_{}.py"
 WEIGHTS = frozenset(("weight", "w", "gamma", "g", "scale", "bias", "beta", "b"))
 """Names of inputs that usually have one axis, the last of the first input."""
+ATTENTION = frozenset(("q", "k", "v", "query", "key", "value"))
+"""Names of inputs that usually have the same shape."""
 PLACES = frozenset(("index", "indices", "idx", "ids"))
 """Names of inputs that usually hold places along the first axis of the first input."""
 MOST_FILES = 3000
@@ -449,7 +451,12 @@ def _python(text: str, path: Path, function: str, model: str) -> Target:
         )
     }
     if not function:
-        public = [name for name in defined if not name.startswith("_")]
+        lambdas = [
+            ast.unparse(node.targets[0])
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
+        ]
+        public = [name for name in (*defined, *lambdas) if not name.startswith("_")]
         usual = [n for n in (path.stem, "op", "kernel", "reference", model) if n in defined]
         chosen = public if len(public) == 1 else usual[:1]
         if not chosen:
@@ -464,8 +471,13 @@ def _python(text: str, path: Path, function: str, model: str) -> Target:
         raise UsageError(Problem("check-no-function", said, did_you_mean(function, list(defined))))
     shown = text if ":" in text else f"{text}:{function}"
     if not isinstance(node, ast.FunctionDef):
-        is_class = isinstance(node, ast.ClassDef)
-        return Target(shown, path, "", function, None, is_class, 0 if node is None else node.lineno)
+        is_class, line = isinstance(node, ast.ClassDef), 0 if node is None else node.lineno
+        found = Target(shown, path, "", function, None, is_class, line)
+        if is_class and found.kind != "torch":
+            said = f"{shown} is a class; of classes, only PyTorch modules are taken"
+            hint = "name a function that makes one and calls it"
+            raise UsageError(Problem("check-class", said, hint))
+        return found
     parameters = tuple(_parameters(node))
     return Target(shown, path, "", function, parameters, False, node.lineno, _multiplies(node))
 
@@ -673,12 +685,13 @@ def _shapes(
     if one_dim:
         yield dict.fromkeys(names, ("N",))
         return
-    alike: list[tuple[str, ...]] = [("M", "N"), ("B", "S", "H"), ("N",), ("B", "H", "S", "D")]
-    likely: list[Mapping[str, tuple[str, ...]]] = [dict.fromkeys(names, dims) for dims in alike]
+    every: list[tuple[str, ...]] = [("M", "N"), ("B", "S", "H"), ("N",), ("B", "H", "S", "D")]
+    likely: list[Mapping[str, tuple[str, ...]]] = [dict.fromkeys(names, dims) for dims in every]
     if len(names) in (2, 3):
         rows = {**dict.fromkeys(names, ("N",)), names[0]: ("M", "N")}
         product = {**rows, names[0]: ("M", "K"), names[1]: ("K", "N")}
-        likely.insert(0 if multiplies else 1, product)
+        alike = ATTENTION.issuperset(map(str.lower, names))
+        likely.insert(0 if multiplies and not alike else 1, product)
         likely.insert(0 if names[1].lower() in WEIGHTS and not multiplies else 2, rows)
     yield from likely
 
@@ -744,8 +757,9 @@ class Scratch:
         return _MUTATES.sub(r"`--mutates \1`", text)
 
     def place(self, text: str) -> str:
-        """Return a place in the sources; of an imported model, the place of the op."""
-        if self._op.is_class and text.startswith("problems/"):
+        """Return a place in the sources; of what is written here for the op, the op's place."""
+        ours = self._op.is_class and text.startswith("problems/")
+        if ours or SHIM.format("op") in text:
             return f"{self._op.text.partition(':')[0]}:{self._op.line}"
         return self.original(text)
 

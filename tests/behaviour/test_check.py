@@ -36,6 +36,9 @@ FILES = {
         def product(p, q):
             return p @ q
 
+        def less(p, q):
+            return (p - 1) @ q
+
         def norm(x, weight, eps: float = 1e-6):
             return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
 
@@ -115,8 +118,12 @@ FILES = {
         }
         """,
     "twice.py": """
-        def twice(x):
-            return x + x
+        twice = lambda x: x + x
+        """,
+    "classes.py": """
+        class Twice:
+            def __call__(self, x):
+                return x + x
         """,
 }
 
@@ -169,6 +176,13 @@ def test_an_exception_names_its_line(sources: Mini) -> None:
     assert failure["minimal"]["says"] == "the op raises ValueError: too wide"
     assert failure["minimal"]["place"] == "op.py:13"
     assert failure["minimal"]["inputs"]["x"]["shape"][-1] > 64
+
+
+@pytest.mark.ci
+def test_an_op_with_parameters_of_other_names_is_the_place(sources: Mini) -> None:
+    found = checked(sources, "op.py:less", "ref.py:product", code=1)
+    line = FILES["op.py"].splitlines().index("        def less(p, q):") + 1
+    assert found["failures"][0]["minimal"]["place"] == f"op.py:{line}"
 
 
 @pytest.mark.ci
@@ -225,6 +239,7 @@ def test_inputs_come_from_signatures_or_are_said(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("classes.py", "ref.py:softmax"), "check-class: classes.py:Twice is a class"),
         (("op.py", "ref.py:softmax"), "which function of op.py? It defines softmax, hot, "),
         (("gone.py", "ref.py"), "check-no-file: there is no gone.py\n"),
         (("opp.py", "ref.py"), "there is no opp.py; did you mean 'op.py'?"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from import_commands import command
+from more_collection_problems import GPU_MODE_ALL
 
 pytestmark = pytest.mark.ci
 
@@ -79,6 +80,20 @@ def test_what_no_case_has_is_said_beside_the_verdict(tmp_path: Path) -> None:
     said = command(tmp_path / "work", "score", "--no-confirm")
     assert "correct" in said
     assert "(the problem has 5,000,000)" in said
+
+
+def test_gpu_mode_tries_given_sizes_and_says_which_it_does_not(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="no PyYAML")
+    GPU_MODE_ALL["fp8-mm"].write(tmp_path / "theirs", "fp8-mm", most=0)  # right alone
+    said = command(tmp_path, "import", "gpumode", "theirs", "--into", "work")
+    assert "scaled: n 1536 -> 128\n" in said
+    assert "k in [112, 128, 256, 7168]" in said  # more than one block of 128
+    text = (tmp_path / "work/gpuemu.toml").read_text()
+    assert '["m", "cdiv(k, 128)"]' in text
+    (one,) = json.loads(command(tmp_path / "work", "score", "--format", "json"))["scores"]
+    assert (one["verdict"], one["up_to"]) == (
+        "correct", "up to n = 128 (the problem has 1,536)",
+    )  # fmt: skip
 
 
 def children(pid: int) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from gpuemu_flow.cases.generated_values import MOST_BYTES
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.syntax import parse_python
 from gpuemu_flow.model.types import DTYPES, Json
@@ -275,8 +276,6 @@ def _add(tasks: list[Task], at: int, file: Path, left: list[SkippedProblem]) -> 
 MOST_VARIANTS = 16
 MOST_ELEMENTS = 1 << 17
 """Limit on elements of one input, to stay below 4 MiB; with more, sizes are halved further."""
-MOST_GIVEN = 1 << 19
-"""The same in cases of a size that a test gives."""
 _CAPS = (128, 64, 32, 16)
 _ODD = (1, 7, 33)
 TYPES = "data_types.py"
@@ -330,13 +329,14 @@ def _take(
             wanted = {name: _wanted(task.tests, name, options) for name in numbers}
             varied = vary(tries, numbers, {}, about, wanted)
             given = {name: _largest(task.tests, name) for name in numbers}
-            varied = with_given(tries, given, {}, varied, MOST_GIVEN)
+            most = MOST_BYTES // max(DTYPES[one.dtype].itemsize for one in about.tensors)
+            varied = with_given(tries, given, {}, varied, most)
         calls = _calls(prober, task, base, about, varied, options, left)
-    scaled = {
-        name: (_largest(task.tests, name), _largest(calls, name))
-        for name in numbers
-        if _largest(calls, name) < _largest(task.tests, name)
-    }
+    scaled = {}
+    for name in numbers:
+        tried = max(_largest(calls, name), *varied.dims.get(name, (0,)))
+        if tried < _largest(task.tests, name):
+            scaled[name] = (_largest(task.tests, name), tried)
     dtype = next((one.dtype for one in about.tensors if one.floating), "float32")
     classes: set[str] = set()
 

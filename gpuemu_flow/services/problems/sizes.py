@@ -197,24 +197,33 @@ def _linear(
         last = tries({**scaled, name: third})
         if last is None or not same_but_shapes(about, last):
             continue
-        found = {}
-        for i, (a, b, c) in enumerate(zip(about.shapes, second.shapes, last.shapes, strict=True)):
-            if not len(a) == len(b) == len(c):
-                return {}
-            for j, (x, y, z) in enumerate(zip(a, b, c, strict=True)):
-                if x == y == z:
-                    continue
-                factor, rest = divmod(y - x, other - value)
-                offset = x - factor * value
-                part = (other - value) // max(1, y - x)  # as the scales of blocks have
-                if factor >= 1 and not rest and z == factor * third + offset:
-                    found[i, j] = _expression(name, factor, offset)
-                elif part > 1 and (x, y, z) == (value // part, other // part, third // part):
-                    found[i, j] = f"{name}//{part}"
-                else:
-                    return {}
-        return found
+        sizes = {
+            (i, j): (x, y, z)
+            for i, shapes in enumerate(zip(about.shapes, second.shapes, last.shapes, strict=True))
+            for j, (x, y, z) in enumerate(zip(*shapes, strict=True))
+            if not x == y == z
+        }
+        found = {at: _formula(name, (value, other, third), own) for at, own in sizes.items()}
+        if all(found.values()):
+            return found
     return {}
+
+
+def _formula(name: str, values: tuple[int, int, int], sizes: tuple[int, int, int]) -> str:
+    """Return the expression of a constant that gives these sizes for its values, or an empty one.
+
+    It is linear, or the number of blocks that cover the constant.
+    """
+    step, change = values[1] - values[0], sizes[1] - sizes[0]
+    factor, rest = divmod(change, step)
+    offset = sizes[0] - factor * values[0]
+    if factor >= 1 and not rest and sizes[2] == factor * values[2] + offset:
+        return _expression(name, factor, offset)
+    block = step // max(1, change)
+    covers = block > 1 and all(
+        -(-v // block) == size for v, size in zip(values, sizes, strict=True)
+    )
+    return f"cdiv({name}, {block})" if covers else ""
 
 
 def _expression(name: str, factor: int, offset: int) -> str:

@@ -86,7 +86,8 @@ def generator(names: Mapping[str, Any], folder: str) -> Callable[..., Any]:
 
     def generate(name: str, dims: Mapping[str, int], case_seed: int) -> Any:
         calls = described["calls"]
-        arguments = {**calls[case_seed % len(calls)], **dims}
+        arguments = dict(calls[case_seed % len(calls)])
+        arguments |= {each: dims[each] for each in arguments if each in dims}
         made = made_inputs(names["generate_input"], arguments, case_seed % SEEDS)
         tensors = [one for one in leaves(_opened(made)) if isinstance(one, torch.Tensor)]
         return as_array(tensors[known.index(name)])
