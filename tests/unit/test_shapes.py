@@ -91,9 +91,9 @@ def test_sizes_stay_within_the_range_and_its_multiples():
 
 
 def test_a_short_range_is_the_list_of_its_sizes():
-    assert listed_sizes(Dim("B", (), 1, 4)) == (1, 2, 3, 4)
+    assert listed_sizes(Dim("B", (), 1, 8)) == tuple(range(1, 9))
     assert listed_sizes(Dim("B", (), 5, 30, 8)) == (8, 16, 24)
-    assert listed_sizes(Dim("B", (), 1, 400)) == ()
+    assert listed_sizes(Dim("B", (), 1, 9)) == ()
 
 
 def test_candidates_mean_exactly_these_sizes():
