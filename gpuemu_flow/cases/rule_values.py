@@ -100,7 +100,7 @@ def draw_by_rule(
         values = draw(known, *where, nonfinite=kept, turn=turn)
     if rule.values and rule.kind != SCALAR:
         _mix_in(values, setting, strategy)
-    if rule.relation and rule.other in others:
+    if rule.other in others and others[rule.other].size:  # else it is left out, or not compared
         values = _related(values, setting, others[rule.other])
     return _with_columns(values, setting, touching=True)
 
@@ -124,7 +124,7 @@ def fit_to_rule(values: Array, setting: Setting, others: Mapping[str, Array]) ->
         fitted = np.where(fixed, values, np.array(rule.numbers[0]).astype(values.dtype))
     if fixed is not None:
         fitted = np.where(fixed, values, fitted)
-    if rule.relation and rule.other in others:
+    if rule.other in others and others[rule.other].size:
         fitted = _related(fitted, setting, others[rule.other], fitting=True)
     fitted = _with_columns(np.array(fitted), setting)
     # ascontiguousarray makes 0-d arrays 1-d, hence the reshape.

@@ -34,7 +34,7 @@ from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.lint.ptx.model import PlainPtx, plain_ptx
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.expressions import ExpressionError, compute, solve
-from gpuemu_flow.model.types import CodePlace, Failure, FailureKind
+from gpuemu_flow.model.types import CodePlace, Failure, FailureKind, KernelFinding
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers.api import MOST_PRINTED, OpError, Program, RunError, op_error
 from gpuemu_flow.workers.callable import as_left
@@ -107,8 +107,7 @@ def failure_of(
             place = replace(place, file=ptx_file, line=ptx.line(place.code))
         return near(place, root, ptx_file)
 
-    kind = failure_kind(finding.check, finding.rule, finding.message)
-    return Failure.of_kernel(kind, finding.typed(code_line).moved(moved))
+    return kernel_failure(finding.typed(code_line).moved(moved))
 
 
 def near(place: CodePlace, root: str, beside: str = "") -> CodePlace:
@@ -121,15 +120,15 @@ def near(place: CodePlace, root: str, beside: str = "") -> CodePlace:
     return replace(place, file=file.removeprefix(prefix))
 
 
-def failure_kind(check: str, rule: str, message: str) -> FailureKind:
-    """Return the kind of failure that a finding is."""
-    kind = _KINDS.get(check)
+def kernel_failure(finding: KernelFinding) -> Failure:
+    """Return the failure that a finding is."""
+    kind = _KINDS.get(finding.check)
     if kind is None:
-        writes = " writes " in f" {message}"
+        writes = " writes " in f" {finding.message}"
         kind = FailureKind.OUT_OF_BOUNDS if writes else FailureKind.OUT_OF_BOUNDS_READ
-        if rule == "misaligned":
+        if finding.rule == "misaligned":
             kind = FailureKind.MISALIGNED
-    return kind
+    return Failure.of_kernel(kind, finding)
 
 
 class EmulatedRunner:

@@ -51,7 +51,7 @@ from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT, OpError, Program, RunError, op_error
 from gpuemu_flow.workers.callable import CallableRunner
 from gpuemu_flow.workers.channel import Watch
-from gpuemu_flow.workers.emulated import failure_kind, near
+from gpuemu_flow.workers.emulated import kernel_failure, near
 from gpuemu_flow.workers.process import BUILD_SECONDS
 from gpuemu_flow.workers.script import keep_high
 from gpuemu_flow.workers.tensors import name_outputs
@@ -164,10 +164,7 @@ class Gpu:
         report = self.report()
         if report.problems:
             raise OpError(_unsupported(report))
-        return [
-            Failure.of_kernel(failure_kind(found.check, found.rule, found.message), found)
-            for found in (finding.moved(self._near) for finding in report.findings)
-        ]
+        return [kernel_failure(finding.moved(self._near)) for finding in report.findings]
 
     def _near(self, place: CodePlace) -> CodePlace:
         return near(place, self._root)

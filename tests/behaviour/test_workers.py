@@ -97,6 +97,9 @@ OPS = {
                 wrong=1),
     # Isolation
     "spawned": state("spawn"),
+    "raises_when_used": Op(
+        op="seen.add(x.tobytes())\nif len(seen) > 6: raise ValueError('of the process')\n"
+        "return x * 2", schema=FIVE, keys=SIX, head="seen = set()\n"),
     "limited": Op(op="b = bytearray(3 << 30)\nreturn x * 2", schema=FIVE,
                   keys=SIX + '\nmemory_limit = "1GB"', **ERROR,
                   says=("op-out-of-memory: memory_limit = 1000000000 bytes",)),

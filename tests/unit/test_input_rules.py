@@ -198,6 +198,20 @@ def test_shrunk_inputs_are_of_the_kind(
     assert sum(sizes) <= sum(array.size for array in materialise(large).values())
 
 
+@for_each("rule", ["x <= w", "w <= x", "x == w"])
+def test_a_rule_holds_where_the_optional_input_is_there(rule: str) -> None:
+    plain = {"dims": ["N"], "range": [-4, 4]}
+    inputs = {"x": plain, "w": {**plain, "optional": True}}
+    table = {"dims": {"N": {"min": 1, "max": 40}}, "inputs": inputs, "output": ["N"]}
+    seen: Counter[bool] = Counter()
+    for case in cases_of({**table, "constraints": [rule]}, count=30):
+        made = materialise(case)
+        seen[bool(made["w"].size)] += 1
+        if made["w"].size:
+            assert eval(rule, {}, made).all(), case
+    assert min(seen[True], seen[False]) > 0
+
+
 @for_each("kind", KINDS)
 def test_strategies_differ(kind: str) -> None:
     said = next(said for name, said, *_ in KEPT if name == kind)

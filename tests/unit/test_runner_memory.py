@@ -1,9 +1,10 @@
-"""Memory that tensors lie in: shared files, spans, watched buffers, equal calls."""
+"""Memory that tensors lie in: shared files, spans, watched buffers, equal calls; frames."""
 
 from __future__ import annotations
 
 import math
 import os
+import socket
 import sys
 from collections.abc import Iterator
 
@@ -251,3 +252,13 @@ def test_no_outputs_and_empty_ones() -> None:
     empty = np.zeros((0, 3), np.float16)
     assert compare_calls({}, {}, deterministic=True) == []
     assert compare_calls({"y": empty}, {"y": empty}, deterministic=True) == []
+
+
+def test_a_message_that_comes_in_pieces_is_read_when_it_is_whole() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = channel.FrameReader(ours, wait=False)
+        for piece in np.frombuffer(channel.pack({"serial": 1}), "S1"):
+            assert reader.read() is None
+            theirs.sendall(piece.ljust(1, b"\0"))
+        assert reader.read() == {"serial": 1}

@@ -91,9 +91,9 @@ def test_sizes_stay_within_the_range_and_its_multiples():
 
 
 def test_a_short_range_is_the_list_of_its_sizes():
-    assert listed_sizes(Dim("B", (), 1, 4)) == (1, 2, 3, 4)
+    assert listed_sizes(Dim("B", (), 1, 8)) == tuple(range(1, 9))
     assert listed_sizes(Dim("B", (), 5, 30, 8)) == (8, 16, 24)
-    assert listed_sizes(Dim("B", (), 1, 400)) == ()
+    assert listed_sizes(Dim("B", (), 1, 9)) == ()
 
 
 def test_candidates_mean_exactly_these_sizes():
@@ -199,7 +199,8 @@ def test_fixed_shapes_are_classes_of_their_own():
 
 def test_an_enormous_range_makes_no_enormous_tensor():
     million = Dim("N", (), 1, 10**6)
-    planner = ShapePlanner(one_input(million, Dim("M", (), 1, 10**6), Dim("K", (), 1, 2**31 - 1)))
+    dims = (million, Dim("M", (), 1, 10**6), Dim("K", (), 1, 2**31 - 1))
+    planner = ShapePlanner(OpSchema(dims, (TensorDef("x", ("N", "M", "K", 512)),)))
     assert "all_maximum" not in planner.classes
     for shape_class in (*planner.classes, "random"):
         for salt in (None, 7, 2**64 - 1):

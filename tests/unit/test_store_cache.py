@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pickle
 import random
 import shutil
@@ -22,6 +23,7 @@ from whole import WHOLE
 
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.cache import BytesDisk, ForeignRecordError, JsonStore, seal, unseal
+from gpuemu_flow.store.private_files import RunLock
 
 
 class Aside:
@@ -338,3 +340,20 @@ def test_records_that_are_there_are_kept_where_that_is_asked(store: JsonStore) -
     records = {key: seal(2, key) for key in "abc"}
     store.put_sealed(records, if_absent={"a", "c"})
     assert [store.get(key) for key in "abc"] == [1, 2, 2]
+
+
+def test_who_waits_for_a_run_is_told_whose_it_is(tmp_path: Path) -> None:
+    told: list[str] = []
+    waits = threading.Event()
+
+    def wait() -> None:
+        with RunLock(tmp_path / "lock", lambda holder: [told.append(holder), waits.set()]):
+            told.append("held")
+
+    with ThreadPoolExecutor(1) as pool:
+        with RunLock(tmp_path / "lock"):
+            second = pool.submit(wait)
+            assert waits.wait(60)
+        second.result(60)
+    assert told[0].startswith(f"process {os.getpid()} since 20")
+    assert told[1:] == ["held"]
