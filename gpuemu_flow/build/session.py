@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
 
-from gpuemu_flow.build.elsewhere import shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
 from gpuemu_flow.build.selection import is_set, owned, select, touched_since
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace, shared
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.store.failures import FailureStore

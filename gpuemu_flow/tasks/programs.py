@@ -59,7 +59,11 @@ def run_op(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> St
         requests=[Request(case) for case in cases],
         checks=FULL_CHECKS,
     )
-    content = {"stage": spec.stage, "version": spec.version, "outcomes": execution.records()}
+    content = {
+        "stage": spec.stage,
+        "version": stages.VERSIONS[spec.stage],
+        "outcomes": execution.records(),
+    }
     return StageResult(
         content,
         complete=all(outcome.ok for outcome in execution.outcomes),
@@ -122,7 +126,7 @@ def run_reference(spec: TaskSpec, context: StageContext, code: Mapping[str, str]
             refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
         "stage": spec.stage,
-        "version": spec.version,
+        "version": stages.VERSIONS[spec.stage],
         "outcomes": [records[case.index] for case in cases],
         "expected_dtypes": expected,
     }
