@@ -23,7 +23,6 @@ from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.workspace import Workspace, shared
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.plain_text import printable
-from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
 from gpuemu_flow.store.private_files import PrivateFolder, RunLock
 from gpuemu_flow.tasks import stages
@@ -505,8 +504,15 @@ def _remember(workspace: Workspace, outcome: RunOutcome, states: TaskStates) -> 
                 current.add(name)
     limit = workspace.settings.size_limit
     if limit and outcome.executed:
-        workspace.cache.limit_blobs(limit, lambda: FailureStore(workspace.cache).pinned())
+        workspace.cache.limit_blobs(limit, lambda: _pinned(workspace))
     workspace.save(current)
+
+
+def _pinned(workspace: Workspace) -> frozenset[str]:
+    """Return the blobs that recorded failures need."""
+    from gpuemu_flow.store.failures import FailureStore  # noqa: PLC0415 - seldom needed
+
+    return FailureStore(workspace.cache).pinned()
 
 
 # Check that nothing on which verdicts depend changed during a run.

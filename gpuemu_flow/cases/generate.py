@@ -28,6 +28,7 @@ from gpuemu_flow.cases.special_values import (
 )
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
 from gpuemu_flow.model.types import DTYPES, STRATEGIES, Case, InputSpec, Shape, ValueRule
+from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
 
@@ -242,6 +243,35 @@ def materialise_guarded(
 
 def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> Array:
     return input_values(case, spec) if given is None else given[spec.name]
+
+
+def make_inputs(
+    case: Case,
+    input_dtype: str | None = None,
+    *,
+    guards: bool = False,
+    values: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Return the case's tensors, those of floats as `input_dtype` if it is given."""
+    if guards and not _converts(case.dtype, input_dtype):
+        laid = materialise_guarded(case, values=values)
+        return {name: each.array for name, each in laid.items()}
+    return converted(materialise(case, values), case.dtype, input_dtype)
+
+
+def _converts(dtype: str, input_dtype: str | None) -> bool:
+    return input_dtype not in (None, dtype) and DTYPES[dtype].kind == "float"
+
+
+def converted(arrays: dict[str, Array], dtype: str, input_dtype: str | None) -> dict[str, Array]:
+    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged."""
+    if input_dtype is None or not _converts(dtype, input_dtype):
+        return arrays
+    wide = numpy_dtype(input_dtype)
+    return {
+        name: array.astype(wide) if dtype_name(array.dtype) == dtype else array
+        for name, array in arrays.items()
+    }
 
 
 def decoy_values(case: Case, judged: Mapping[str, Array]) -> dict[str, Array]:
