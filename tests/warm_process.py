@@ -33,7 +33,7 @@ _ALL_OF = tuple(
     f"gpuemu_flow.{name}"
     for name in (
         "build", "cases", "config", "fuzz", "judge", "lint", "model", "numerics", "report", "store",
-        "tasks", "tasks.parts", "wire", "workers.sandbox",
+        "tasks", "wire", "workers.sandbox",
     )
 )  # fmt: skip
 """Packages all of whose modules commands import sooner or later, a few here and a few there."""

@@ -406,7 +406,6 @@ _FOLDERS = (
     "numerics",
     "store",
     "tasks",
-    "tasks/parts",
     "workers",
     "workers/sandbox",
 )

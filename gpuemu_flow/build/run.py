@@ -49,8 +49,8 @@ def _consists_of(parts: KeyParts) -> dict[str, str]:
 
 _MODULES = {
     stages.GENERATE: "generate",
-    stages.OP: "run_op",
-    stages.REFERENCE: "run_reference",
+    stages.OP: "programs:run_op",
+    stages.REFERENCE: "programs:run_reference",
     stages.COMPARE: "compare",
     stages.DIFF: "diff",
     stages.BUILD: "build_kernel",
@@ -59,14 +59,16 @@ _MODULES = {
     stages.LINT: "lint",
     stages.KERNEL_DIFF: "diff_kernel",
 }
-"""The module in `tasks` of each stage, imported only when one of its tasks runs."""
+"""The module in `tasks` of each stage, imported only when a task of it runs, and its function if
+that is not `run`."""
 _OF_PROGRAMS = (stages.OP, stages.REFERENCE, stages.COMPARE)
 _OF_RESULTS = (stages.DIFF, stages.CODE, stages.LINT, stages.KERNEL_DIFF)
 
 
 def act(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Run a task's action; `parts` are those of its key that need no observed inputs."""
-    run = importlib.import_module(f"gpuemu_flow.tasks.{_MODULES[spec.stage]}").run
+    module, _, function = _MODULES[spec.stage].partition(":")
+    run = getattr(importlib.import_module(f"gpuemu_flow.tasks.{module}"), function or "run")
     if spec.stage in _OF_RESULTS:
         return run(spec, context)  # type: ignore[no-any-return]
     given = _consists_of(parts) if spec.stage in _OF_PROGRAMS else parts

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, to_builtins
 
-from gpuemu_flow.build.elsewhere import shared
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Listener
 from gpuemu_flow.build.selection import is_set, owned, select, touched_since
 from gpuemu_flow.build.states import TaskStates
-from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace, shared
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.model.plain_text import printable
-from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS, BuildReason
 from gpuemu_flow.store.private_files import PrivateFolder, RunLock
 from gpuemu_flow.tasks import stages
@@ -506,8 +504,15 @@ def _remember(workspace: Workspace, outcome: RunOutcome, states: TaskStates) -> 
                 current.add(name)
     limit = workspace.settings.size_limit
     if limit and outcome.executed:
-        workspace.cache.limit_blobs(limit, lambda: FailureStore(workspace.cache).pinned())
+        workspace.cache.limit_blobs(limit, lambda: _pinned(workspace))
     workspace.save(current)
+
+
+def _pinned(workspace: Workspace) -> frozenset[str]:
+    """Return the blobs that recorded failures need."""
+    from gpuemu_flow.store.failures import FailureStore  # noqa: PLC0415 - seldom needed
+
+    return FailureStore(workspace.cache).pinned()
 
 
 # Check that nothing on which verdicts depend changed during a run.

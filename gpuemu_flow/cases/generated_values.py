@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 4 << 20
 """Largest size of a case's generated inputs, which are part of messages and of cache keys."""
+MOST_ANSWERED = 16 << 20
+"""Maximum number of bytes in one answer; the rest is requested again."""
 
 
 class GenerateError(UsageError):
@@ -103,3 +105,18 @@ def with_values(case: Case, found: Mapping[str, GeneratedValues]) -> Case:
         for spec in case.inputs
     )
     return replace(case, inputs=inputs)
+
+
+def fit_together(cases: Sequence[Case]) -> bool:
+    """Tell whether the cases can be sent together in one message.
+
+    They can if no function of the user failed to make an input, and if the values that these
+    functions made are small enough in total.
+    """
+    given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
+    return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
+
+
+def usable(samples: Sequence[Case]) -> list[Case]:
+    """Return the samples whose inputs could all be made; if there are none, return all samples."""
+    return [case for case in samples if case_fault(case) is None] or list(samples)

@@ -22,10 +22,10 @@ from itertools import islice
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.design import Combination, Designer, with_row_layouts
+from gpuemu_flow.cases.generate import Turns
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
 from gpuemu_flow.cases.special_values import near_constants
-from gpuemu_flow.cases.turns import Turns
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.expressions import ExpressionError, compute
 from gpuemu_flow.model.types import (

@@ -116,7 +116,7 @@ def tensors(
 ) -> dict[str, NDArray[Any]]:
     """Return the input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
     Raises UsageError: ``case-too-large``, ``not-a-uniform-case`` or ``unknown-dtype``."""
-    from gpuemu_flow.numerics.rng_many import fill_uniform  # noqa: PLC0415 - it loads numpy
+    from gpuemu_flow.numerics.rng_arrays import fill_uniform  # noqa: PLC0415 - it loads numpy
 
     wanted = sum(math.prod(s.shape) * DTYPES[s.dtype].itemsize for s in case.inputs)
     if wanted > max_bytes:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_many import SeededStreams
+from gpuemu_flow.numerics.rng_arrays import SeededStreams
 
 Array = NDArray[Any]
 Element = TypeVar("Element", bound=np.generic)

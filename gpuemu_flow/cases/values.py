@@ -26,7 +26,7 @@ from gpuemu_flow.cases.special_values import (
 from gpuemu_flow.model.types import DTYPES, STRATEGIES, Shape
 from gpuemu_flow.numerics.dtypes import FloatLimits, dtype_name, float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_many import SeededStreams, fill_uniform
+from gpuemu_flow.numerics.rng_arrays import SeededStreams, fill_uniform
 
 Array = NDArray[Any]
 

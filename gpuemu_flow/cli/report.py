@@ -29,7 +29,7 @@ from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.report import formats, github, html_writer, markdown, report_text, signature, text
 from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
-from gpuemu_flow.report.clean_run import save_if_clean
+from gpuemu_flow.report.history import save_if_clean
 from gpuemu_flow.report.reporting import ReportQuery, current
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import write_atomic

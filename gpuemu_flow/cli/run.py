@@ -169,14 +169,14 @@ def _validate(
 
 
 def _conclude(workspace: Workspace, outcome: RunOutcome, report: RunReport) -> None:
-    from gpuemu_flow.report import clean_run, history  # noqa: PLC0415
+    from gpuemu_flow.report import history  # noqa: PLC0415
     from gpuemu_flow.report.report import record_run  # noqa: PLC0415
 
     for problem in record_run(workspace, report):
         say(str(problem), err=True)
     if outcome.executed:
         history.append(workspace.cache, report)
-    clean_run.save_if_clean(workspace, outcome, report)
+    history.save_if_clean(workspace, outcome, report)
 
 
 def _show_report(workspace: Workspace, report: RunReport, output_format: str) -> None:

@@ -33,7 +33,7 @@ from gpuemu_flow.model.verdicts import Elements, decide
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64, widened
 from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
-from gpuemu_flow.numerics.rng_many import fill_uniform
+from gpuemu_flow.numerics.rng_arrays import fill_uniform
 
 __all__ = [
     "BATCH_SIZES",

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.generated_values import is_made, unmade
-from gpuemu_flow.judge.generated import fit_together, usable, with_generated
+from gpuemu_flow.cases.generated_values import fit_together, is_made, unmade, usable
 from gpuemu_flow.judge.judge_requests import (
     Evaluation,
     GivenCase,
@@ -171,6 +170,9 @@ class CaseEvaluator:
             joined = self._generator_seen | seen
             if joined != self._generator_seen:
                 self._generator_seen = joined
+
+        # Few ops have such functions.
+        from gpuemu_flow.judge.generated import with_generated  # noqa: PLC0415
 
         generators = self.subject.generators
         return with_generated(self._pool, generators, cases, cancel=self._cancel, on_observed=learn)

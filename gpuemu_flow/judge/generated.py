@@ -18,8 +18,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.cases.generated_values import (
+    MOST_ANSWERED,
     MOST_BYTES,
-    case_fault,
     decode_values,
     encode_values,
     unmade,
@@ -90,21 +90,6 @@ def with_generated(
         for (number, spec), given in zip(places, asker.ask_all(calls), strict=True):
             found[number][spec.name] = _checked(spec, given)
     return [with_values(case, given) for case, given in zip(cases, found, strict=True)]
-
-
-def fit_together(cases: Sequence[Case]) -> bool:
-    """Tell whether the cases can be sent together in one message.
-
-    They can if no function of the user failed to make an input, and if the values that these
-    functions made are small enough in total.
-    """
-    given = [spec.given for case in cases for spec in case.inputs if spec.given is not None]
-    return not any(map(case_fault, cases)) and sum(len(g.data) for g in given) <= MOST_ANSWERED
-
-
-def usable(samples: Sequence[Case]) -> list[Case]:
-    """Return the samples whose inputs could all be made; if there are none, return all samples."""
-    return [case for case in samples if case_fault(case) is None] or list(samples)
 
 
 def _checked(spec: InputSpec, given: GeneratedValues) -> GeneratedValues:
@@ -204,8 +189,6 @@ TARGET = "gpuemu_flow.judge.generated:generate_all"
 ARGUMENTS = (
     "seed", "rng", "case_seed", "shape", "dtype", "name", "shapes", "dims", "strategy"
 )  # fmt: skip
-MOST_ANSWERED = 16 << 20
-"""Maximum number of bytes in one answer; the rest is requested again."""
 
 _SIGNATURE = f"arguments that a generator may name: {', '.join(ARGUMENTS)}"
 

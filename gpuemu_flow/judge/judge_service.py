@@ -17,7 +17,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.generate import materialise, materialise_each
+from gpuemu_flow.cases.generate import converted, materialise, materialise_each
 from gpuemu_flow.judge import gradients
 from gpuemu_flow.judge.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judge.judge import Judge, refused
@@ -54,7 +54,6 @@ from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.workers.api import Outcome, OutputInfo, RunError, Slot, end_of
 from gpuemu_flow.workers.arena import Arena, changed_inputs
 from gpuemu_flow.workers.arguments import begin_call
-from gpuemu_flow.workers.execute import converted
 from gpuemu_flow.workers.jobs import ServiceContext
 from gpuemu_flow.workers.limits import lift_memory_limit
 from gpuemu_flow.workers.tensors import element_type
@@ -264,6 +263,7 @@ class JudgeService:
 
     def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
         """Return copies of the inputs; convert those of the case's float type to `input_dtype`."""
+        begin_call(input_dtype or self._setup.dtype)
         wide = converted(item.inputs, self._setup.dtype, input_dtype)
         return {
             name: array.copy(order="K") if array is item.inputs[name] else array

@@ -189,7 +189,7 @@ class InputSpec(Struct, frozen=True, omit_defaults=True):
     # run in which the input has this range get the ends; `ends` numbers these cases from 1.
     ends: int = 0
     # Number of the variety of values that the input shows, counted from 1; 0 leaves the variety to
-    # chance. The first cases with a strategy show its varieties in turn; see `cases.turns`.
+    # chance. The first cases with a strategy show its varieties in turn; see `cases.generate`.
     turn: int = 0
     # Constants of the op's and the reference's sources: they and the numbers next to them are among
     # the values

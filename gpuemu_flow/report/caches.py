@@ -10,8 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from gpuemu_flow.build.elsewhere import place_for
-from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.build.workspace import Workspace, place_for
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import RunLock, disk_errors

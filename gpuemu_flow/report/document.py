@@ -13,11 +13,11 @@ from gpuemu_flow.judge.results import MISSED, Absence, CaseVerdict, OpResult, Re
 from gpuemu_flow.judge.verdicts import is_special, reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.model.verdicts import Cause, case_id
-from gpuemu_flow.store.failures import FailureRecord
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.diff import KernelDiff
     from gpuemu_flow.store.baselines import Baseline
+    from gpuemu_flow.store.failures import FailureRecord
 
 
 REPORT_VERSION = 1

@@ -29,6 +29,7 @@ from gpuemu_flow.store.cache import JsonStore, open_user_cache
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.build_kernel import allowances
+from gpuemu_flow.tasks.compilers import Assembled, ToolSandbox, assemble, disassemble
 from gpuemu_flow.tasks.lint import (
     Linted,
     lint_views,
@@ -36,7 +37,6 @@ from gpuemu_flow.tasks.lint import (
     measure_key,
     save_measurement,
 )
-from gpuemu_flow.tasks.parts.compilers import Assembled, ToolSandbox, assemble, disassemble
 from gpuemu_flow.workers.sandbox.fence import NOTHING, Fence
 
 

@@ -23,18 +23,17 @@ from gpuemu_flow.model.types import ConfiguredEnv, Json
 from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
-from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec
-from gpuemu_flow.tasks.params import BuildParams, params_of
-from gpuemu_flow.tasks.parts import compilers
-from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
-from gpuemu_flow.tasks.parts.machine_results import (
+from gpuemu_flow.tasks.compilers import assemble, disassemble
+from gpuemu_flow.tasks.machine_results import (
     MachineResults,
     command_uses,
     machine_results,
     some,
     unlisted,
 )
+from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.workers.listener import Recording
 
 STAGE = stages.BUILD

@@ -26,7 +26,7 @@ from gpuemu_flow.model.types import ConfiguredEnv, Json
 from gpuemu_flow.store.discovered import KnownInputs
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.store.private_files import output_locks
-from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
     StageContext,
@@ -35,9 +35,7 @@ from gpuemu_flow.tasks.base import (
     output_state,
 )
 from gpuemu_flow.tasks.build_kernel import placeholders
-from gpuemu_flow.tasks.params import RuleParams, params_of
-from gpuemu_flow.tasks.parts import compilers
-from gpuemu_flow.tasks.parts.machine_results import (
+from gpuemu_flow.tasks.machine_results import (
     MOST_UNDECLARED,
     MachineResults,
     command_uses,
@@ -45,6 +43,7 @@ from gpuemu_flow.tasks.parts.machine_results import (
     some,
     unlisted,
 )
+from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.workers.listener import Recording
 from gpuemu_flow.workers.sandbox.spec import landlock_version
 

@@ -40,7 +40,7 @@ from gpuemu_flow.tasks.base import (
     read_result,
 )
 from gpuemu_flow.tasks.params import params_of
-from gpuemu_flow.tasks.parts.outputs import with_outputs, with_tensors
+from gpuemu_flow.tasks.programs import with_outputs, with_tensors
 from gpuemu_flow.workers.api import Program
 from gpuemu_flow.workers.supervise import BatchSize
 

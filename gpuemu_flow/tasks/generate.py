@@ -12,10 +12,9 @@ from collections.abc import Mapping
 
 from msgspec import ValidationError, to_builtins
 
-from gpuemu_flow.cases.generated_values import case_fault
+from gpuemu_flow.cases.generated_values import case_fault, usable
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import SAMPLED, plan_cases, sample_cases
-from gpuemu_flow.judge.generated import usable, with_generated
 from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
@@ -85,6 +84,8 @@ def _filled(
 ) -> tuple[list[Case], list[Case], Discovered, bool]:
     """Return cases and samples with the values of the user's functions, and the inputs of these.
     The last result is false if all come from a shared cache, whose entries hold no failures."""
+    from gpuemu_flow.judge.generated import with_generated  # noqa: PLC0415 - few ops have them
+
     given = next(iter(generators.values())).given
     sources = Observation(files=frozenset(str(context.root / path) for path in spec.sources))
     known = KnownResults(

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.cases.generate import decoy_values
+from gpuemu_flow.cases.generate import decoy_values, make_inputs
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, Failure, FailureKind, Json
 from gpuemu_flow.numerics.contract import Mask
@@ -37,7 +37,6 @@ from gpuemu_flow.workers.api import (
 )
 from gpuemu_flow.workers.arena import Arena, InputBuffers, as_number, same_bytes
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, hinted, read_slots
-from gpuemu_flow.workers.execute import make_inputs
 from gpuemu_flow.workers.tensors import demand_bools, element_type
 
 # Make decoy calls, which expose an op that remembers results or counts its calls.

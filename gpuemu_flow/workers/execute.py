@@ -11,12 +11,9 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
-from gpuemu_flow.cases.generate import materialise, materialise_guarded
-from gpuemu_flow.model.types import DTYPES, Case, Failure
-from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.model.types import Failure
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import MAX_OUTPUTS, OpError, Program, RunError
-from gpuemu_flow.workers.arguments import begin_call
 from gpuemu_flow.workers.channel import Watch
 from gpuemu_flow.workers.limits import limit_file_size, output_limit
 from gpuemu_flow.workers.tensors import MAX_OUTPUT_BYTES, demand_bools
@@ -45,41 +42,6 @@ class Executed(Struct, frozen=True):
     violations: tuple[Failure, ...]
     seconds: float
     printed: str = ""
-
-
-def make_inputs(
-    case: Case,
-    input_dtype: str | None = None,
-    *,
-    guards: bool = False,
-    values: Arrays | None = None,
-) -> dict[str, np.ndarray]:
-    """Return the case's tensors."""
-    if guards and not _converts(case.dtype, input_dtype):
-        begin_call(case.dtype)
-        laid = materialise_guarded(case, values=values)
-        return {name: each.array for name, each in laid.items()}
-    return converted(materialise(case, values), case.dtype, input_dtype)
-
-
-def _converts(dtype: str, input_dtype: str | None) -> bool:
-    return input_dtype not in (None, dtype) and DTYPES[dtype].kind == "float"
-
-
-def converted(
-    arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
-) -> dict[str, np.ndarray]:
-    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged. The
-    arrays are the inputs of the next call. `float_of_call` will return the dtype recorded here:
-    `input_dtype`, or `dtype` if `input_dtype` is None."""
-    begin_call(input_dtype or dtype)
-    if input_dtype is None or not _converts(dtype, input_dtype):
-        return arrays
-    wide = numpy_dtype(input_dtype)
-    return {
-        name: array.astype(wide) if dtype_name(array.dtype) == dtype else array
-        for name, array in arrays.items()
-    }
 
 
 def _reseed(seed: int) -> None:

@@ -27,7 +27,7 @@ from gpuemu_flow.lint.toolchain import (
     parse_ptxas_output,
     run_tool,
 )
-from gpuemu_flow.tasks.parts.compilers import assemble, disassemble
+from gpuemu_flow.tasks.compilers import assemble, disassemble
 
 pytestmark = pytest.mark.ci
 

@@ -77,7 +77,7 @@ ONLY_FOR_WORK = HEAVY | {"jinja2", "ml_dtypes", "multiprocessing", "unittest"}
 PARTS_FOR_WORK = (
     "build.run", "cases.generate", "emulator", "fuzz.failures", "fuzz.subjects",
     "judge.case_evaluator", "judge.judge_requests", "services.daemon.control", "tasks.compare",
-    "tasks.parts.execute",
+    "tasks.programs",
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from stand_in_tools import KERNELS, StandIns
 
 from gpuemu_flow.lint.toolchain import MachineCode, Tool
 from gpuemu_flow.model.errors import Problem
-from gpuemu_flow.tasks.parts.compilers import disassemble
+from gpuemu_flow.tasks.compilers import disassemble
 
 pytestmark = pytest.mark.ci
 
@@ -226,7 +226,7 @@ def run_script(mini: Mini, name: str) -> dict[str, Any]:
 
 IMPATIENT = """
 import sys
-from gpuemu_flow.tasks.parts import compilers
+from gpuemu_flow.tasks import compilers
 patient = compilers.run_tool
 def impatient(arguments, *, timeout, **options):
     limit = 1.0 if arguments[-1] == "k/second.cu" else timeout

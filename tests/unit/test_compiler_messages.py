@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.tasks.parts import compilers
+from gpuemu_flow.tasks import compilers
 
 REMARKS = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'k' for 'sm_80'

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.tasks.parts import compilers
+from gpuemu_flow.tasks import compilers
 
 KERNEL = {"path": "k.py", "kernel": "k"}
 CHILD = """

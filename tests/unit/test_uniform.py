@@ -15,7 +15,7 @@ from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_many import fill_uniform, truncate_to_half
+from gpuemu_flow.numerics.rng_arrays import fill_uniform, truncate_to_half
 
 COUNT = 3000
 

@@ -14,7 +14,7 @@ from gpuemu_flow.cases.values import draw
 from gpuemu_flow.model.types import DTYPES, STRATEGIES
 from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype, to_float64
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.rng_many import fill_uniform
+from gpuemu_flow.numerics.rng_arrays import fill_uniform
 
 FLOATS = [name for name, d in DTYPES.items() if d.kind == "float"]
 INTEGERS = [name for name, d in DTYPES.items() if d.kind in ("int", "uint")]

@@ -7,7 +7,7 @@ import pytest
 from for_each import for_each
 
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
-from gpuemu_flow.numerics.rng_many import SeededStreams
+from gpuemu_flow.numerics.rng_arrays import SeededStreams
 
 FEW, MANY = 2, 90  # looked up one by one, and stepped together
 KINDS = ("u64", "f64", "f32", "uniform10_f64", "uniform10_f32", "normal_f32")

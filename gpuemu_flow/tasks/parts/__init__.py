@@ -1,1 +1,0 @@
-"""Functions that several stages use, such as running programs and compilers."""
