@@ -26,6 +26,7 @@ from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import ACCURACIES, STRATEGIES, Json, Tolerance
 from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.wire import workspace_stem
 
 if TYPE_CHECKING:
     pass
@@ -367,6 +368,12 @@ class Config(Struct, frozen=True):
     looked_into: tuple[ConfigFile, ...] = ()
     # Paths whose appearance or disappearance may change the problems of the configuration.
     looked_at: tuple[Path, ...] = ()
+
+    def results_folder(self, cache: Path) -> Path:
+        """Return the folder for the results of submissions: in the cache, or at ``[storage]
+        db_path``. If several workspaces name the same `db_path`, each has a separate folder."""
+        path = self.storage.db_path
+        return cache if path is None else path / workspace_stem(self.root)
 
     def op(self, name: str) -> OpConfig:
         """Return the op of that name; raise UsageError ``unknown-op`` if there is none."""
