@@ -26,7 +26,6 @@ from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import ACCURACIES, STRATEGIES, Json, Tolerance
 from gpuemu_flow.numerics.contract import OutputContract
-from gpuemu_flow.wire import workspace_stem
 
 if TYPE_CHECKING:
     pass
@@ -372,6 +371,8 @@ class Config(Struct, frozen=True):
     def results_folder(self, cache: Path) -> Path:
         """Return the folder for the results of submissions: in the cache, or at ``[storage]
         db_path``. If several workspaces name the same `db_path`, each has a separate folder."""
+        from gpuemu_flow.wire import workspace_stem  # noqa: PLC0415 - a plain run has none
+
         path = self.storage.db_path
         return cache if path is None else path / workspace_stem(self.root)
 
