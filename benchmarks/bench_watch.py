@@ -6,14 +6,11 @@ on the machine's monotonic clock. `run` has no need to notice the save, but has 
 judged is the ratio of the medians; exits 1 when a bound is missed, 2 when nothing was measured.
 
     python benchmarks/bench_watch.py [--ops 1 200] [--rounds 15] [--json]
-
-The extra `watch` (the package watchfiles) is needed for the row with the system's events.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
@@ -30,8 +27,8 @@ import workspaces
 from processes import plain_environment
 
 COMMAND = [sys.executable, "-m", "gpuemu_flow"]
-RUN, EVENTS, POLLING = "run, called at the save", "watch", "watch --poll"
-BOUNDS = {EVENTS: 0.5, POLLING: 0.6}
+RUN, WATCH = "run, called at the save", "watch"
+BOUNDS = {WATCH: 0.6}
 """Of the time that `run` takes, which somebody would have to call at that very moment."""
 
 GIVE_UP_S = 120.0
@@ -141,12 +138,9 @@ def measure(folder: Path, ops: int, rounds: int) -> dict[str, list[float]]:
         candidates: dict[str, Callable[[], float]] = {}
         own = Workspace(folder / f"run-{ops}", ops)
         candidates[RUN] = lambda: by_hand(own)
-        for name, arguments in ((EVENTS, ()), (POLLING, ("--poll",))):
-            if name == EVENTS and importlib.util.find_spec("watchfiles") is None:
-                continue
-            place = Workspace(folder / f"watch{len(candidates)}-{ops}", ops)
-            watching = stack.enter_context(watcher(place, *arguments))
-            candidates[name] = partial(watched, place, watching)
+        place = Workspace(folder / f"watch-{ops}", ops)
+        watching = stack.enter_context(watcher(place))
+        candidates[WATCH] = partial(watched, place, watching)
         found: dict[str, list[float]] = {name: [] for name in candidates}
         for number in range(rounds + 1):
             for name, candidate in candidates.items():

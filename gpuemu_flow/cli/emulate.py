@@ -73,8 +73,7 @@ def emulate(
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer and more.
 
     Several files (of nvcc -rdc=true) are linked. Needs no workspace, no GPU and no CUDA. Exit code
-    1 if a check finds something; 4 if nothing else is wrong, but the result depends on which
-    operations the compiler fuses or the GPU approximates.
+    1 if a check finds something.
     """
     as_json = output_format == "json"
     if coverage:

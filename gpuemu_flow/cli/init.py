@@ -52,7 +52,7 @@ _ALIASES = {"torch": "pytorch", "tf": "tensorflow"}
               type=AliasedChoice(_NAMES, _ALIASES), default="numpy", show_default=True,
               help="What the ops are written in.")  # fmt: skip
 @click.option(
-    "--with-examples", "--with_examples", is_flag=True, help="Write three ops instead of one."
+    "--with-examples", "--with_examples", is_flag=True, help="Write two ops instead of one."
 )
 @click.option("--ci", type=click.Choice(["github", "gitlab"]), help="Write a CI workflow, too.")
 @click.option("-t", "--target-dir", "--target_dir", "target", default=".", show_default=True,

@@ -40,9 +40,6 @@ _HEAD = ("problem", "candidate", "verdict", "passed", "worst error", "tolerance"
 @NO_CONFIRM
 @format_option("text", "json", "html")
 @click.option("--watch", "watching", is_flag=True, help="Score again at every save.")
-@click.option(
-    "--poll", is_flag=True, help="With --watch: look at the files instead of waiting for events."
-)
 def score(
     words: tuple[str, ...],
     jobs: int | None,
@@ -50,7 +47,6 @@ def score(
     confirm: bool,
     output_format: str,
     watching: bool,
-    poll: bool,
 ) -> None:
     """Validate what changed, and print a score for each problem and candidate.
 
@@ -61,9 +57,7 @@ def score(
     if watching:
         if output_format != "text":
             raise click.UsageError("--watch prints text only")
-        _watch(words, jobs, seed, confirm=confirm, poll=poll)
-    if poll:
-        raise click.UsageError("--poll belongs to --watch")
+        _watch(words, jobs, seed, confirm=confirm)
     workspace = Workspace(overrides=Overrides(seed=seed))
     options = RunOptions(words=words, jobs=jobs)
     sessions = max(count_jobs(workspace, options), SESSIONS_PER_EVALUATOR)
@@ -97,7 +91,7 @@ def _tell_problems(report: RunReport, configured: Sequence[Problem]) -> None:
 
 
 def _watch(
-    words: tuple[str, ...], jobs: int | None, seed: int | None, *, confirm: bool, poll: bool
+    words: tuple[str, ...], jobs: int | None, seed: int | None, *, confirm: bool
 ) -> NoReturn:
     class ScoreWatch(WatchState):
         """A watch that prints scores."""
@@ -118,11 +112,10 @@ def _watch(
             say(text.printable(_table(scores_of(report, (), self.scaled))))
             _tell_problems(report, self.configured)
 
-    watch_with(ScoreWatch, RunOptions(words=words, jobs=jobs), seed, poll=poll)
+    watch_with(ScoreWatch, RunOptions(words=words, jobs=jobs), seed)
 
 
 def _table(scores: Scores) -> str:
-    """Return the scores as a table; each column is as wide as its longest entry."""
     if not scores.rows:
         return _summary(scores)
     rows = [_HEAD, *_rows(scores)]

@@ -25,7 +25,7 @@ from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import text
 from gpuemu_flow.report.report import record_run, run_and_report
 from gpuemu_flow.report.text import printable
-from gpuemu_flow.services.watched_files import FileWatch, may_be_source, open_alarm, wait_for_save
+from gpuemu_flow.services.watched_files import FileWatch, may_be_source, wait_for_save
 from gpuemu_flow.workers.pool import Pool
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ _NAMED = 3
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")
-@click.option("--poll", is_flag=True, help="Look at the files instead of waiting for events.")
 def watch(
-    words: tuple[str, ...], jobs: int | None, seed: int | None, dtypes: tuple[str, ...], poll: bool
+    words: tuple[str, ...], jobs: int | None, seed: int | None, dtypes: tuple[str, ...]
 ) -> None:
     """Validate what changed, now and whenever an input is saved; Ctrl-C ends it.
 
@@ -51,12 +50,10 @@ def watch(
     if a run was interrupted.
     """
     options = RunOptions(words=words, dtypes=canonical_dtypes(dtypes), jobs=jobs)
-    watch_with(WatchState, options, seed, poll=poll)
+    watch_with(WatchState, options, seed)
 
 
-def watch_with(
-    make: type[WatchState], options: RunOptions, seed: int | None, *, poll: bool
-) -> NoReturn:
+def watch_with(make: type[WatchState], options: RunOptions, seed: int | None) -> NoReturn:
     """Run the tasks again at every save until interrupted, then exit. `make` is the class of the
     watch's state."""
     config = find_config(Path.cwd(), os.environ)
@@ -64,10 +61,10 @@ def watch_with(
     files.follow_config(config)
     loop = make(config, files, options, seed)
     try:
-        with closing(loop), open_alarm(poll=poll) as alarm:
+        with closing(loop):
             saved: set[str] = set()
             while not loop.turn(saved):
-                saved = wait_for_save(files, alarm)
+                saved = wait_for_save(files)
     except KeyboardInterrupt:
         say("")
         raise SystemExit(0) from None
@@ -215,7 +212,6 @@ class WatchState(Struct):
 
 
 def _tell(saved: set[str]) -> None:
-    """Print the time and the names of saved files."""
     names = sorted(saved)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     clock = time.strftime("%H:%M:%S")

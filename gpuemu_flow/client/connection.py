@@ -383,7 +383,6 @@ def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
 
 
 def _fitting(path: Path) -> Path:
-    """Return a socket's path; raise ClientError if it is too long."""
     if not fits(path):
         raise ClientError(
             Problem(
@@ -505,7 +504,6 @@ class Wire(socket.socket):
         return found
 
     def _limit(self, deadline: float) -> None:
-        """Limit the next operation to the time left until the deadline."""
         if self._process != os.getpid():  # a handler of a signal forked in the middle of it
             raise TransportLost("the answer is the parent process's")
         left = deadline - time.monotonic()

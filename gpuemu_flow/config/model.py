@@ -368,6 +368,14 @@ class Config(Struct, frozen=True):
     # Paths whose appearance or disappearance may change the problems of the configuration.
     looked_at: tuple[Path, ...] = ()
 
+    def results_folder(self, cache: Path) -> Path:
+        """Return the folder for the results of submissions: in the cache, or at ``[storage]
+        db_path``. If several workspaces name the same `db_path`, each has a separate folder."""
+        from gpuemu_flow.wire import workspace_stem  # noqa: PLC0415 - a plain run has none
+
+        path = self.storage.db_path
+        return cache if path is None else path / workspace_stem(self.root)
+
     def op(self, name: str) -> OpConfig:
         """Return the op of that name; raise UsageError ``unknown-op`` if there is none."""
         for op in self.ops:

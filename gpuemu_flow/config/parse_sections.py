@@ -484,7 +484,6 @@ class KernelParser(Struct):
 
 
 def _architecture(name: str) -> str:
-    """Convert an architecture written as ``80``, ``compute_80`` or ``sm_80`` to ``sm_80``."""
     return "sm_" + name.rpartition("_")[2]
 
 

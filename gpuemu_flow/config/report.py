@@ -243,7 +243,6 @@ class _Scanner:
 
 
 def _unescape(token: str) -> str:
-    """Return the text of a quoted key, unchanged if it is no valid TOML string."""
     if "\\" not in token:
         return token.strip('"')
     import tomli  # noqa: PLC0415 - escapes in keys are rare

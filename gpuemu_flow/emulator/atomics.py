@@ -170,7 +170,6 @@ class Atomics(Accesses):
         return lanes, self._aligned(lanes, good, size), self.launch.arena.data
 
     def _aligned(self, lanes: ActiveLanes, good: Array | None, size: int) -> Array | None:
-        """Return `good` without the lanes whose addresses are misaligned; report nothing."""
         bad = (lanes.offsets & np.uint64(size - 1)) != 0
         if not bad.any():
             return good

@@ -118,7 +118,6 @@ class Bulk(Mbarriers):
                                        given=given))  # fmt: skip
 
     def _may_copy(self, copy: BulkCopy, near: int, other: int, count: int) -> bool:
-        """Tell whether a copy is aligned and lies within shared memory; report an error if not."""
         if (near | other | count) % _ALIGNMENT:
             self.blame(copy, "misaligned", f"copies {count:,} bytes: addresses and size must "
                        f"be multiples of {_ALIGNMENT}")  # fmt: skip
@@ -161,7 +160,6 @@ class Bulk(Mbarriers):
         return [row for rank, row in enumerate(rows) if bits >> rank & 1]
 
     def _may_target(self, copy: BulkCopy, row: int, barrier_row: int) -> bool:
-        """Tell whether a copy may access the shared memory of a block; report an error if not."""
         own = copy.lane // self.width
         if not copy.into_shared and row != own:
             self.blame(copy, "other-block", "reads shared memory of block "
@@ -249,7 +247,6 @@ class Bulk(Mbarriers):
             self.shared_written[near] = 1
 
     def _check_given(self, copy: BulkCopy, places: Array) -> None:
-        """Report bytes of shared memory that a copy reads, but that were never written."""
         missing = np.flatnonzero(self.shared_written[places] == 0)
         if missing.size:
             where = self._name_private(int(places[missing[0]]), "shared", 1)

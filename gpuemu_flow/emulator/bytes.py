@@ -119,7 +119,6 @@ class Bytes(State):
         return value
 
     def _by_case(self, values: Array) -> Array:
-        """Return, for each block of the batch, the value of the case to which it belongs."""
         found: Array = values[self.block_ids // self.launch.blocks][:, None]
         return found
 
@@ -158,7 +157,6 @@ class Bytes(State):
         return ActiveLanes(self.spread(offsets)[mask], mask, ())
 
     def _numbers(self, lanes: ActiveLanes, chosen: Array) -> Array:
-        """Return the flat lane numbers of the active lanes that `chosen` marks."""
         positions = np.flatnonzero(chosen)
         if lanes.mask is not None:
             return np.flatnonzero(lanes.mask)[positions]
@@ -263,7 +261,6 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Mark the active lanes that write a value equal to the value in memory."""
         offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
         there = self._take(
             data, ActiveLanes(offsets, None, offsets.shape), width, len(values), None
@@ -281,12 +278,10 @@ class Bytes(State):
         width: int,
         good: Array | None,
     ) -> Array:
-        """Mark the active lanes whose stored value was overwritten with another lane's value."""
         lost = ~self._unchanged(data, lanes, values, width, good)
         return lost if good is None else lost & good
 
     def _element(self, step: int) -> int:
-        """Return the size in bytes of one element of a step's access."""
         return SIZES.get(self.launch.program.steps[step].opcode.type, 1)
 
 

@@ -485,7 +485,6 @@ class QuickGlobalRaces(GlobalRaces):
         self._pending_cells = 0
 
     def _touched(self, offsets: Array, size: int) -> set[int]:
-        """List the buffers that an access may touch, by number."""
         low, high = int(offsets.min()), int(offsets.max()) + size
         return self._launch.arena.overlapping(low, high)
 

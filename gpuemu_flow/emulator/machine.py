@@ -81,7 +81,6 @@ class Printing(WarpGroups):
         )  # fmt: skip
 
     def _bytes(self, address: int, size: int, flat: int) -> bytes:
-        """Read bytes at a generic address; return zeros if any of them lies outside of memory."""
         data, start, limit = self.launch.arena.data, address - GLOBAL_BASE, 0
         if address >> 36 == LOCAL_BASE >> 36:
             start = address - LOCAL_BASE

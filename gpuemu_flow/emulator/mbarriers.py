@@ -93,7 +93,6 @@ class Mbarriers(Asynchronous):
         return old
 
     def _places(self, space: str, address: Array, active: Array) -> Array:
-        """Return, for each active lane, the offset of its barrier object in the shared memory."""
         offsets = self.spread(address)
         if space == "generic":
             offsets = offsets & np.uint64((1 << 36) - 1)
@@ -142,7 +141,6 @@ class Mbarriers(Asynchronous):
         self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
         step: int,
     ) -> Array:  # fmt: skip
-        """Tell, by lane, whether the phase that the lane waits for has ended."""
         word = self.spread(getattr(self, f"load_{space}")(address, 8, 1, mask, step, True)[0])
         now, wanted = mbarrier.phase(word), self.spread(awaited).astype(np.uint64)
         if parity:

@@ -104,7 +104,6 @@ _Passed = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _passed(step: Step) -> _Passed:
-    """Return the registers that a step writes, and those that it reads."""
     defined, used = defined_and_used(step)
     if step.opcode.base in ("bar", "barrier") and "red" in step.opcode.segments:
         defined = registers_in(step.operands[0])

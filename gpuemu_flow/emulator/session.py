@@ -382,17 +382,14 @@ class MissingOpcode(Struct, frozen=True):
 
 
 class KernelCoverage(Struct, frozen=True):
-    """Coverage of one kernel's instructions."""
+    """Coverage of one kernel's instructions; whether it runs, and if not, why."""
 
     name: str
-    steps: int
-    opcodes: dict[str, int]
-    missing: tuple[MissingOpcode, ...]
+    runs: bool
+    instructions: int = 0
     problem: str = ""
-
-    @property
-    def runs(self) -> bool:
-        return not self.missing and not self.problem
+    missing: tuple[MissingOpcode, ...] = ()
+    opcodes: dict[str, int] = {}
 
 
 def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
@@ -403,7 +400,7 @@ def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
         try:
             program = decode_program(entry)
         except UnsupportedError as error:
-            found.append(KernelCoverage(entry.name, 0, {}, (), str(error)))
+            found.append(KernelCoverage(entry.name, runs=False, problem=str(error)))
             continue
         opcodes: Counter[str] = Counter()
         missing: dict[str, MissingOpcode] = {}
@@ -419,7 +416,12 @@ def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
                 missing[name] = MissingOpcode(name, 1, line, reason)
         found.append(
             KernelCoverage(
-                entry.name, len(program.steps), dict(opcodes.most_common()), tuple(missing.values())
+                entry.name,
+                not missing,
+                len(program.steps),
+                "",
+                tuple(missing.values()),
+                dict(opcodes.most_common()),
             )
         )
     return found

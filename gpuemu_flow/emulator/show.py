@@ -107,24 +107,7 @@ def result_text(
 
 
 def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]:
-    return {
-        "schema_version": 1,
-        "file": file,
-        "kernels": [
-            {
-                "name": kernel.name,
-                "runs": kernel.runs,
-                "instructions": kernel.steps,
-                "problem": kernel.problem,
-                "missing": [
-                    {"opcode": m.opcode, "count": m.count, "line": m.line, "reason": m.reason}
-                    for m in kernel.missing
-                ],
-                "opcodes": dict(kernel.opcodes),
-            }
-            for kernel in found
-        ],
-    }
+    return {"schema_version": 1, "file": file, "kernels": found}
 
 
 def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
@@ -132,7 +115,7 @@ def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
     for kernel in found:
         state = "can be run" if kernel.runs else "cannot be run"
         lines.append(
-            f"{kernel.name}: {state}; {kernel.steps:,} instructions, "
+            f"{kernel.name}: {state}; {kernel.instructions:,} instructions, "
             f"{len(kernel.opcodes)} different"
         )
         if kernel.problem:

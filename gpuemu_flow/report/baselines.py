@@ -43,7 +43,7 @@ from gpuemu_flow.store.baselines import (
 )
 from gpuemu_flow.store.failures import now
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult, results_folder
+from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_result
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
@@ -273,7 +273,7 @@ def of_clients(
     workspace: Workspace,
 ) -> tuple[tuple[SubmittedResult, ...], dict[str, ArtifactMetrics]]:
     """Return the clients' newest results and their kernel figures, for a complete baseline."""
-    folder = results_folder(workspace.config, workspace.cache)
+    folder = workspace.config.results_folder(workspace.cache.folder)
     submitted: tuple[SubmittedResult, ...] = ()
     if (folder / FOLDER).exists():
         results = ResultStore(workspace.cache, folder, max_results=0)

@@ -72,7 +72,6 @@ def render_list(failures: Sequence[FailureRecord], mended: Collection[str]) -> l
 
 
 def _listed(failures: Sequence[FailureRecord]) -> list[str]:
-    """Return a line for each failure, beginning with its id, with the columns aligned."""
     return table(_HEADINGS, [_cells(failure) for failure in failures], range(5))
 
 

@@ -101,7 +101,6 @@ class ReportBuilder(Struct):
         )
 
     def _sandbox_of(self, compare: TaskSpec) -> str:
-        """Return the level of the sandbox in which the op was run; empty if it is unknown."""
         for source in compare.inputs:
             if source.role == stages.OP and source.task in self.tasks:
                 return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])

@@ -87,7 +87,6 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
 
 
 def _shape_classes(group: CauseGroup) -> list[str]:
-    """List the shape classes with failures, most frequent first, then the classes without."""
     classes = group.shape_classes.items()
     fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
     passes = [name for name, (failed, _) in classes if not failed]
@@ -111,7 +110,6 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
 
 
 def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
-    """Format the share of planted bugs that was found, and list the bugs that survived."""
     total = len(score.killed) + len(score.survivors)
     lines = [
         f"{len(score.killed)} of {plural(total, what)} "

@@ -87,7 +87,6 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _commit(repository: Path) -> str:
-    """Return the commit that is checked out, with its branch; empty if that is not known."""
     if not (repository / ".git").exists():
         return ""
     asked = ["git", "-C", str(repository), "log", "-1", "--format=%h %D"]

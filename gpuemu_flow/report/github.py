@@ -34,7 +34,6 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """Yield all annotations."""
     counts = report_text.count_causes(report)
     groups: dict[tuple[str, str], list[CaseVerdict]] = {}
     for failure in report.worst_first():
@@ -107,7 +106,6 @@ def _short(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape text as workflow commands require, and drop other control characters."""
     kept = "".join(c for c in text if c.isprintable() or c in "\r\n\t")
     return kept.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 

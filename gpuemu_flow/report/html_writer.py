@@ -309,7 +309,6 @@ def failure_cards(report: Report, most: int) -> tuple[list[FailureCard], list[Ca
 
 
 def _card(report: Report, failure: CaseVerdict, anchor: str, counts: Counter[str]) -> FailureCard:
-    """Make the card of one failing case that represents its op, dtype and kind."""
     key = report.key(failure)
     known = report.run.known.get(key)
     place = report.place_of(failure)

@@ -111,7 +111,6 @@ def _figures(result: KernelResult, entry: KernelRecord, style: Style) -> list[st
 
 
 def _machine_rows(sass: MachineMix | None) -> list[tuple[str, str]]:
-    """Format the number and mix of machine instructions; empty if none were disassembled."""
     if sass is None:
         return []
     total = f"{plural(sass.instructions, 'instruction')}, listed by {sass.source}"

@@ -160,7 +160,6 @@ def _builder(
 def _undeclared(
     tasks: Mapping[str, TaskSpec], values: Mapping[str, Mapping[str, Json]]
 ) -> list[Problem]:
-    """Return the warnings about rules that used files that they do not declare."""
     found: list[Problem] = []
     for name, spec in tasks.items():
         if spec.stage != stages.RULE:
@@ -172,7 +171,6 @@ def _undeclared(
 
 
 def _diffs(tasks: Mapping[str, TaskSpec], outcome: RunOutcome) -> Iterator[TaskSpec]:
-    """Yield the ``diff`` tasks that this run ran or restored."""
     for name, spec in tasks.items():
         if spec.stage == stages.DIFF and outcome.status.get(name) in ("ran", "restored"):
             yield spec
@@ -228,7 +226,6 @@ def _selected_skips(workspace: Workspace, outcome: RunOutcome) -> list[Skip]:
 def _kernels(
     builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
-    """Return the lint results of the selected kernels, and their problems as keys of a dict."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     for name, spec in outcome.graph.tasks.items():

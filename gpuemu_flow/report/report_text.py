@@ -113,7 +113,6 @@ def _after(report: Report) -> Iterator[str]:
 
 
 def _not_compared(found: BaselineDiff) -> Iterator[str]:
-    """Yield lines that name ops whose results could not be compared with a baseline's."""
     lost = [r for r in found.results if r.status == MISSING and r.old is not None]
     other = [r for r in found.results if r.status == CHANGED and not r.what]
     for results, words in ((lost, "judged then, not now"), (other, "judged on other cases")):

@@ -193,7 +193,6 @@ def _read_report(path: Path) -> bytes:
 
 
 def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_large: str) -> bytes:
-    """Read a file of at most `limit` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
@@ -205,7 +204,6 @@ def _read(path: Path, limit: int, problem: Callable[[Path, str], Problem], too_l
 
 
 def _library() -> tuple[Any, Any]:
-    """Import the two modules of ``cryptography`` that make and check signatures."""
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415

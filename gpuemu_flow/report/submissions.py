@@ -32,7 +32,6 @@ from gpuemu_flow.store.results import (
     CountedResult,
     ResultStore,
     StoredResult,
-    results_folder,
 )
 
 SHOWN = 3
@@ -120,7 +119,7 @@ def _submissions(
     skips = list(skips)
     if not skips:
         return []
-    folder = results_folder(workspace.config, workspace.cache)
+    folder = workspace.config.results_folder(workspace.cache.folder)
     # Taken before the results are read, so that a submission that arrives meanwhile is noticed next
     # time.
     workspace.watch({str(folder / STAMP): stamp_of(folder / STAMP)})
@@ -256,7 +255,6 @@ def _result(workspace: Workspace, one: _Submitted) -> OpResult:
 
 
 def _who_and_when(valid: list[StoredResult]) -> str:
-    """Return a text with the number of submissions, and the time and client of the last one."""
     last = max(valid, key=lambda stored: stored.key)
     when = datetime.fromtimestamp(last.time_ns // 10**9, tz=timezone.utc)
     text = f"{len(valid)} submitted by clients, the last {when:%Y-%m-%d %H:%M:%S} UTC"
@@ -271,7 +269,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    folder = results_folder(workspace.config, workspace.cache)
+    folder = workspace.config.results_folder(workspace.cache.folder)
     if not (folder / FOLDER).exists():
         return 0
     store = ResultStore(workspace.cache, folder, max_results=0)

@@ -264,8 +264,6 @@ def violation_line(found: Violation, kernel: str, style: Style) -> str:
 
 
 def _kernel_row(result: KernelResult) -> list[str]:
-    """Return the cells of one kernel, with its entries' worst figures; ``~`` marks an estimate."""
-
     def worst(figures: Iterable[int | None]) -> str:
         values = [value for value in figures if value is not None]
         estimated = any(entry.metric_source == "estimate" for entry in result.entries)
@@ -534,7 +532,6 @@ def _untried_lines(report: RunReport) -> list[str]:
 
 
 def _change_lines(changes: Sequence[ResultChange]) -> list[str]:
-    """Return a line for each change of a result since the last run."""
     lines = [_change_line(change) for change in changes if change.what != OTHER_CASES]
     other = [f"{printable(c.op)} {c.dtype}" for c in changes if c.what == OTHER_CASES]
     if other:

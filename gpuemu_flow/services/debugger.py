@@ -454,7 +454,6 @@ class DebugSession(Struct):
         return wrong[0] if wrong else both[0]
 
     def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
-        """Return the part of a tensor that indices select; the whole tensor if there are none."""
         array = self._named(name)
         check_slice(name, indices, array.shape)
         part: NDArray[Any] = array[indices] if indices else array

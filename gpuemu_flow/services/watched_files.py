@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -42,12 +39,6 @@ class FileWatch(Struct):
 
     def __len__(self) -> int:
         return sum(stamp is not None for stamp in self._files.values())
-
-    @property
-    def folders(self) -> frozenset[str]:
-        parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
-        all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
-        return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
         """Record the present state, with which `saved` compares later states. Call it before a run,
@@ -153,7 +144,6 @@ def _may_be_input(name: str) -> bool:
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
-    """Return a folder's stamp, and the names in it that may be inputs."""
     stamp = stamp_of(folder)
     try:
         names = frozenset(
@@ -172,7 +162,6 @@ def _is_past(stamp: Stamp | None) -> bool:
 
 
 def _source_folders(root: Path) -> Iterator[str]:
-    """Yield `root` and the folders below it that may contain sources, at most `MOST_FOLDERS`."""
     left = MOST_FOLDERS
     for folder, names, _ in os.walk(root):
         yield folder
@@ -190,78 +179,15 @@ def _is_environment(folder: str) -> bool:
     return os.path.exists(f"{folder}/pyvenv.cfg")  # noqa: PTH110 - for every folder
 
 
-POLL_S = 0.1
+POLL_S = 0.1  # a look at a thousand files takes some milliseconds
 SETTLED_S = 0.03  # an editor writes, syncs and renames within this
 LONGEST_SETTLING_S = 0.25
-LOOK_ANYWAY_MS = 200  # network file systems send no events
 
 
-class Alarm(Protocol):
-    """Waits until something may have been saved."""
-
-    def wait(self, folders: frozenset[str]) -> None:
-        """Wait for an event in one of `folders`, or for a limited time."""
-
-
-class Polling:
-    """Alarm that polls; works everywhere."""
-
-    def wait(self, folders: frozenset[str]) -> None:
-        time.sleep(POLL_S)
-
-
-class Events:
-    """Alarm that uses the operating system's events (watchfiles), and polls if these fail."""
-
-    def __init__(self) -> None:
-        self._folders: frozenset[str] = frozenset()
-        self._events: Iterator[object] | None = None
-
-    def wait(self, folders: frozenset[str]) -> None:
-        """Wait for an event, at most `LOOK_ANYWAY_MS` milliseconds."""
-        from watchfiles import watch  # noqa: PLC0415 - an extra
-
-        if self._events is None or folders != self._folders:
-            self.close()
-            self._folders = folders
-            self._events = watch(
-                *sorted(folders),
-                watch_filter=None,
-                debounce=int(SETTLED_S * 1e3),
-                step=10,
-                rust_timeout=LOOK_ANYWAY_MS,
-                yield_on_timeout=True,
-                recursive=False,
-                ignore_permission_denied=True,
-            )
-        try:
-            next(self._events)
-        except (OSError, RuntimeError, StopIteration):  # no inotify watches left, a folder gone
-            self._events = None
-            time.sleep(POLL_S)
-
-    def close(self) -> None:
-        events, self._events = self._events, None
-        if events is not None and hasattr(events, "close"):
-            events.close()
-
-
-@contextmanager
-def open_alarm(*, poll: bool) -> Iterator[Alarm]:
-    """Yield `Polling` if `poll` is True or watchfiles is not installed, else `Events`."""
-    if poll or find_spec("watchfiles") is None:
-        yield Polling()
-        return
-    with closing(Events()) as events:
-        yield events
-
-
-def wait_for_save(files: FileWatch, alarm: Alarm) -> set[str]:
+def wait_for_save(files: FileWatch) -> set[str]:
     """Wait until watched files are saved and no longer change; return their paths."""
-    found = files.saved()
-    while not found:
-        alarm.wait(files.folders)
-        found = files.saved()
+    while not (found := files.saved()):
+        time.sleep(POLL_S)
     deadline = time.monotonic() + LONGEST_SETTLING_S
     state = _stamps(files.root, found)
     while time.monotonic() < deadline:

@@ -10,7 +10,6 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -19,10 +18,6 @@ from gpuemu_flow.model.types import CheckResult, Json, MeasuredErrors, Verdict
 from gpuemu_flow.model.verdicts import Elements
 from gpuemu_flow.store.cache import JsonStore, WorkspaceCache, seal, to_text
 from gpuemu_flow.store.private_files import PrivateFolder
-from gpuemu_flow.wire import workspace_stem
-
-if TYPE_CHECKING:
-    from gpuemu_flow.config.model import Config
 
 FOLDER = "results"
 STAMP = "results.stamp"
@@ -31,13 +26,6 @@ FORGOTTEN = "results.forgotten"
 """A file beside `FOLDER`; its modification time is that of the latest `forget` or `rename`."""
 DAY_NS = 86_400 * 10**9
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
-
-
-def results_folder(config: Config, cache: WorkspaceCache) -> Path:
-    """Return the folder for the results of submissions: in the cache, or at ``[storage] db_path``.
-    If several workspaces name the same `db_path`, each has a separate folder there."""
-    path = config.storage.db_path
-    return cache.folder if path is None else path / workspace_stem(config.root)
 
 
 class ResultStore:

@@ -171,7 +171,7 @@ def test_patterns_that_cannot_be_are_refused(mini: Mini) -> None:
 
 
 def test_watch_takes_candidates_that_come_change_and_go(mini: Mini) -> None:
-    with watching(mini, "--poll") as it:
+    with watching(mini) as it:
         assert "twice/first  float32  passed" in "\n".join(it.until(READY))
         place(mini, "second.py", WRONG)
         said = it.turn()
@@ -190,7 +190,7 @@ def test_watch_takes_candidates_that_come_change_and_go(mini: Mini) -> None:
 
 
 def test_score_watch_prints_the_scores_again(mini: Mini) -> None:
-    with watching(mini, "--watch", "--poll", "--no-confirm", command="score") as it:
+    with watching(mini, "--watch", "--no-confirm", command="score") as it:
         assert "1 correct, 0 wrong" in "\n".join(it.until(READY))
         place(mini, "second.py", WRONG)
         assert "1 correct, 1 wrong" in it.turn()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import sys
 import time
@@ -13,14 +12,6 @@ from mini_workspace import Mini
 from watching import READY, watching
 
 SEEDED = False
-
-EVENTS = pytest.param(
-    (),
-    id="events",
-    marks=pytest.mark.skipif(
-        importlib.util.find_spec("watchfiles") is None, reason="watchfiles is not installed"
-    ),
-)
 
 
 def save(mini: Mini, name: str, old: str, new: str) -> None:
@@ -33,10 +24,9 @@ def save(mini: Mini, name: str, old: str, new: str) -> None:
     temporary.replace(path)
 
 
-@pytest.mark.parametrize("how", [EVENTS, pytest.param(("--poll",), id="polling")])
 @pytest.mark.ci
-def test_a_save_runs_what_it_affects(mini: Mini, how: tuple[str, ...]) -> None:
-    with watching(mini, *how) as it:
+def test_a_save_runs_what_it_affects(mini: Mini) -> None:
+    with watching(mini) as it:
         assert "19 tasks: 19 ran" in "\n".join(it.until(READY))
         save(mini, "scripts/scale.py", "* 3", "* 2")
         said = it.turn()
@@ -152,7 +142,7 @@ def test_a_save_during_a_run_is_run_after_it(mini: Mini) -> None:
             return x * 3
         """,
     )
-    with watching(mini, "scale", "--poll") as it:
+    with watching(mini, "scale") as it:
         it.until_there("begun", mini)
         save(mini, "scripts/scale.py", "x * 3", "x * 2")
         (mini.root / "go").touch()
@@ -185,7 +175,7 @@ def test_files_that_programs_write_set_nothing_off(mini: Mini) -> None:
 def test_a_new_match_of_depends_is_noticed(mini: Mini) -> None:
     save(mini, "gpuemu.toml", 'name = "scale"\n', 'name = "scale"\ndepends = ["tables/*.txt"]\n')
     mini.write("tables/a.txt", "1")
-    with watching(mini, "scale", "--poll") as it:
+    with watching(mini, "scale") as it:
         it.until(READY)
         mini.write("tables/b.txt", "2")
         said = it.turn()

@@ -45,7 +45,7 @@ def right(tmp_path: Path) -> KernelWorkspace:
 @pytest.fixture
 def watched(right: KernelWorkspace) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpuemu_flow", "watch", "--poll"], cwd=right.root,
+        [sys.executable, "-m", "gpuemu_flow", "watch"], cwd=right.root,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     yield process

@@ -15,7 +15,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.client import ClientError, TestCase, ValidationResult
 from gpuemu_flow.fuzzing import TestCase as FuzzCase
 from gpuemu_flow.services.daemon.submissions import AT_ONCE
-from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore, results_folder
+from gpuemu_flow.store.results import PRUNE_SLACK, ResultStore
 
 Tensor = NDArray[Any]
 DIFFERENT_BY_NATURE = {"timestamp", "duration_ms", "failure_id"}
@@ -291,6 +291,6 @@ def test_results_above_the_limit_are_deleted_from_the_disk(unserved: Served) -> 
         assert [result.seed for result in results] == list(range(count))
         served.stop()  # waits for deletions that were begun
     workspace = Workspace(served.root, environ=served.environ)
-    folder = results_folder(workspace.config, workspace.cache)
+    folder = workspace.config.results_folder(workspace.cache.folder)
     left = ResultStore(workspace.cache, folder, max_results=0).newest(1000)
     assert [result.seed for result in left] == list(range(count - 1, count - 11, -1))

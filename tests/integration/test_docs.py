@@ -49,7 +49,6 @@ NOT_RUN = {
     "editor.md": 4,
     "emulator.md": 1,
     "init.md": 3,
-    "howto-kernels.md": 1,
     "leaderboards.md": 2,
     "quickstart.md": 1,
     "security.md": 1,

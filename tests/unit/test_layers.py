@@ -47,7 +47,6 @@ THIRD_PARTY = {
     "pynng": ("services",),
     "click": ("cli",),
     "rich": ("cli",),
-    "watchfiles": ("services",),
     "pygls": ("services",),
     "lsprotocol": ("services",),
     "jsonschema": ("report",),

@@ -126,7 +126,6 @@ def _member(step: Step) -> str:
 
 
 def _split(step: Step) -> tuple[Operand | None, Operand, tuple[Operand, ...]]:
-    """Return the operand that takes the result (or None), the address, and the other operands."""
     operands = step.operands
     if isinstance(operands[0], MemoryOperand):
         return None, operands[0], operands[1:]

@@ -117,7 +117,6 @@ _DIRECTIONS = frozenset({("shared", "global"), ("global", "shared"), ("shared", 
 
 
 def _directions(step: Step) -> tuple[str, str]:
-    """Return the destination space and the source space of a copy; both empty if unknown."""
     spaces = [w.partition("::")[0] for w in step.opcode.segments]
     found = [s for s in spaces if s in ("shared", "global")]
     return (found[0], found[1]) if len(found) == 2 else ("", "")
@@ -142,7 +141,6 @@ def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _reduction(step: Step) -> tuple[str, str]:
-    """Return the operation and the type of a reducing copy; both empty for a plain copy."""
     if step.opcode.segments[1] != "reduce":
         return "", ""
     return next((w for w in step.opcode.segments if w in REDUCTIONS), ""), step.opcode.type

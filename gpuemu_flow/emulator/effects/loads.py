@@ -125,7 +125,6 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def _always(step: Step) -> str:
-    """Return an empty string, which means that a step can be run with any operands."""
     return ""
 
 

@@ -22,7 +22,6 @@ _TYPES = ("u32", "u64")
 
 
 def _alignment(step: Step) -> int:
-    """Return the alignment of an ``alloca`` in bytes; 0 if it is invalid."""
     value = 8 if len(step.operands) < 3 else constant_of(step.operands[2]) or 0
     return value if 0 < value <= 128 and value & (value - 1) == 0 else 0
 

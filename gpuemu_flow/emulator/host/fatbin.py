@@ -77,7 +77,6 @@ def _zstd(data: bytes, size: int) -> bytes:
 
 
 def _lz4(data: bytes, size: int) -> bytes:
-    """Unpack one LZ4 block."""
     out, at = bytearray(), 0
 
     def length(nibble: int) -> int:

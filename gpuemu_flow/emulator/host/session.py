@@ -219,7 +219,6 @@ class Session:
         ))  # fmt: skip
 
     def _named(self, text: str) -> str:
-        """Put the names of allocations in place of their numbers."""
         out, at = [], 0
         while at < len(text):
             opened = text.find("{", at)

@@ -86,7 +86,6 @@ def _known(path: str, stamp: tuple[int, int]) -> CCompiler | None:
 
 
 def _machine_flags() -> tuple[str, ...]:
-    """List the compiler's flags for this processor's features; cache keys depend on these flags."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
     try:
@@ -180,7 +179,6 @@ def _build(source: str, compiler: CCompiler, target: Path) -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Remove the least recently used libraries if there are more than `MAX_LIBRARIES`."""
     found = [(entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in
              os.scandir(folder) if entry.name.endswith(".so")]  # fmt: skip
     for _, path in sorted(found)[: max(0, len(found) - MAX_LIBRARIES)]:

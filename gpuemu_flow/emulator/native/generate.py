@@ -191,7 +191,6 @@ def _function(program: KernelProgram, blocks: Blocks, segment: _Segment, kept: s
 
 
 def _result(step: Step) -> int:
-    """Return the register that a reducing barrier writes; -1 if there is none."""
     if is_barrier(step) and "red" in step.opcode.segments:
         first = step.operands[0]
         return first.number if isinstance(first, Register) else -1

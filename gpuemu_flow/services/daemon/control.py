@@ -78,7 +78,6 @@ def describe(root: Path, environ: Mapping[str, str]) -> DaemonState:
 
 
 def _ping(socket_path: str) -> dict[str, Json] | None:
-    """Ping the daemon and return its answer; None if it does not answer."""
     limit = PING_MILLISECONDS
     with pynng.Req0(resend_time=-1, recv_timeout=limit, send_timeout=limit) as socket:
         try:

@@ -152,7 +152,6 @@ def _cases(
 
 
 def _made(service: Service, name: str, case: Case, job: Job) -> Case:
-    """Return the case with the inputs that the user's generator functions make."""
     if is_made(case):
         return case
     subject = service.configured().subjects.make(Query(name, case.dtype, {}), case)

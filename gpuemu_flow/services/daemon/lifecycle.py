@@ -204,7 +204,6 @@ def _info(root: Path, place: DaemonFiles, sockets: list[Path]) -> dict[str, Json
 def _listen(
     server: Server, place: DaemonFiles, config: Config, environ: Mapping[str, str]
 ) -> tuple[list[Path], list[FileLock]]:
-    """Open the workspace's socket, and the user's default socket if no other daemon has it."""
     named = environment(environ).socket
     own = Path(named).absolute() if named else config.daemon.socket_path or place.socket
     reason = _open_socket(server, own)

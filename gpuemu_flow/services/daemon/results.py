@@ -217,7 +217,6 @@ def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, J
 
 
 def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedResult]:
-    """Return the results of a baseline by op and seed."""
     known = BaselineStore(service.cache)
     found = known.get(tag).submitted
     if found is None:

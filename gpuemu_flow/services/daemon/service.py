@@ -33,7 +33,7 @@ from gpuemu_flow.store.baselines import ArtifactStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import ResultStore, results_folder
+from gpuemu_flow.store.results import ResultStore
 from gpuemu_flow.wire import PROTOCOL_VERSION
 from gpuemu_flow.wire.tensors import Exchange
 from gpuemu_flow.workers.pool import Pool
@@ -288,7 +288,7 @@ class Service:
         self.references = References(pool, config.execution.max_parallel_refs)
         self.results = ResultStore(
             self.cache,
-            results_folder(config, self.cache),
+            config.results_folder(self.cache.folder),
             max_results=config.storage.max_results,
             retention_days=config.storage.retention_days,
         )

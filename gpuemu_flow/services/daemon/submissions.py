@@ -252,7 +252,6 @@ def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
 
 
 def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Sort inputs in the order of the op's declaration, with undeclared inputs last."""
     known = {name: inputs[name] for name in names if name in inputs}
     return {**known, **inputs}
 
@@ -554,7 +553,6 @@ def _judged_of_subject(
 
 
 def _groups(submissions: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    """Split submissions into groups, each of which fits one message to a worker."""
     some: list[Numbered] = []
     size = 0
     for number, one in submissions:

@@ -12,17 +12,6 @@ def softmax(x):
     return weights / weights.sum(axis=-1, keepdims=True)
 '''
 
-REFERENCE_RMSNORM = '''\
-"""Root mean square normalisation, as a textbook has it."""
-
-import numpy as np
-
-
-def rmsnorm(x, weight, eps):
-    """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
-'''
-
 REFERENCE_MATMUL = '''\
 """Matrix product, by numpy."""
 
@@ -43,25 +32,6 @@ def softmax(x):
     wide = x.astype(np.float32)
     weights = np.exp(wide - wide.max(axis=-1, keepdims=True))
     return (weights / weights.sum(axis=-1, keepdims=True)).astype(x.dtype)
-'''
-
-NUMPY_RMSNORM = '''\
-"""Root mean square normalisation of rows, accumulated in float32 tile by tile."""
-
-import numpy as np
-
-TILE = 128
-
-
-def rmsnorm(x, weight, eps):
-    """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    wide = x.astype(np.float32)
-    squares = np.zeros((x.shape[0], 1), np.float32)
-    for start in range(0, x.shape[1], TILE):
-        tile = wide[:, start : start + TILE]
-        squares += (tile * tile).sum(axis=1, keepdims=True)
-    scale = 1 / np.sqrt(squares / np.float32(x.shape[1]) + np.float32(eps))
-    return (wide * scale * weight.astype(np.float32)).astype(x.dtype)
 '''
 
 NUMPY_MATMUL = '''\
@@ -92,19 +62,6 @@ def softmax(x):
     wide = x.float()
     weights = (wide - wide.amax(dim=-1, keepdim=True)).exp()
     return (weights / weights.sum(dim=-1, keepdim=True)).to(x.dtype)
-'''
-
-TORCH_RMSNORM = '''\
-"""Root mean square normalisation of rows in PyTorch, accumulated in float32."""
-
-import torch
-
-
-def rmsnorm(x, weight, eps):
-    """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    wide = x.float()
-    scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
-    return (wide * scale * weight.float()).to(x.dtype)
 '''
 
 TORCH_MATMUL = '''\
@@ -138,21 +95,6 @@ def softmax(x):
     return (weights / weights.sum(axis=-1, keepdims=True)).astype(x.dtype)
 '''
 
-JAX_RMSNORM = '''\
-"""Root mean square normalisation of rows in JAX, accumulated in float32."""
-
-import jax
-import jax.numpy as jnp
-
-
-@jax.jit
-def rmsnorm(x, weight, eps):
-    """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    wide = jnp.asarray(x, jnp.float32)
-    scale = 1 / jnp.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)
-    return (wide * scale * jnp.asarray(weight, jnp.float32)).astype(x.dtype)
-'''
-
 JAX_MATMUL = '''\
 """Matrix product in JAX, accumulated in float32."""
 
@@ -178,19 +120,6 @@ def softmax(x):
     wide = tf.cast(tf.convert_to_tensor(x), tf.float32)
     weights = tf.exp(wide - tf.reduce_max(wide, axis=-1, keepdims=True))
     return tf.cast(weights / tf.reduce_sum(weights, axis=-1, keepdims=True), x.dtype).numpy()
-'''
-
-TENSORFLOW_RMSNORM = '''\
-"""Root mean square normalisation of rows in TensorFlow, accumulated in float32."""
-
-import tensorflow as tf
-
-
-def rmsnorm(x, weight, eps):
-    """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    wide = tf.cast(tf.convert_to_tensor(x), tf.float32)
-    scale = tf.math.rsqrt(tf.reduce_mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return tf.cast(wide * scale * tf.cast(weight, tf.float32), x.dtype).numpy()
 '''
 
 TENSORFLOW_MATMUL = '''\
@@ -231,36 +160,6 @@ def run(x):
     y = torch.empty_like(x)
     rows, columns = x.shape
     softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns))
-    return y
-'''
-
-TRITON_RMSNORM = '''\
-"""Root mean square normalisation of rows in Triton, one program per row."""
-
-import torch
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def rmsnorm_kernel(x, weight, y, columns, eps, BLOCK: tl.constexpr):
-    """One program per row, which has to fit into one block."""
-    cols = tl.arange(0, BLOCK)
-    inside = cols < columns
-    row = tl.program_id(0) * columns
-    values = tl.load(x + row + cols, mask=inside, other=0.0).to(tl.float32)
-    scale = 1 / tl.sqrt(tl.sum(values * values, axis=0) / columns + eps)
-    result = values * scale * tl.load(weight + cols, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y + row + cols, result.to(y.dtype.element_ty), mask=inside)
-
-
-def run(x, weight, eps):
-    """`x` [M, N] over the root of its rows' mean squares, times `weight` [N]."""
-    x, weight = x.contiguous(), weight.contiguous()
-    y = torch.empty_like(x)
-    rows, columns = x.shape
-    block = triton.next_power_of_2(columns)
-    rmsnorm_kernel[(rows,)](x, weight, y, columns, eps, BLOCK=block)
     return y
 '''
 

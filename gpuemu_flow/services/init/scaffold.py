@@ -100,18 +100,6 @@ output = ["M", "N"]
 """,
     ),
     Op(
-        "rmsnorm",
-        examples.REFERENCE_RMSNORM,
-        """\
-input_names = ["x", "weight"]
-kwargs = { eps = 1e-6 }
-[ops.schema]
-dims = { M = { min = 1, max = 33 }, N = { min = 1, max = 300 } }
-inputs = { x = ["M", "N"], weight = ["N"] }
-output = ["M", "N"]
-""",
-    ),
-    Op(
         "matmul",
         examples.REFERENCE_MATMUL,
         """\
@@ -124,25 +112,14 @@ output = ["M", "N"]
     ),
 )
 
-_NUMPY = (examples.NUMPY_SOFTMAX, examples.NUMPY_RMSNORM, examples.NUMPY_MATMUL)
-_SOURCES: Mapping[str, tuple[str, str, str]] = {
-    "numpy": _NUMPY,
-    "cuda": (examples.CUDA_SOFTMAX, examples.NUMPY_RMSNORM, examples.NUMPY_MATMUL),
-    "pytorch": (
-        examples.TORCH_SOFTMAX, examples.TORCH_RMSNORM, examples.TORCH_MATMUL,
-    ),
-    "jax": (
-        examples.JAX_SOFTMAX, examples.JAX_RMSNORM, examples.JAX_MATMUL,
-    ),
-    "tensorflow": (
-        examples.TENSORFLOW_SOFTMAX,
-        examples.TENSORFLOW_RMSNORM,
-        examples.TENSORFLOW_MATMUL,
-    ),
-    "triton": (
-        examples.TRITON_SOFTMAX, examples.TRITON_RMSNORM, examples.TRITON_MATMUL,
-    ),
-}  # fmt: skip
+_SOURCES: Mapping[str, tuple[str, str]] = {
+    "numpy": (examples.NUMPY_SOFTMAX, examples.NUMPY_MATMUL),
+    "cuda": (examples.CUDA_SOFTMAX, examples.NUMPY_MATMUL),
+    "pytorch": (examples.TORCH_SOFTMAX, examples.TORCH_MATMUL),
+    "jax": (examples.JAX_SOFTMAX, examples.JAX_MATMUL),
+    "tensorflow": (examples.TENSORFLOW_SOFTMAX, examples.TENSORFLOW_MATMUL),
+    "triton": (examples.TRITON_SOFTMAX, examples.TRITON_MATMUL),
+}
 
 _COMPILED = ("cuda", "softmax")
 """The framework and the op whose kernel is compiled and run by the emulator."""

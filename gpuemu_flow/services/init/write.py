@@ -105,7 +105,6 @@ def _holds(place: Path, content: bytes) -> bool:
 
 
 def _move(made: Path, place: Path, backup: Path | None, undo: list[Callable[[], object]]) -> None:
-    """Move a file to `place`, after moving an existing file there to `backup`."""
     for folder in reversed([p for p in place.parents if not p.exists()]):
         folder.mkdir()
         undo.append(folder.rmdir)

@@ -230,7 +230,6 @@ def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
 
 
 def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that replaces a wrong name in a line of the text by the right name."""
     for word, span in outlined.tokens(line):
         for spoken in (word, word.rpartition(".")[2]):
             if spoken != edit.right and spoken.lower() == edit.wrong.lower():
@@ -240,7 +239,6 @@ def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
 
 
 def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
-    """Return the fix that adds a required key below the header of its table."""
     header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None
@@ -290,7 +288,6 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Diagnosis:
-    """Return the finding for the result of one op and dtype."""
     first = result.failures[0] if result.failures else None
     reason = next(iter(first.result.failures), None) if first is not None else None
     bad = result.failed + result.errors + result.inconclusive
@@ -335,7 +332,6 @@ def completions_at(outlined: Outline, line: int, column: int) -> list[Completion
 
 
 def _tables() -> list[CompletionItem]:
-    """Return completions for the names in table headers, including ``ops.schema``."""
     found = []
     for key in keys_of(File).values():
         shown = f"[{key.name}]" if rows_of(key.type) is None else f"[[{key.name}]]"
