@@ -248,7 +248,7 @@ def _may_stand(store: FailureStore, record: FailureRecord, cause: Cause | None) 
     smaller = _smaller(store, record)
     if smaller is None or cause is None:
         return smaller is not None
-    case, inputs = Case.from_json(smaller.case), stored_inputs(store, smaller)
+    case, inputs = smaller.case, stored_inputs(store, smaller)
     return all(meets(case, inputs, condition) for condition in cause.conditions)
 
 
