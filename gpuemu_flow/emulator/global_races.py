@@ -110,7 +110,8 @@ class GlobalRaces:
     def barrier(self, state: State, released: Array | None) -> None:
         """Record that a barrier released threads of some blocks."""
         self._time += 1
-        self._synced[self._blocks(state, released)] = self._time
+        rows = slice(None) if released is None else released.any(axis=1)
+        self._synced[state.block_ids[rows] + 1] = self._time
 
     def cluster_arrive(self, state: State, group: Array) -> None:
         """Record that threads arrived at the barrier of their cluster."""
