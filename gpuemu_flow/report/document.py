@@ -312,15 +312,19 @@ class Explained(Struct, frozen=True):
 
 
 def causes(results: Sequence[OpResult]) -> list[Explained]:
-    """Group one op's failing cases by cause; the group with the smallest case comes first."""
+    """Group one op's failing cases by cause; the group with the smallest case comes first, and
+    what got no verdict last."""
     failures = [failure for result in results for failure in result.failures]
     known = next((result.causes for result in results if result.causes), ())
     of_case = {member: cause for cause in reversed(known) for member in cause.members}
     groups: dict[object, list[CaseVerdict]] = {}
     found: dict[object, Cause] = {}
-    for failure in sorted(
-        failures, key=lambda f: (is_special(f.result), f.case.numel, f.case.index)
-    ):
+
+    def order(failure: CaseVerdict) -> tuple[bool, bool, int, int]:
+        says_little = failure.result.verdict is Verdict.INCONCLUSIVE
+        return says_little, is_special(failure.result), failure.case.numel, failure.case.index
+
+    for failure in sorted(failures, key=order):
         cause = of_case.get(case_id(failure.case))
         key = _kind(failure) if cause is None else ("cause", cause.text)
         groups.setdefault(key, []).append(failure)
