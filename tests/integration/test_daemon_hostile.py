@@ -232,7 +232,11 @@ def test_a_hundred_megabytes_of_tensor(unserved: Served) -> None:
         "type": "ValidateOp", "op_name": "double", "kwargs": {},
         "inputs": {"x": encode_tensor(x)}, "output": encode_tensor(x),
     }  # fmt: skip
-    reply = unserved.ask(render(message), timeout_ms=600_000)
+    with unserved.raw(600_000) as sock:
+        sock.send(b'{"type": "Ping"}')  # who has said nothing for ten seconds is let go
+        sock.recv()
+        sock.send(render(message))
+        reply = json.loads(sock.recv())
     assert reply["type"] == "ValidationResult", reply
     assert reply["result"]["passed"]
 
