@@ -312,6 +312,7 @@ class Worker:
                 break
             done.append(_called(written, executed))
             position = max(position, end_of(written))
+            del executed  # so that the next call does not find its outputs' memory in use
         failed = msgspec.to_builtins(error)
         return {"type": "called-all", "serial": serial, "items": done, "error": failed}
 
