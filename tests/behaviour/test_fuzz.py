@@ -83,8 +83,16 @@ def test_a_planted_bug_is_found_grouped_reproduced_and_minimised(mini: Mini) -> 
 
 def test_a_write_to_an_input_counts_in_cases_that_get_few_checks(mini: Mini) -> None:
     mini.without_causes()
-    body = "y = (x * np.float32(3)).astype(x.dtype)\n    if 8 < len(x) < 14: x[1] = 9\n    return y"
-    mini.write("scripts/scale.py", f"import numpy as np\ndef scale(x):\n    {body}\n")
+    mini.write(
+        "scripts/scale.py",
+        """
+        import numpy as np
+        def scale(x):
+            y = (x * np.float32(3)).astype(x.dtype)
+            if 8 < len(x) < 14: x[1] = 99
+            return y
+        """,
+    )
     report = fuzz(mini, "scale", "-n", "20", code=1)  # the first eight have other sizes
     assert {f["kind"] for f in report["failures"]} == {"InputModified"}
 

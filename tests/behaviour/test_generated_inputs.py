@@ -31,7 +31,7 @@ GENERATOR = """
 from low import lowest
 
 
-def routes(rng, shape, dims, dtype):
+def routes(rng, shape, dims, dtype, own=0):
     return rng.integers(lowest(), dims["E"], shape).astype(dtype)
 """
 FILES = {

@@ -285,6 +285,9 @@ OPS = {
     "own_nothing": Op(
         "x", SAME, SAME, ONE.format('compare = "compare.py:nothing"'), verdict="inconclusive"
     ),
+    "own_silent": Op(
+        "x", SAME, SAME, ONE.format('compare = "compare.py:silent"'), verdict="inconclusive"
+    ),
     "own_raises": Op("x", SAME, SAME, ONE.format('compare = "compare.py:raises"'), verdict="error"),
 }
 COMPARE = """
@@ -294,6 +297,8 @@ def sorts(actual, expected, inputs, tolerance):
     return [{"message": "descends here", "index": [int(i) + 1]} for i in down]
 def nothing(actual, expected, inputs, tolerance):
     return {"failures": [], "compared": 0}
+def silent(actual, expected, inputs, tolerance):
+    pass
 def raises(actual, expected, inputs, tolerance):
     raise ValueError("of the comparison")
 """
