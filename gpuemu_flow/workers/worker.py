@@ -299,9 +299,7 @@ class Worker:
                 if "before" in call:
                     self._shared.move(*call["before"])
                 begin_call(dtype)
-                fill = int(call.get("fill", limits.NO_FILL))
-                executed = self._ready.call(self._shared.views(slots), int(call["seed"]), fill)
-                written = self._shared.write(executed.outputs, start=position)
+                written, called = self._call_on(slots, call, position)
                 if "after" in call:
                     self._shared.move(*call["after"])
             except BaseException as raised:  # programs may raise anything
@@ -310,9 +308,8 @@ class Worker:
                     continue
                 error = self._failed(raised)
                 break
-            done.append(_called(written, executed))
+            done.append(called)
             position = max(position, end_of(written))
-            del executed  # so that the next call does not find its outputs' memory in use
         failed = msgspec.to_builtins(error)
         return {"type": "called-all", "serial": serial, "items": done, "error": failed}
 
@@ -328,6 +325,16 @@ class Worker:
             self._watch.preparing()
             expect([self._shared.views(slots) for slots, _, _ in calls])
         return calls
+
+    def _call_on(
+        self, slots: Mapping[str, Slot], call: Mapping[str, Json], start: int
+    ) -> tuple[dict[str, Slot], dict[str, Json]]:
+        """Make one call; nothing of it is in memory when the next one begins, but its answer."""
+        arrays = self._shared.views(slots)
+        fill = int(call.get("fill", limits.NO_FILL))
+        executed = self._ready.call(arrays, int(call["seed"]), fill)
+        written = self._shared.write(executed.outputs, start=start)
+        return written, _called(written, executed)
 
 
 _Call = tuple[dict[str, Slot], str, dict[str, Json]]
