@@ -24,6 +24,7 @@ from gpuemu_flow.model.types import Json
 from gpuemu_flow.report import document
 from gpuemu_flow.report.document import Report, ShardPart
 from gpuemu_flow.store.baselines import Baseline
+from gpuemu_flow.store.failures import FailureRecord
 
 MAX_BYTES = 512 << 20
 _AGAIN = "write it again with `gpuemu-flow ci --shard I/N -o FILE.json`"
@@ -31,7 +32,7 @@ _ALIKE = "merge shards of one commit, run with the same words and options"
 
 # Names in annotations of these modules, which other commands need not load.
 vars(results).update(KernelRecord=KernelRecord)
-vars(document).update(KernelDiff=KernelDiff, Baseline=Baseline)
+vars(document).update(KernelDiff=KernelDiff, Baseline=Baseline, FailureRecord=FailureRecord)
 
 
 def merged_report(paths: Sequence[Path]) -> Report:

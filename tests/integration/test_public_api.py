@@ -42,7 +42,7 @@ def test_documented_snippets(
 
 
 def test_all_snippets_were_found() -> None:
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 2
 
 
 def test_a_context_judges_what_was_set(daemon: Served) -> None:

@@ -77,7 +77,7 @@ def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> Non
 @for_each("data", [None, [], {"files": "op.py"}, {"files": [1]}, {"files": {}}, {"others": []}])
 def test_what_is_no_set_of_inputs_is_refused(data: object) -> None:
     with pytest.raises(ValueError):
-        Discovered.from_json(data)
+        convert(data, Discovered)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {

@@ -39,11 +39,11 @@ def test_figures_that_were_not_judged_are_never_left_out() -> None:
 
 def test_a_wide_table_of_results_loses_half_of_its_gaps() -> None:
     figures = {"max_abs": 1e-7, "max_rel": 2e-5, "duration_s": 0.5, "unjudged": 1e-4}
-    wide = OpResult("transposed_copies", "bfloat16", Verdict.PASSED, 24, 24, **figures)
+    wide = OpResult("transposed_copies_of_rows", "bfloat16", Verdict.PASSED, 24, 24, **figures)
     lines = render_results([wide], Style())
     assert "unjudged" in lines[0] and "<0.1 %" in lines[1]
     assert max(map(len, lines)) <= 80
-    assert lines[1].startswith("transposed_copies bfloat16 passed ")
+    assert lines[1].startswith("transposed_copies_of_rows bfloat16 passed ")
 
 
 def kernel(name: str, spills: int) -> KernelResult:
