@@ -150,7 +150,8 @@ class WorkerProcess:
                 self._let_go_on()
         if "pid" not in fact:
             reason = f"a worker cannot be started: {fact.get('failed')}"
-            raise RunnerError(Problem("worker-not-started", reason, "run fewer jobs at once"))
+            hint = "run fewer jobs at once, and see that nothing empties the temporary folder"
+            raise RunnerError(Problem("worker-not-started", reason, hint))
         self.pid = int(fact["pid"])
         self.scratch = str(fact.get("scratch", ""))
 
