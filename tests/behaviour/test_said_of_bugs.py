@@ -92,7 +92,7 @@ BUGS = {
     ),
     "keys_of_the_first_head": (
         "q, k, v", f"k = np.broadcast_to(k[:1], k.shape)\n{ATTEND}", ATTEND, HEADS,
-        r"index 1 of 2 along axis 0 \(the last\)", f"{SHIFTED}|only elements",
+        r"index 1 of 2 along axis 0", f"{SHIFTED}|only elements",
     ),
     "rows_beyond_tiles_0": (
         "a, b", "o = a @ b\no[len(o) // 16 * 16 :] = 0\nreturn o", "return a @ b", MATMUL,

@@ -63,6 +63,8 @@ ACROSS_CASES = {"keeps state", "counts calls", "remembers", "draws"}
 CONFTEST = """
 import json
 
+from gpuemu_flow.model.decoding import plain
+
 def pytest_runtest_teardown(item):
     case = item.funcargs["gpuemu_case"]
     result = None if case.result is None else plain(case.result)
