@@ -1,4 +1,4 @@
-"""A newcomer's way: a fresh clone, a new environment, `init`, and the workflow's own commands.
+"""A newcomer's way: an install from a repository, `init`, and the workflow's own commands.
 
 Nothing of this checkout is on the path: gpuemu-flow is installed as the documentation and the
 workflow say, by pip from a repository. Only the address of that repository leads to a local one,
@@ -102,13 +102,13 @@ def commands(workflow: Path, event: str) -> list[str]:
 
 
 @pytest.mark.ci
-def test_from_a_clone_to_green_and_with_a_bug_to_red(tmp_path: Path) -> None:
+def test_from_a_repository_to_green_and_with_a_bug_to_red(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.publish()
 
     laptop = machine.environment("laptop")
-    machine.run("git", "clone", "-q", ADDRESS, "clone", cwd=tmp_path)
-    machine.run("python", "-m", "pip", "install", "-q", "./clone", cwd=tmp_path, **laptop)
+    pip = ("python", "-m", "pip", "install", "-q")
+    machine.run(*pip, f"gpuemu-flow @ git+{ADDRESS}", cwd=tmp_path, **laptop)
     project = tmp_path / "project"
     project.mkdir()
     said = machine.run(
