@@ -406,6 +406,7 @@ _FOLDERS = (
     "numerics",
     "store",
     "tasks",
+    "wire",
     "workers",
     "workers/sandbox",
 )
