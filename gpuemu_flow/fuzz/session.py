@@ -274,7 +274,8 @@ def _notes(result: CheckResult) -> tuple[str, ...]:
 
 
 def _merged(groups: Iterable[CauseGroup]) -> list[CauseGroup]:
-    """Join groups whose shrunk cases have the same inputs and fail in the same way."""
+    """Join groups whose shrunk cases have the same inputs and fail in the same way. Notes are on
+    one case, so those of the first group remain."""
     found: dict[object, CauseGroup] = {}
     for number, group in enumerate(groups):
         least = group.minimized
@@ -286,7 +287,6 @@ def _merged(groups: Iterable[CauseGroup]) -> list[CauseGroup]:
             else replace(
                 known,
                 failures=(*known.failures, *group.failures),
-                notes=tuple(dict.fromkeys((*known.notes, *group.notes))),
                 shape_classes={},
             )
         )

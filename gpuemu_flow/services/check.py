@@ -37,7 +37,7 @@ from gpuemu_flow.model.syntax import C_COMMENT, parse_python, read_signature
 from gpuemu_flow.model.types import FailureKind, Json, Verdict, canonical_dtype
 from gpuemu_flow.report.fuzz_text import exit_code
 from gpuemu_flow.report.minimal import with_shown
-from gpuemu_flow.report.text import Style, duration, minimal_lines, plural, printable
+from gpuemu_flow.report.text import Style, described, duration, minimal_lines, plural, printable
 from gpuemu_flow.services.problems.importing import table_text
 
 CASES = 24
@@ -157,6 +157,8 @@ class CheckFailure(Struct, frozen=True):
     dtype: str
     minimal: Minimal
     message: str
+    drawn: str = ""
+    """The case that was shrunk to the minimal one; the notes are on it."""
     notes: tuple[str, ...] = ()
 
 
@@ -195,7 +197,8 @@ class Check(Struct, frozen=True):
             lines += ["", *minimal_lines(failure.minimal), f"  {where}"]
             if failure.minimal.expected is not None:  # otherwise it has been said
                 lines += [f"  {line}" for line in printable(failure.message).splitlines()]
-            lines += [f"  {printable(note)}" for note in failure.notes]
+            drawn = [f"drawn as: {failure.drawn}"] if failure.drawn and failure.notes else []
+            lines += [f"  {printable(line)}" for line in (*drawn, *failure.notes)]
         lines += [""] * bool(self.failures)
         if self.reason:
             lines.append(f"  {printable(self.reason)}")
@@ -351,6 +354,7 @@ def _check(
                 ", ".join(dict.fromkeys(one.dtype for one in group.failures)),
                 minimal,
                 scratch.original(shown.message),
+                "" if group.minimized is None else described(group.failures[0].case),
                 tuple(map(scratch.original, group.notes)),
             )
         )

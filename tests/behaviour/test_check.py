@@ -162,7 +162,11 @@ def test_a_wrong_op_shows_inputs_and_values_then_place_then_command(
     assert at == "  at result[0, 1], op.py:8"
     assert command == "  reproduce: gpuemu-flow check op.py:hot ref.py:softmax"
     assert str(found).splitlines()[-2] == "  stopped at 8 failures after 8 of 24 cases"
-    shown = found.to_json()["failures"][0]["minimal"]
+    failure = found.to_json()["failures"][0]
+    text, notes = str(found).splitlines(), [f"  {note}" for note in failure["notes"]]
+    start = text.index(f"  drawn as: {failure['drawn']}") + 1
+    assert notes and text[start : start + len(notes)] == notes, "they are on the drawn case"
+    shown = failure["minimal"]
     assert shown["inputs"]["x"]["values"] == [[1.0, 0.0]]
     assert (shown["output"], shown["index"]) == ("result", [0, 1])
     assert shown["expected"] == pytest.approx(0.268941421)

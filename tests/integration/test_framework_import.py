@@ -106,7 +106,7 @@ def test_what_is_not_taken_is_said_and_nothing_is_written(tmp_path: Path) -> Non
         + LINEAR.format(name="Model", result="torch.relu(self.linear(x))")
     )
     said = command(tmp_path, "import", "kernelbench", "theirs", "--into", "work", code=4)
-    assert "no Python that parses" in said
+    assert "no Python that parses: invalid syntax (broken.py, line 1)" in said
     assert "no luck" in said
     assert not (tmp_path / "work").exists()
 

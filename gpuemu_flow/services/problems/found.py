@@ -90,7 +90,8 @@ def parsed(content: bytes, file: Path, left: list[SkippedProblem]) -> ast.Module
     try:
         return parse_python(content, str(file))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        left.append(SkippedProblem(str(file), f"no Python that parses: {type(error).__name__}"))
+        reason = str(error) or type(error).__name__
+        left.append(SkippedProblem(str(file), f"no Python that parses: {reason}"))
         return None
 
 

@@ -255,7 +255,8 @@ def _demand_run(content: bytes) -> None:
     try:
         tree = parse_python(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _NotTakenError(f"its kernel does not parse: {type(error).__name__}") from None
+        reason = str(error) or type(error).__name__
+        raise _NotTakenError(f"its kernel does not parse: {reason}") from None
     if not any(isinstance(node, ast.FunctionDef) and node.name == RUN for node in tree.body):
         raise _NotTakenError(f"its kernel defines no function {RUN}")
 
