@@ -68,11 +68,12 @@ _OF_RESULTS = (stages.DIFF, stages.CODE, stages.LINT, stages.KERNEL_DIFF)
 def act(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     """Run a task's action; `parts` are those of its key that need no observed inputs."""
     module, _, function = _MODULES[spec.stage].partition(":")
-    run = getattr(importlib.import_module(f"gpuemu_flow.tasks.{module}"), function or "run")
+    stage = importlib.import_module(f"gpuemu_flow.tasks.{module}")
+    run: Callable[..., StageResult] = getattr(stage, function or "run")
     if spec.stage in _OF_RESULTS:
-        return run(spec, context)  # type: ignore[no-any-return]
+        return run(spec, context)
     given = _consists_of(parts) if spec.stage in _OF_PROGRAMS else parts
-    return run(spec, context, given)  # type: ignore[no-any-return]
+    return run(spec, context, given)
 
 
 class Execution(Struct):

@@ -226,10 +226,14 @@ class TaskStates:
             return self._read(key, kind)
         with self._lock:
             if key not in cached:
-                if len(cached) >= _MAX_CACHED:
-                    del cached[next(iter(cached))]
-                cached[key] = self._read(key, kind)
+                self._keep({key: self._read(key, kind)})
             return cached[key]  # type: ignore[return-value]  # by the key
+
+    def _keep(self, rows: Mapping[str, TaskRecord | MadeFrom | None]) -> None:
+        if self._cached is not None:
+            self._cached |= rows
+            while len(self._cached) > _MAX_CACHED:
+                del self._cached[next(iter(self._cached))]
 
     def _read(self, key: str, kind: type[R]) -> R | None:
         return _known(self._cache.state.get(key), kind)
@@ -251,7 +255,7 @@ class TaskStates:
             if self._cached is not None:
                 self._cached.pop(RECORD + name, None)
                 self._cached.pop(MADE_FROM + name, None)
-                self._cached |= rows
+                self._keep(rows)
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
         record, made = self.record(spec.name), self.made_from(spec.name)

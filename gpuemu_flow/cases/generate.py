@@ -321,7 +321,7 @@ def _moved(values: Array) -> Array:
 # - `wide`, with a single row: in the first case, the numbers are halfway between two steps of a
 #   quantiser.
 # - `wide`, with any number of rows: in the second case, magnitudes of all orders from 1 to about
-#   500 occur.
+#   500 occur. In half of the rows they rise, so that the first tile's maximum is far below others.
 # - `ties`: in the first case, each row has few different values. In the second case, all values
 #   are zeros, of both signs if the range allows negative numbers.
 # - `sparse`, with a single row: in the first case, the first half of the row is zeros.
@@ -332,7 +332,7 @@ def _moved(values: Array) -> Array:
 # - `normal`, for an input that the op may compare with another input, which is drawn in another
 #   way: in two cases, a quarter of the values are copied from the other input.
 # - `normal`, with long rows: in three more cases, one row has a single zero, and another row has
-#   a single nonzero value; see `lone_values`.
+#   a single nonzero value; see `put_lone`.
 #
 # Integers show only the varieties of `normal`. Booleans show only single zeros and nonzero
 # values.
@@ -411,7 +411,7 @@ class Turns:
 
     def _with_lone(self, inputs: tuple[InputSpec, ...]) -> tuple[InputSpec, ...]:
         """Select at most one input to get lone values in this case; return all inputs. A lone value
-        is the only zero or the only nonzero value in a row; see `lone_values`. Of the inputs that
+        is the only zero or the only nonzero value in a row; see `put_lone`. Of the inputs that
         can get lone values (see `_lone_turn`), the one that has had them in the fewest cases is
         selected. No input is selected if any input has a strategy in `STRATEGIES` other than
         `normal`, since such a strategy can draw many zeros, which could hide the lone values."""
@@ -433,7 +433,7 @@ class Turns:
         """Return the number of the next way to write lone values to an input; 0 for none.
 
         A lone value is the only zero or the only nonzero value in a row. `LONE_TURNS` has the
-        numbers of three ways to write lone values; see `lone_values.put_lone`. Each way is used in
+        numbers of three ways to write lone values; see `put_lone`. Each way is used in
         at most one case of an input. None is used if the input's strategy is not `normal`, or if it
         shows another variety of values in this case. Otherwise, the length of its rows decides:
 

@@ -40,7 +40,7 @@ from gpuemu_flow.fuzz.subjects import open_ordered
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judge.fuzz_results import Minimization
 from gpuemu_flow.judge.judge_requests import GivenCase
-from gpuemu_flow.judge.protocol import Facts
+from gpuemu_flow.judge.protocol import ReferenceFacts
 from gpuemu_flow.judge.subject import Subject
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.in_place import with_changed_inputs
@@ -165,7 +165,7 @@ class _Shrinker:
         self._run_op = run_op
         self._case = record.case
         self._setting = FailureSetting.ALONE
-        self._facts = Facts()
+        self._facts = ReferenceFacts()
         self._alone: CheckResult | None = None
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:

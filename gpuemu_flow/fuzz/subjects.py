@@ -18,7 +18,7 @@ from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import iterate_cases, op_samples
 from gpuemu_flow.judge.case_evaluator import CaseEvaluator, open_evaluator
-from gpuemu_flow.judge.protocol import Facts
+from gpuemu_flow.judge.protocol import ReferenceFacts
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError, did_you_mean
@@ -217,7 +217,7 @@ def open_ordered(
     subject: Subject,
     cancel: Event | None = None,
     *,
-    facts: Facts | None = None,
+    facts: ReferenceFacts | None = None,
 ) -> Iterator[CaseEvaluator]:
     """Open warm programs of an op in a context, which checks at its end which files they used.
     Results from inside the context are valid only if leaving it raises no error."""

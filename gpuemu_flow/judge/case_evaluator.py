@@ -29,7 +29,7 @@ from gpuemu_flow.judge.judge_requests import (
     PreparedBatch,
     ThereRequest,
 )
-from gpuemu_flow.judge.protocol import Facts, Judged, Setup
+from gpuemu_flow.judge.protocol import Judged, ReferenceFacts, Setup
 from gpuemu_flow.judge.subject import PLAIN, Subject, widens
 from gpuemu_flow.judge.verdicts import (
     StoredCase,
@@ -102,7 +102,7 @@ class CaseEvaluator:
         stack: ExitStack,
         cancel: Event | None,
         *,
-        facts: Facts | None = None,
+        facts: ReferenceFacts | None = None,
     ) -> None:
         """Start no worker yet; `facts` are those that are known."""
         self.subject = subject
@@ -119,7 +119,7 @@ class CaseEvaluator:
             widens=widens(subject.dtype, subject.reference_dtype),
             compare=subject.compare,
             samples=self._samples(),
-            facts=facts or Facts(),
+            facts=facts or ReferenceFacts(),
         )
         self.batch_size = BatchSize()
         self.rounds = 0
@@ -143,7 +143,7 @@ class CaseEvaluator:
         return found
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ReferenceFacts:
         """Return what is known by now of the reference."""
         return self._setup.facts
 
@@ -512,7 +512,7 @@ def open_evaluator(
     subject: Subject,
     cancel: Event | None = None,
     *,
-    facts: Facts | None = None,
+    facts: ReferenceFacts | None = None,
 ) -> Iterator[CaseEvaluator]:
     """Open warm sessions for one subject in a context; close them at its end."""
     with ExitStack() as stack:

@@ -25,12 +25,12 @@ from gpuemu_flow.judge.protocol import (
     AnyAsk,
     EvaluateReference,
     Expected,
-    Facts,
     GiveExpected,
     Judged,
     JudgePrepared,
     JudgeThere,
     Prepare,
+    ReferenceFacts,
     Setup,
     Slots,
 )
@@ -254,7 +254,7 @@ class JudgeService:
     def _verdicts(self, context: ServiceContext, *, explain: bool) -> Verdicts:
         return Verdicts(lambda expected: self._made_judge(context, expected), explain=explain)
 
-    def _found_out(self) -> Facts:
+    def _found_out(self) -> ReferenceFacts:
         """Return the facts about the reference that are known by now."""
         traits = self._judge.traits if self._judge is not None else None
         if traits is not None:

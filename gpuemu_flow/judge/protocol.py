@@ -27,7 +27,7 @@ class OpTraits(Struct, frozen=True):
     separate: Sequence[Sequence[Any]] = ()
 
 
-class Facts(Struct, frozen=True):
+class ReferenceFacts(Struct, frozen=True):
     """What was found out about a reference, and holds for all cases."""
 
     traits: OpTraits | None = None
@@ -42,7 +42,7 @@ class Setup(Struct):
     compare: CompareParams
     samples: Sequence[Case]
     probes: bool = True
-    facts: Facts = field(default_factory=Facts)
+    facts: ReferenceFacts = field(default_factory=ReferenceFacts)
 
 
 class Ask(Struct, frozen=True, tag_field="method"):
@@ -102,7 +102,7 @@ class Judged(Struct, frozen=True):
     """Verdicts; None for a case that needs a request of its own."""
 
     results: list[CheckResult | None] = []
-    facts: Facts = Facts()
+    facts: ReferenceFacts = ReferenceFacts()
     changed: list[tuple[Failure, ...]] = []  # inputs that the op changed, by case
 
 

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.known import KnownResults, read_verdict
-from gpuemu_flow.judge.protocol import Facts
+from gpuemu_flow.judge.protocol import ReferenceFacts
 from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.judge.verdicts import StoredCase, summarise, without_vain_keys
 from gpuemu_flow.model.decoding import plain
@@ -172,7 +172,7 @@ def _judge(
                     replace(subject, reference=program),
                     stack,
                     context.cancel,
-                    facts=Facts(allowed=allowed),
+                    facts=ReferenceFacts(allowed=allowed),
                 )
                 for batch in batches:
                     if context.cancel.is_set():
