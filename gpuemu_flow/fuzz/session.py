@@ -57,10 +57,10 @@ def fuzz_ops(
     workspace.cache.create()
     configured = options.iterations is None and options.time_limit is None
     iterations = workspace.settings.fuzz_iterations if configured else {}
-    reports = []
+    reports: list[FuzzReport] = []
     try:
         for op in select_ops(workspace, ops):
-            if cancel.is_set():
+            if reports and reports[-1].interrupted:
                 break
             wanted = replace(options, iterations=int(iterations[op])) if configured else options
             on_start(op, wanted.iterations)

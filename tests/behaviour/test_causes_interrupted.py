@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import subprocess
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -132,6 +133,26 @@ def test_fuzz_reports_all_cases(
     assert report.groups and all(cause.minimized is None for cause in report.groups)
     assert fuzz_text.exit_code(reports) == 130
     assert "interrupted once all cases were judged" in fuzz_text.render(report, Style(color=False))
+
+
+@pytest.mark.parametrize("before", ["first", "second"])
+def test_a_signal_before_an_op_is_told(mini: Mini, before: str) -> None:
+    """It came while a cluster started, or between two ops, and neither op was interrupted."""
+    workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
+    ops = ["scale", "total"]
+    cancel = threading.Event()
+    if before == "first":
+        cancel.set()
+    reports = fuzz_session.fuzz_ops(
+        workspace,
+        ops,
+        FuzzOptions(iterations=4, jobs=1),
+        on_start=lambda op, _: cancel.set() if op == "total" else None,
+        cancel=cancel,
+    )
+    assert [report.iterations for report in reports] == ([0] if before == "first" else [4, 0])
+    assert fuzz_text.exit_code(reports) == 130
+    assert "interrupted after 0 cases" in fuzz_text.render(reports[-1], Style(color=False))
 
 
 class Named:

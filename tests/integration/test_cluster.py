@@ -264,7 +264,7 @@ def test_ctrl_c_ends_what_workers_do(tmp_path: Path, scheduler: Scheduler, own: 
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 130, out + err
-    assert "interrupted after" in out
+    assert "interrupted after" in out  # after 0 cases, if the cluster was not yet ready
     assert "Traceback" not in err
     assert not wait_until_gone([*below, *below_of(root)])
 
