@@ -419,13 +419,13 @@ VALUE_RULES = [
 MATRICES, FLOATING = ("symmetric", "positive_definite"), ("probabilities",)
 SHAPES_DRAWN = ((4, 9), (1, 11), (6,), (2, 3, 70), (), (33, 3), (2, 66))
 RECORD = {
-    "uniform": "9d3e40c2", "normal": "83245ade", "small": "1551880d", "negative": "227313cc",
-    "sparse": "67d80aa5", "ties": "0356395c", "integers": "dde3043f", "wide": "abbccaeb",
-    "offset": "1d549208", "extremes": "d463199c", "special": "0568ff16", "permutation": "56be69fe",
-    "sorted": "bc9a60b9", "offsets": "7b55ecdf", "lengths": "14be2f1f", "mask": "805c37b5",
-    "one_hot": "80cac03a", "positive": "f7cd1151", "probabilities": "5c503130",
-    "symmetric": "698ea6a9", "positive_definite": "51b24573", "unique": "8f1da02b",
-    "indices": "a8d82f46", "quantized": "599ca051", "packed": "8d227fd5", "scalar": "25020553",
+    "uniform": "7f8181f9", "normal": "d4e58c10", "small": "868477c2", "negative": "9a09e3c4",
+    "sparse": "e1cd79fb", "ties": "d293834f", "integers": "8eb50db6", "wide": "fe696d0b",
+    "offset": "202326f5", "extremes": "6241d7f9", "special": "db319d4f", "permutation": "2308f32c",
+    "sorted": "3f7bb292", "offsets": "5f85cb99", "lengths": "567166a1", "mask": "457f1743",
+    "one_hot": "bf07cd6f", "positive": "62ed1dd2", "probabilities": "ae1ff166",
+    "symmetric": "52dc7294", "positive_definite": "ab25c6f8", "unique": "745b2323",
+    "indices": "d370a8fe", "quantized": "b1568324", "packed": "610345b7", "scalar": "c96faddd",
 }  # fmt: skip
 
 
@@ -467,8 +467,8 @@ def _inputs_of_kind(kind: str) -> Iterator[tuple[InputSpec, ...]]:
 def drawn_crc(all_inputs: Iterator[tuple[InputSpec, ...]]) -> str:
     """Return a checksum of the values of all inputs, and of other values made to follow rules."""
     crc = 0
-    for inputs in all_inputs:
-        case = Case(0, 5, "float32", "contiguous", "uniform", inputs)
+    for seed, inputs in enumerate(all_inputs):
+        case = Case(0, seed, "float32", "contiguous", "uniform", inputs)
         made = {spec.name: input_values(case, spec) for spec in inputs}
         for values in made.values():
             crc = zlib.crc32(values.tobytes(), crc)
