@@ -399,7 +399,13 @@ RANGES = ((None, None), (-3.0, 4.5), (0.5, None), (None, -2.0), (0, 0), (5.0, 70
 KIND_RULES: dict[str, list[dict[str, object]]] = {
     "sorted": [{"descending": True}, {"low": 2, "high": 5}],
     "offsets": [{"to": 0}, {"to": 7}, {"to": 700}],
-    "lengths": [{"to": 3}, {"to": 300, "total": 700}, {"low": 1, "high": 9, "total": 40}],
+    "lengths": [
+        {"to": 3},
+        {"to": 300, "total": 700},
+        {"low": 1, "high": 9, "total": 40},
+        {"to": 5, "total": 0},
+        {"low": 2, "high": 2, "total": 8},
+    ],
     "mask": [{"allow_empty_rows": True}, {"share": 0.1}],
     "positive": [{"low": 0.5, "high": 3}, {"values": (7,), "share": 0.3}],
     "indices": [{"of": "t"}, {"of": "t", "axis": 1, "values": (-1,)}],
@@ -422,7 +428,7 @@ RECORD = {
     "uniform": "7f8181f9", "normal": "d4e58c10", "small": "868477c2", "negative": "9a09e3c4",
     "sparse": "e1cd79fb", "ties": "d293834f", "integers": "8eb50db6", "wide": "fe696d0b",
     "offset": "202326f5", "extremes": "6241d7f9", "special": "db319d4f", "permutation": "2308f32c",
-    "sorted": "3f7bb292", "offsets": "5f85cb99", "lengths": "567166a1", "mask": "457f1743",
+    "sorted": "3f7bb292", "offsets": "5f85cb99", "lengths": "4780fb25", "mask": "457f1743",
     "one_hot": "bf07cd6f", "positive": "62ed1dd2", "probabilities": "ae1ff166",
     "symmetric": "52dc7294", "positive_definite": "ab25c6f8", "unique": "745b2323",
     "indices": "d370a8fe", "quantized": "b1568324", "packed": "610345b7", "scalar": "c96faddd",
