@@ -120,7 +120,7 @@ def test_strategies() -> None:
         shrink(fails, {"x": values}, ROWS, strategy="shrink-all")
 
 
-@pytest.mark.parametrize("budget", [1, 2, 7, 40, 90, 200])
+@pytest.mark.parametrize("budget", [1, 7, 90])
 def test_a_budget_that_ends_first_is_admitted(budget: int) -> None:
     """Every element is needed as it is: nothing can be done, and that takes long to find out."""
     values = normal(30, 300)
@@ -132,6 +132,7 @@ def test_a_budget_that_ends_first_is_admitted(budget: int) -> None:
     assert np.array_equal(found.inputs["x"], values)
 
 
+@pytest.mark.ci
 @pytest.mark.ci
 def test_minimal_is_said_only_after_the_whole_search() -> None:
     """However the budget is divided between values and shapes, too little is never enough."""
@@ -230,7 +231,7 @@ def test_nonsense_is_refused(settings: dict[str, Any], words: str) -> None:
         minimise(given.pop("inputs"), still_fails=lambda _: True, **given)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_set_of_needed_elements_is_found(seed: int) -> None:
     """Some elements are needed for the failure, wherever they lie: these remain, and only these."""
     rng = np.random.default_rng(seed)
