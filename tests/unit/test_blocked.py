@@ -31,7 +31,7 @@ from gpuemu_flow.numerics.judge import (
     judge_integers,
     make_quick_bound,
 )
-from gpuemu_flow.numerics.statistics import combine, sample_positions
+from gpuemu_flow.numerics.statistics import Sample, Totals, combine, sample_positions
 
 FLOATS = ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 LENGTH = 9001  # beyond the size that is judged without blocks, and no multiple of one
@@ -137,7 +137,9 @@ def test_statistics_equal_the_plain_ones(name: str, length: int) -> None:
     actual[7] = actual[7] + dtype.type(0.5)
     expected[11] = 0.0
     outcome = run(actual, expected, 1e-2, 1e-2)
-    stats = combine([(outcome.totals, outcome.sample, actual.shape)])
+    measured = (outcome.totals, outcome.sample, actual.shape)
+    stats = combine([measured])
+    assert stats == combine([measured, (Totals(), Sample(np.zeros(0)), ())]), "nothing adds nothing"
 
     a, e = to_float64(actual), to_float64(expected)
     error = np.abs(a - e)

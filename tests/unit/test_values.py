@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 import zlib
@@ -13,7 +14,7 @@ from for_each import for_each
 
 from gpuemu_flow.cases.generate import SHARED_SPECIALS, VARIETIES, input_values
 from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of, without_poison
-from gpuemu_flow.cases.special_values import near_constants
+from gpuemu_flow.cases.special_values import may_hold_lone, near_constants
 from gpuemu_flow.cases.values import draw
 from gpuemu_flow.model.types import (
     DTYPES,
@@ -425,9 +426,20 @@ VALUE_RULES = [
     ValueRule(relation="<=", other="t", low=-2, high=2),
 ]  # fmt: skip
 MATRICES, FLOATING = ("symmetric", "positive_definite"), ("probabilities",)
+LONE_RANGES = (
+    (0, 0.5),
+    (-0.5, 0),
+    (-7, 0),
+    (0, 1),
+    (-1, 0),
+    (None, 0),
+    (0.5, 9),
+    (-9, -0.5),
+    (0, 0),
+)
 SHAPES_DRAWN = ((4, 9), (1, 11), (6,), (2, 3, 70), (), (33, 3), (2, 66))
 RECORD = {
-    "uniform": "b2267535", "normal": "5e186600", "small": "1be11e7c", "negative": "11e76cfa",
+    "uniform": "b2267535", "normal": "16415bb3", "small": "1be11e7c", "negative": "11e76cfa",
     "sparse": "89757fac", "ties": "52f0c0a6", "integers": "5a11212a", "wide": "c659fac3",
     "offset": "f88eac00", "extremes": "2de6857f", "special": "9de74eec", "permutation": "2308f32c",
     "sorted": "3f7bb292", "offsets": "5f85cb99", "lengths": "4780fb25", "mask": "457f1743",
@@ -451,6 +463,11 @@ def _inputs_of_strategy(strategy: str) -> Iterator[tuple[InputSpec, ...]]:
                 spec = spec if more else near_constants(spec, (20.0, 0.3, 60000.0))
                 other = InputSpec("t", shape, dtype, "contiguous", strategy, 0, -20, None, 0, 5)
                 yield other, spec
+    ends = itertools.product(("float32", "int64"), ((3, 70), (5,)), (3, 4, 5), LONE_RANGES)
+    for dtype, shape, turn, (low, high) in ends if strategy == "normal" else ():
+        spec = InputSpec("x", shape, dtype, low=low, high=high, turn=turn, strategy=strategy)
+        assert low != high or not may_hold_lone(spec)
+        yield (spec,)
     lengths = InputSpec("n", (3,), "int32", low=1, high=4)
     for number, rule in enumerate(VALUE_RULES):
         dtype = ("float32", "int8", "float16")[number % 3]
