@@ -468,7 +468,7 @@ _DATABASE_FILES = ("", "-wal", "-shm", "-journal")
 # Errors of diskcache on a cell that it did not write, such as a file's name that is not text.
 _FOREIGN_CELL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LOCK_SECONDS = 30.0
-_LONGEST = 511 - len("-journal")  # bytes of a database's path
+_LONGEST = 512 - len("-journal")  # bytes of a database's path
 _ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
