@@ -6,12 +6,13 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from for_each import for_each
 
-from gpuemu_flow.model.errors import StoreError
-from gpuemu_flow.store.private_files import PrivateFolder, disk_errors
+from gpuemu_flow.model.errors import CancelledRunError, StoreError
+from gpuemu_flow.store.private_files import PrivateFolder, disk_errors, output_locks
 
 OUTSIDE = b"of somebody else"
 TAKEN = "cache-not-writable: cannot write {path}: there is no {} in its place"
@@ -155,6 +156,31 @@ def test_only_this_user_reads_what_is_made(tmp_path: Path) -> None:
     assert list(files.list_files(files.root, "")) == []
     assert list(files.list_files(files.root / "none", "")) == []
     assert files.volume(files.root, "", depth=1) == files.volume(files.root / "a", "") == 5
+
+
+def test_who_makes_the_same_file_waits_and_is_told_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    (tmp_path / "link").symlink_to(tmp_path)
+    told: list[str] = []
+    cancel = Event()
+
+    def tell(holder: str) -> None:
+        told.append(holder)
+        cancel.set()
+
+    with output_locks([tmp_path / "b", tmp_path / "a"], Event(), told.append):
+        with pytest.raises(CancelledRunError), output_locks([tmp_path / "link/b"], cancel, tell):
+            pass
+        with output_locks([tmp_path / "c"], cancel, tell):
+            pass
+    with output_locks([tmp_path / "a", tmp_path / "b"], cancel, tell):
+        pass
+    assert told == [f"process {os.getpid()}, which makes {tmp_path}/b"]
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    with output_locks([tmp_path / "a"], cancel, tell), output_locks([tmp_path / "a"], cancel, tell):
+        pass
 
 
 @for_each(
