@@ -352,6 +352,30 @@ class SettledCache(Cache):  # type: ignore[misc]  # diskcache has no types
         return lambda statement, *values: run(_IF_OTHER.get(statement, statement), *values)
 
 
+class ReadOnlyCache(Cache):  # type: ignore[misc]  # diskcache has no types
+    """A Cache in a folder that nobody may write. diskcache itself begins by making its tables."""
+
+    eviction_policy, statistics = "none", 0
+
+    def __init__(self, directory: str) -> None:
+        self._directory, self._disk = directory, BytesDisk(directory)
+        self._local, self._txn_id, self._timeout = threading.local(), None, _LOCK_SECONDS
+        ((self._page_size,),) = self._sql("PRAGMA page_size")
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        if getattr(self._local, "pid", None) != os.getpid():
+            name = os.path.join(self._directory, "cache.db")  # noqa: PTH118
+            # Where no log lies beside it, SQLite would make one.
+            fixed = "mode=ro" if os.path.exists(f"{name}-wal") else "immutable=1"  # noqa: PTH110
+            self._local.con = sqlite3.connect(
+                f"file:{quote(name)}?{fixed}", self._timeout, isolation_level=None, uri=True
+            )
+            self._local.pid = os.getpid()
+        connection: sqlite3.Connection = self._local.con
+        return connection
+
+
 _KEYS_AT_ONCE = 500  # in one statement; SQLite takes 999 in its oldest versions
 _INSERT = (
     "INSERT INTO Cache(key, raw, store_time, expire_time, access_time, access_count, tag, size,"
@@ -444,7 +468,7 @@ _DATABASE_FILES = ("", "-wal", "-shm", "-journal")
 # Errors of diskcache on a cell that it did not write, such as a file's name that is not text.
 _FOREIGN_CELL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LOCK_SECONDS = 30.0
-_LONGEST = 511 - len("-journal")  # bytes of a database's path
+_LONGEST = 512 - len("-journal")  # bytes of a database's path
 _ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
@@ -522,6 +546,8 @@ class JsonStore:
     def _open(self) -> Cache:
         with disk_errors(self._folder):
             self._make_private()
+            if not os.access(self._folder, os.W_OK):
+                return ReadOnlyCache(str(self._folder))
             return SettledCache(
                 str(self._folder),
                 disk=BytesDisk,
@@ -870,6 +896,6 @@ def open_user_cache() -> WorkspaceCache | None:
         cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
         cache.create()
         _ = cache.actions  # opens it
+        return cache if os.access(cache.folder / "actions", os.W_OK) else None
     except (StoreError, OSError, RuntimeError):  # RuntimeError: no home folder
         return None
-    return cache

@@ -181,7 +181,7 @@ class SeenInputs:
         """Add the inputs of an earlier result, since new results depend on that result."""
         if names is self._joined:
             return  # as for nearly every case; sets only grow
-        if not names.within(self.used) or not names.within(self._names):
+        if not names.within(self.used):  # nor are those all in `_names`
             with self._lock:
                 self._names |= names
                 self.used |= names

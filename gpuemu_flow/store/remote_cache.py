@@ -579,7 +579,7 @@ class SharedCache:
     def fetch_blobs(self, digests: Iterable[str]) -> set[str]:
         """Copy blobs to the workspace's cache; return the digests of the blobs that were intact."""
         wanted = sorted({digest for digest in digests if digest})
-        if self._left or not wanted:
+        if self._left:
             return set()
         jobs = {digest: self._threads.submit(self._fetch_blob, digest) for digest in wanted}
         wait(jobs.values())
