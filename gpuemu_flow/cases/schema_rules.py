@@ -164,15 +164,13 @@ class RuleReader(Struct):
             return None, None
         hint = "range = [lowest, highest], numbers or expressions of dims; both ends occur"
         ends: list[Any] = list(value) if isinstance(value, (list, tuple)) else []
-        good = [is_number(e) or (isinstance(e, str) and self.expression("range", e)) for e in ends]
-        if len(ends) != 2 or any(isinstance(e, float) and math.isnan(e) for e in ends):
+        usable = all(isinstance(e, str) or (is_number(e) and not math.isnan(e)) for e in ends)
+        if len(ends) != 2 or not usable:
             text = f"{self.name!r} has no usable range: {shown(value)}"
             self.complain("range", "schema-range", text, hint)
             return None, None
-        if not all(good):
-            if not any(isinstance(e, str) for e in ends):
-                text = f"{self.name!r} has no usable range: {shown(value)}"
-                self.complain("range", "schema-range", text, hint)
+        known = [self.expression("range", e) for e in ends if isinstance(e, str)]
+        if not all(known):
             return None, None
         low, high = ends
         numbers = is_number(low) and is_number(high)
