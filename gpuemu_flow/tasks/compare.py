@@ -27,7 +27,7 @@ from gpuemu_flow.model.types import (
     Observation,
     Verdict,
 )
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import digest_json, digest_record
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -84,14 +84,15 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         unchanged=context.unchanged,
     )
     results: dict[int, CheckResult] = {}
-    abouts: dict[int, list[Json]] = {}
+    abouts: dict[int, str] = {}
     for stored in pairs:
         index = stored.case.index
         early = stored.without_outputs()
         if early is not None:
             results[index] = early
             continue
-        abouts[index] = [stored.case.identity(), stored.op, stored.reference]
+        about = stored.case.identity(), stored.op, stored.reference
+        abouts[index] = digest_record(about)
     results.update(known.find_all(abouts))
     if len(results) < len(cases) and not context.force:
         known.fetch(context.shared, given, abouts, results)
@@ -141,7 +142,7 @@ def _judge(
     samples: Sequence[Case],
     made_before: Mapping[str, Json],
     known: KnownResults[CheckResult],
-    abouts: Mapping[int, list[Json]],
+    abouts: Mapping[int, str],
     results: dict[int, CheckResult],
 ) -> None:
     """Judge the cases in batches, and keep the verdicts."""
