@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.known import KnownResults, read_verdict
@@ -37,7 +36,6 @@ from gpuemu_flow.tasks.base import (
     TaskSpec,
     program_of,
     read_planned,
-    read_result,
 )
 from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.programs import with_outputs, with_tensors
@@ -54,7 +52,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     begin = time.perf_counter()
     cases, samples = read_planned(spec, context)
     made_before = {
-        source.role: read_result(context.cache, source.task, source.role)
+        source.role: context.result(source.task, source.role)
         for source in spec.inputs
         if source.role in (stages.OP, stages.REFERENCE)
     }
@@ -110,7 +108,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     content = {
         "stage": STAGE,
         "version": VERSION,
-        "cases": [{"case": to_builtins(c), "result": plain(r)} for c, r in verdicts],
+        "cases": [{"case": c, "result": plain(r)} for c, r in verdicts],
         "summary": summary,
     }
     return StageResult(

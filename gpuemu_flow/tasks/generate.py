@@ -51,8 +51,8 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     content = {
         "stage": STAGE,
         "version": VERSION,
-        "cases": [to_builtins(case) for case in cases],
-        "samples": [to_builtins(case) for case in samples],
+        "cases": cases,
+        "samples": samples,
     }
     return StageResult(
         content,
