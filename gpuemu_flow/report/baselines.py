@@ -218,7 +218,7 @@ def _current(
     for spec in workspace.graph.tasks.values():
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
             identity = {IDENTITY: identity_of(workspace.config.op(spec.subject))}
-            summary = read_summary(workspace.cache, spec.name)
+            summary = read_summary(read_result(workspace.cache, spec.name, stages.COMPARE))
             results.setdefault(spec.subject, {})[spec.dtype] = {**summary, **identity}
         elif (
             spec.stage == stages.LINT

@@ -67,6 +67,11 @@ def digest_json(value: Json) -> str:
     return digest_bytes(canonical(value))
 
 
+def digest_record(value: object) -> str:
+    """Return the digest of a value that `encoded` takes."""
+    return digest_bytes(encoded(value))
+
+
 class KeyParts(Struct, frozen=True):
     """Everything that decides whether a task must run, grouped by kind."""
 

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -152,12 +152,20 @@ class StageContext(Struct):
     force: bool = False
     unchanged: Callable[[], bool] = lambda: True
     shared: SharedCache | None = None
+    results: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    """The contents that this run stored last, by task: as they were made, to be read only."""
+
+    def result(self, task: str, stage: str) -> Mapping[str, Any]:
+        """Return a task's result as `read_result` does, from memory if it was made just now."""
+        made = self.results.get(task)
+        return read_result(self.cache, task, stage) if made is None else made
 
 
 class StageResult(Struct, frozen=True):
-    """What an action returns to the engine; `content` is what other tasks and reports read."""
+    """What an action returns to the engine; `content` is what other tasks and reports read, which
+    may hold structs that are stored as objects."""
 
-    content: Json
+    content: Mapping[str, object]
     complete: bool = True
     executed: bool = True
     values: Mapping[str, Json] = field(default_factory=dict)
@@ -208,8 +216,5 @@ def read_result(cache: WorkspaceCache, task: str, stage: str) -> dict[str, Json]
 def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], list[Case]]:
     """Read the cases of an op and dtype."""
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
-    planned = read_result(context.cache, source.task, stages.GENERATE)
-    cases, samples = (
-        [convert(case, Case) for case in planned[which]] for which in ("cases", "samples")
-    )
-    return cases, samples
+    planned = context.result(source.task, stages.GENERATE)
+    return convert(planned["cases"], list[Case]), convert(planned["samples"], list[Case])

@@ -29,7 +29,7 @@ from gpuemu_flow.judge.verdicts import StoredCase, input_error
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import WIDE, Json, Observation, dtypes_to_try
 from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import digest_json, digest_record
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -203,13 +203,13 @@ def execute(
         before_write=context.cache.blobs.flush,
     )
     found: dict[int, Outcome] = {}
-    abouts: dict[int, Json] = {}
+    abouts: dict[int, str] = {}
     for n, request in enumerate(requests):
         error = input_error(request.case)
         if error is not None:
             found[n] = Outcome(request.case.index, ok=False, error=error)
             continue
-        abouts[n] = [request.case.identity(), request.input_dtype]
+        abouts[n] = digest_record((request.case.identity(), request.input_dtype))
     found.update(known.find_all(abouts))
     if len(found) < len(requests) and not context.force:
         known.fetch(context.shared, program.given, abouts, found)
@@ -242,7 +242,7 @@ def _run(
     requests: Sequence[Request],
     checks: Checks,
     known: KnownResults[Outcome],
-    abouts: Mapping[int, Json],
+    abouts: Mapping[int, str],
     missing: Sequence[int],
     found: dict[int, Outcome],
 ) -> None:
