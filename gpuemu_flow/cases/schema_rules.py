@@ -188,7 +188,7 @@ class RuleReader(Struct):
             self.complain(key, "schema-expression", f"{self.name!r}: {error}", 'such as "V-1"')
             return False
         for name in unknown:
-            hint = did_you_mean(name, self.dims) or f"dims: {', '.join(self.dims) or 'none'}"
+            hint = did_you_mean(name, self.dims) or "there are no dims"
             self.complain(key, "schema-unknown-dim", f"{text!r} has an unknown dim {name!r}", hint)
         return not unknown
 

@@ -123,6 +123,12 @@ inputs.x = { dims = ["N"], range = [0, 9] }
 output = ["N"]
 
 [[ops]]
+name = "rooted"
+op = "ops/all.py:rooted"
+reference = "ops/ref.py:root"
+schema = { dims = { N = [5] }, inputs = { x = { dims = ["N"], values = [-1, 4] } }, output = ["N"] }
+
+[[ops]]
 name = "left"
 op = "ops/all.py:left"
 reference = "ops/ref.py:left"
@@ -219,6 +225,10 @@ def counts(x):
     return x + np.int32([1, 1, 1, 1, 2 if WRONG else 1])
 
 
+def rooted(x):
+    return x**0.5 + np.float32(WRONG)
+
+
 def left(x):
     y = x * 2
     x[...] = 1
@@ -275,6 +285,7 @@ SAID = {
     "dtype": "'output' has dtype float64, not ('float32',)",
     "writes": "the op wrote to input 'x'",
     "tolerant": "1 of 5 elements of 'output' are wrong; at (4,)",
+    "rooted": "elements of 'output' are wrong",
     "counts": "1 of 5 elements of 'output' are wrong; at (4,)",
 }
 REFUSED = {

@@ -410,20 +410,24 @@ def judged_alone(a: float, e: float, unjudged: bool, rules: Rules) -> tuple[floa
 
 
 def test_all_pairs_of_values_are_judged_as_documented_under_all_policies() -> None:
-    pairs = np.array(list(itertools.product(TRIED, TRIED)))
+    everything = np.array(list(itertools.product(TRIED, TRIED)))
     policies = ("match", "strict", "ignore")
     clips = (None, FLOAT_LIMITS["float16"], FLOAT_LIMITS["float8_e4m3fn"])
     plain = AffineBound(0.5, 1 / 64)
     for nan, inf, special, clip in itertools.product(policies, policies, (False, True), clips):
         rules = Rules(nan, inf, special, clip)
-        for marks in (np.zeros(len(pairs), bool), np.arange(len(pairs)) % 2 == 0):
-            bound = ExcusedBound(plain, marks) if marks.any() else plain
-            found = judge(pairs[:, 0], pairs[:, 1], bound, slice(0, len(pairs)), rules)
-            unjudged = np.zeros(len(pairs)) if found.unjudged is None else found.unjudged
-            rows = np.stack([found.error, found.share, found.failed, unjudged], axis=1)
-            wanted = [judged_alone(*pair, mark, rules) for pair, mark in zip(pairs.tolist(), marks)]  # noqa: B905
-            wrong = ~np.isclose(rows, np.array(wanted, float)).all(axis=1)
-            assert not wrong.any(), (rules, marks.any(), pairs[wrong], rows[wrong])
+        for pairs in (everything, everything[everything[:, 1] > 0]):
+            for marks in (np.zeros(len(pairs), bool), np.arange(len(pairs)) % 2 == 0):
+                bound = ExcusedBound(plain, marks) if marks.any() else plain
+                found = judge(pairs[:, 0], pairs[:, 1], bound, slice(0, len(pairs)), rules)
+                unjudged = np.zeros(len(pairs)) if found.unjudged is None else found.unjudged
+                rows = np.stack([found.error, found.share, found.failed, unjudged], axis=1)
+                each = zip(pairs.tolist(), marks, strict=True)
+                wanted = [judged_alone(*pair, mark, rules) for pair, mark in each]
+                wrong = ~np.isclose(rows, np.array(wanted, float)).all(axis=1)
+                assert not wrong.any(), (rules, marks.any(), pairs[wrong], rows[wrong])
+    exact = judge(np.array([0.0, 2]), np.array([0.0, 1]), AffineBound(0, 0), slice(0, 2), Rules())
+    assert (exact.share.tolist(), exact.failed.tolist()) == ([0, np.inf], [False, True])
 
 
 def test_integers_beyond_the_tolerance_fail_unless_they_are_excused() -> None:
@@ -434,6 +438,8 @@ def test_integers_beyond_the_tolerance_fail_unless_they_are_excused() -> None:
     assert found.share.tolist() == pytest.approx([2 / 2.1, 4 / 2.1, 0, 0])
     assert found.failed.tolist() == [False, True, False, False]
     assert found.unjudged is not None and found.unjudged.tolist() == [False, False, True, False]
+    exact = judge_integers(actual, expected, AffineBound(0, 0), slice(0, 4))
+    assert exact.share.tolist() == [np.inf, np.inf, np.inf, 0]
 
 
 def test_errors_are_excused_up_to_one_and_a_half_times_those_of_rounded_operands() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from input_tables import Table, faults
@@ -286,9 +287,13 @@ def said_of(text: str) -> str:
     if scalars:
         table["scalars"] = eval(scalars, names)
     found: list[str] = []
-    schema = parse_schema(
-        table, (), lambda path, slug, *_: found.append(f"{slug} {'.'.join(map(str, path))}")
-    )
+
+    def report(path: tuple[str | int, ...], slug: str, message: str, hint: str) -> None:
+        found.append(f"{slug} {'.'.join(map(str, path))}")
+        named = re.search(r"""'[^']*'|"[^"]*'[^"]*"|scalars is|no sizes of""", message)
+        assert named and message != hint, (message, hint)
+
+    schema = parse_schema(table, (), report)
     found = [each for each in found if "unused-dim" not in each]
     if found or schema is None:
         return "; ".join(found)
