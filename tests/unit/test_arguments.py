@@ -1,4 +1,4 @@
-"""What a call is given for a case's inputs, and what it may not change of it."""
+"""What a call is given, what it may not change of it, and the names of what it returns."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from for_each import for_each
+from msgspec.structs import replace
 
-from gpuemu_flow.workers.api import Program
+from gpuemu_flow.workers.api import OpError, Program, RunError
 from gpuemu_flow.workers.arguments import (
     ArgumentRecord,
     argument_names,
@@ -19,6 +21,7 @@ from gpuemu_flow.workers.arguments import (
     split,
     take_apart,
 )
+from gpuemu_flow.workers.attempt import hinted
 from gpuemu_flow.workers.sandbox.spec import (
     has_seccomp,
     is_below,
@@ -27,6 +30,7 @@ from gpuemu_flow.workers.sandbox.spec import (
     level_of,
     shown_level,
 )
+from gpuemu_flow.workers.tensors import demand_bools, name_outputs
 
 NAMES = ("a", "re", "n", "b", "im", "mode", "bias")
 PROGRAM = Program(
@@ -169,6 +173,89 @@ def test_a_mapping_keeps_its_members() -> None:
     assert [(f.output, f.message.split(" in ")[0]) for f in record.failures()] == [
         (name, f"the program removed or replaced input {name!r}") for name in ("x", "y")
     ]
+
+
+ONE, TWO = np.array([1.0]), np.array([2.0])
+RETURNED: list[tuple[object, tuple[str, ...], dict[str, np.ndarray] | str]] = [
+    (ONE, (), {"result": ONE}),
+    (ONE, ("y",), {"y": ONE}),
+    (2.5, ("y",), {"y": np.array(2.5)}),
+    ((ONE,), (), {"result": ONE}),
+    ([ONE, TWO], (), {"result0": ONE, "result1": TWO}),
+    ((ONE, TWO), ("y", "z"), {"y": ONE, "z": TWO}),
+    ({"a": ONE}, (), {"result": ONE}),
+    ({"a": ONE}, ("y",), {"y": ONE}),
+    ({"b": ONE, "a": TWO}, (), {"a": TWO, "b": ONE}),
+    ({"b": ONE, "a": TWO}, ("b", "a"), {"b": ONE, "a": TWO}),
+    ([[1.0], [2.0]], (), "output 'result' is of type list, not an array"),
+    (None, ("y",), "output 'y' is of type NoneType, not an array"),
+    (ONE, ("y", "z"), "one ndarray returned where 2 outputs are declared: y, z"),
+    ((ONE, TWO), ("y",), "2 outputs returned where 1 are declared: y"),
+    ((ONE,), ("y", "z"), "1 outputs returned where 2 are declared: y, z"),
+    ({}, (), "a mapping of outputs needs string keys, at least one"),
+    ({1: ONE}, (), "a mapping of outputs needs string keys, at least one"),
+    ({"a": ONE, "b": TWO}, ("y",), "the outputs are a, b, but y are declared"),
+    ({"a": ONE}, ("a", "b"), "the outputs are a, but a, b are declared"),
+    (np.ones((1,) * 33), (), "output 'result' of shape"),
+    (np.array(["a"]), (), "output 'result' has the dtype 'str32'"),
+    (10**400, (), "output 'result' has the dtype 'object'"),
+    (np.ma.masked_array([1.0], [True]), (), "output 'result' is a masked array"),
+]
+
+
+@for_each(("returned", "names", "expected"), RETURNED)
+def test_what_a_call_returns_is_named(
+    returned: object, names: tuple[str, ...], expected: dict[str, np.ndarray] | str
+) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(OpError) as caught:
+            name_outputs(returned, names)
+        assert caught.value.error.message.startswith(expected)
+        return
+    found = name_outputs(returned, names)
+    assert {name: array.tolist() for name, array in found.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    assert list(found) == list(expected)
+
+
+def test_the_bytes_of_an_array_are_those_of_its_dtype() -> None:
+    big = name_outputs(np.array([1, 2], ">i4"), ())["result"]
+    assert (big.dtype, big.tolist()) == (np.dtype("<i4"), [1, 2])
+
+    class Mine(np.ndarray):
+        pass
+
+    assert type(name_outputs(ONE.view(Mine), ())["result"]) is np.ndarray
+    bools = np.array([0, 1], np.uint8).view(np.bool_)
+    demand_bools({"a": bools, "b": np.array([2, 255]), "c": bools[:0]})
+    with pytest.raises(OpError, match="output 'b' holds bytes that are no bool"):
+        demand_bools({"a": bools, "b": np.array([0, 2], np.uint8).view(np.bool_)})
+
+
+@for_each(
+    ("slug", "said", "hint"),
+    [
+        ("op-exception", ("KeyError: 'MY_FIRST'", ""), '"MY_FIRST"'),
+        ("op-not-loadable", ("", "MY_SECOND, MY_FIRST"), '"MY_FIRST", "MY_SECOND"'),
+        ("op-exit-code", ("MY_A MY_B MY_C MY_D", ""), '"MY_A", "MY_B", "MY_C"'),
+        ("op-exception", ("MY_GIVEN MY_NAMED OMP_NUM_THREADS MY_UNSET M", ""), ""),
+        ("op-timeout", ("MY_FIRST", ""), ""),
+    ],
+)
+def test_a_variable_that_was_held_back_is_named(
+    monkeypatch: pytest.MonkeyPatch, slug: str, said: tuple[str, str], hint: str
+) -> None:
+    for name in ("FIRST", "SECOND", "GIVEN", "NAMED", "A", "B", "C", "D"):
+        monkeypatch.setenv(f"MY_{name}", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    program = Program("callable", "/", (), env={"MY_GIVEN": "2"}, env_names=("MY_NAMED",))
+    error = RunError(slug, said[0], stderr_tail=said[1])
+    found = hinted(error, program).hint
+    assert found == (f"it was not given variables of yours: env = [{hint}], of the op or of "
+                     "`[execution]`, lets them through" if hint else "")  # fmt: skip
+    other = replace(error, hint="another")
+    assert hinted(other, program) is other
 
 
 def test_levels_of_the_sandbox() -> None:
