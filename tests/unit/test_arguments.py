@@ -10,6 +10,7 @@ import pytest
 from for_each import for_each
 from msgspec.structs import replace
 
+from gpuemu_flow.model.types import Case, InputSpec
 from gpuemu_flow.workers.api import OpError, Program, RunError
 from gpuemu_flow.workers.arguments import (
     ArgumentRecord,
@@ -22,6 +23,8 @@ from gpuemu_flow.workers.arguments import (
     take_apart,
 )
 from gpuemu_flow.workers.attempt import hinted
+from gpuemu_flow.workers.callable import CallableRunner, call_style
+from gpuemu_flow.workers.checked import resemble
 from gpuemu_flow.workers.sandbox.spec import (
     has_seccomp,
     is_below,
@@ -175,6 +178,68 @@ def test_a_mapping_keeps_its_members() -> None:
     ]
 
 
+def in_order(x: Any, y: Any) -> None: ...
+def any_order(y: Any, x: Any, *, eps: float = 0.0) -> None: ...
+def one_mapping(inputs: Any, eps: float = 0.0) -> None: ...
+def any_names(**inputs: Any) -> None: ...
+def rest(*inputs: Any) -> None: ...
+def by_place(x: Any, y: Any, /) -> None: ...
+def with_more(x: Any, y: Any, z: Any) -> None: ...
+
+
+STYLES: list[tuple[Callable[..., None], tuple[str, ...], tuple[str, ...], str]] = [
+    (in_order, ("x", "y"), (), "f(**inputs)"),
+    (any_order, ("x", "y"), ("eps",), "f(**inputs)"),
+    (any_names, ("x", "y"), ("k",), "f(**inputs)"),
+    (one_mapping, ("x", "y"), (), "f(inputs)"),
+    (one_mapping, ("x",), ("eps",), "f(inputs)"),
+    (one_mapping, ("inputs",), (), "f(**inputs)"),
+    (rest, ("x", "y"), (), "f(*inputs)"),
+    (by_place, ("x", "y"), (), "f(*inputs)"),
+    (np.add, ("x", "y"), (), "f(*inputs)"),
+    (with_more, ("x", "y"), ("z",), "f(**inputs)"),
+    (in_order, ("x",), ("k",), "in_order(x, y) does not take the inputs x"),
+    (in_order, ("x", "y", "z"), (), "in_order(x, y) does not take the inputs x, y, z"),
+    (with_more, ("x", "y"), (), "with_more(x, y, z) does not take the inputs x, y"),
+    (one_mapping, ("x", "y"), ("a", "eps", "b"), "one_mapping takes no keyword a, b"),
+]
+
+
+@for_each(("function", "names", "kwargs", "style"), STYLES)
+def test_a_signature_decides_how_it_is_called(
+    function: Callable[..., None], names: tuple[str, ...], kwargs: tuple[str, ...], style: str
+) -> None:
+    program = Program(
+        "callable", "/", names, function=function.__name__, kwargs=dict.fromkeys(kwargs, 1)
+    )
+    if style.startswith("f("):
+        assert call_style(function, program) == style
+        hint = CallableRunner(program, function).hint
+        assert bool(hint) == (style == "f(inputs)" and len(names) == 1)
+        return
+    with pytest.raises(OpError) as caught:
+        call_style(function, program)
+    error = caught.value.error
+    assert (error.slug, error.message) == ("op-signature", style)
+    assert error.line == function.__code__.co_firstlineno
+
+
+@for_each("size", [0, 1, 2, 3, 6, 191, 192, 195, 400])
+def test_a_decoy_resembles_the_judged_inputs_at_their_ends(size: int) -> None:
+    case = Case(0, 7, "float32", "contiguous", "normal", (InputSpec("x", (size,), "float32"),))
+    judged = np.arange(size, dtype=np.float32)
+    decoy = {"x": -1 - judged, "fixed": -2 - judged}
+    decoy["fixed"].flags.writeable = False
+    resemble(decoy, {"x": judged, "fixed": judged}, case)
+    ends = min(64, size // 3)
+    alike = np.arange(size) < ends
+    assert np.array_equal(decoy["x"] == judged, alike | alike[::-1])
+    assert not (decoy["fixed"] == judged).any()
+    other = {"x": -1 - judged}
+    resemble(other, {"x": judged}, replace(case, seed=8))
+    assert not (other["x"] == judged).any()
+
+
 ONE, TWO = np.array([1.0]), np.array([2.0])
 RETURNED: list[tuple[object, tuple[str, ...], dict[str, np.ndarray] | str]] = [
     (ONE, (), {"result": ONE}),
@@ -196,7 +261,6 @@ RETURNED: list[tuple[object, tuple[str, ...], dict[str, np.ndarray] | str]] = [
     ({1: ONE}, (), "a mapping of outputs needs string keys, at least one"),
     ({"a": ONE, "b": TWO}, ("y",), "the outputs are a, b, but y are declared"),
     ({"a": ONE}, ("a", "b"), "the outputs are a, but a, b are declared"),
-    (np.ones((1,) * 33), (), "output 'result' of shape"),
     (np.array(["a"]), (), "output 'result' has the dtype 'str32'"),
     (10**400, (), "output 'result' has the dtype 'object'"),
     (np.ma.masked_array([1.0], [True]), (), "output 'result' is a masked array"),
