@@ -1,4 +1,4 @@
-"""What a call is given for a case's inputs, and what it may not change of it."""
+"""What a call is given, what it may not change of it, and the names of what it returns."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from for_each import for_each
+from msgspec.structs import replace
 
-from gpuemu_flow.workers.api import Program
+from gpuemu_flow.model.types import Case, InputSpec
+from gpuemu_flow.workers.api import OpError, Program, RunError
 from gpuemu_flow.workers.arguments import (
     ArgumentRecord,
     argument_names,
@@ -19,6 +22,9 @@ from gpuemu_flow.workers.arguments import (
     split,
     take_apart,
 )
+from gpuemu_flow.workers.attempt import hinted
+from gpuemu_flow.workers.callable import CallableRunner, call_style
+from gpuemu_flow.workers.checked import resemble
 from gpuemu_flow.workers.sandbox.spec import (
     has_seccomp,
     is_below,
@@ -27,6 +33,7 @@ from gpuemu_flow.workers.sandbox.spec import (
     level_of,
     shown_level,
 )
+from gpuemu_flow.workers.tensors import demand_bools, name_outputs
 
 NAMES = ("a", "re", "n", "b", "im", "mode", "bias")
 PROGRAM = Program(
@@ -169,6 +176,150 @@ def test_a_mapping_keeps_its_members() -> None:
     assert [(f.output, f.message.split(" in ")[0]) for f in record.failures()] == [
         (name, f"the program removed or replaced input {name!r}") for name in ("x", "y")
     ]
+
+
+def in_order(x: Any, y: Any) -> None: ...
+def any_order(y: Any, x: Any, *, eps: float = 0.0) -> None: ...
+def one_mapping(inputs: Any, eps: float = 0.0) -> None: ...
+def any_names(**inputs: Any) -> None: ...
+def rest(*inputs: Any) -> None: ...
+def by_place(x: Any, y: Any, /) -> None: ...
+def with_more(x: Any, y: Any, z: Any) -> None: ...
+
+
+STYLES: list[tuple[Callable[..., None], tuple[str, ...], tuple[str, ...], str]] = [
+    (in_order, ("x", "y"), (), "f(**inputs)"),
+    (any_order, ("x", "y"), ("eps",), "f(**inputs)"),
+    (any_names, ("x", "y"), ("k",), "f(**inputs)"),
+    (one_mapping, ("x", "y"), (), "f(inputs)"),
+    (one_mapping, ("x",), ("eps",), "f(inputs)"),
+    (one_mapping, ("inputs",), (), "f(**inputs)"),
+    (rest, ("x", "y"), (), "f(*inputs)"),
+    (by_place, ("x", "y"), (), "f(*inputs)"),
+    (np.add, ("x", "y"), (), "f(*inputs)"),
+    (with_more, ("x", "y"), ("z",), "f(**inputs)"),
+    (in_order, ("x",), ("k",), "in_order(x, y) does not take the inputs x"),
+    (in_order, ("x", "y", "z"), (), "in_order(x, y) does not take the inputs x, y, z"),
+    (with_more, ("x", "y"), (), "with_more(x, y, z) does not take the inputs x, y"),
+    (one_mapping, ("x", "y"), ("a", "eps", "b"), "one_mapping takes no keyword a, b"),
+]
+
+
+@for_each(("function", "names", "kwargs", "style"), STYLES)
+def test_a_signature_decides_how_it_is_called(
+    function: Callable[..., None], names: tuple[str, ...], kwargs: tuple[str, ...], style: str
+) -> None:
+    program = Program(
+        "callable", "/", names, function=function.__name__, kwargs=dict.fromkeys(kwargs, 1)
+    )
+    if style.startswith("f("):
+        assert call_style(function, program) == style
+        hint = CallableRunner(program, function).hint
+        assert bool(hint) == (style == "f(inputs)" and len(names) == 1)
+        return
+    with pytest.raises(OpError) as caught:
+        call_style(function, program)
+    error = caught.value.error
+    assert (error.slug, error.message) == ("op-signature", style)
+    assert error.line == function.__code__.co_firstlineno
+
+
+@for_each("size", [0, 1, 2, 3, 6, 191, 192, 195, 400])
+def test_a_decoy_resembles_the_judged_inputs_at_their_ends(size: int) -> None:
+    case = Case(0, 7, "float32", "contiguous", "normal", (InputSpec("x", (size,), "float32"),))
+    judged = np.arange(size, dtype=np.float32)
+    decoy = {"x": -1 - judged, "fixed": -2 - judged}
+    decoy["fixed"].flags.writeable = False
+    resemble(decoy, {"x": judged, "fixed": judged}, case)
+    ends = min(64, size // 3)
+    alike = np.arange(size) < ends
+    assert np.array_equal(decoy["x"] == judged, alike | alike[::-1])
+    assert not (decoy["fixed"] == judged).any()
+    other = {"x": -1 - judged}
+    resemble(other, {"x": judged}, replace(case, seed=8))
+    assert not (other["x"] == judged).any()
+
+
+ONE, TWO = np.array([1.0]), np.array([2.0])
+RETURNED: list[tuple[object, tuple[str, ...], dict[str, np.ndarray] | str]] = [
+    (ONE, (), {"result": ONE}),
+    (ONE, ("y",), {"y": ONE}),
+    (2.5, ("y",), {"y": np.array(2.5)}),
+    ((ONE,), (), {"result": ONE}),
+    ([ONE, TWO], (), {"result0": ONE, "result1": TWO}),
+    ((ONE, TWO), ("y", "z"), {"y": ONE, "z": TWO}),
+    ({"a": ONE}, (), {"result": ONE}),
+    ({"a": ONE}, ("y",), {"y": ONE}),
+    ({"b": ONE, "a": TWO}, (), {"a": TWO, "b": ONE}),
+    ({"b": ONE, "a": TWO}, ("b", "a"), {"b": ONE, "a": TWO}),
+    ([[1.0], [2.0]], (), "output 'result' is of type list, not an array"),
+    (None, ("y",), "output 'y' is of type NoneType, not an array"),
+    (ONE, ("y", "z"), "one ndarray returned where 2 outputs are declared: y, z"),
+    ((ONE, TWO), ("y",), "2 outputs returned where 1 are declared: y"),
+    ((ONE,), ("y", "z"), "1 outputs returned where 2 are declared: y, z"),
+    ({}, (), "a mapping of outputs needs string keys, at least one"),
+    ({1: ONE}, (), "a mapping of outputs needs string keys, at least one"),
+    ({"a": ONE, "b": TWO}, ("y",), "the outputs are a, b, but y are declared"),
+    ({"a": ONE}, ("a", "b"), "the outputs are a, but a, b are declared"),
+    (np.array(["a"]), (), "output 'result' has the dtype 'str32'"),
+    (10**400, (), "output 'result' has the dtype 'object'"),
+    (np.ma.masked_array([1.0], [True]), (), "output 'result' is a masked array"),
+]
+
+
+@for_each(("returned", "names", "expected"), RETURNED)
+def test_what_a_call_returns_is_named(
+    returned: object, names: tuple[str, ...], expected: dict[str, np.ndarray] | str
+) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(OpError) as caught:
+            name_outputs(returned, names)
+        assert caught.value.error.message.startswith(expected)
+        return
+    found = name_outputs(returned, names)
+    assert {name: array.tolist() for name, array in found.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    assert list(found) == list(expected)
+
+
+def test_the_bytes_of_an_array_are_those_of_its_dtype() -> None:
+    big = name_outputs(np.array([1, 2], ">i4"), ())["result"]
+    assert (big.dtype, big.tolist()) == (np.dtype("<i4"), [1, 2])
+
+    class Mine(np.ndarray):
+        pass
+
+    assert type(name_outputs(ONE.view(Mine), ())["result"]) is np.ndarray
+    bools = np.array([0, 1], np.uint8).view(np.bool_)
+    demand_bools({"a": bools, "b": np.array([2, 255]), "c": bools[:0]})
+    with pytest.raises(OpError, match="output 'b' holds bytes that are no bool"):
+        demand_bools({"a": bools, "b": np.array([0, 2], np.uint8).view(np.bool_)})
+
+
+@for_each(
+    ("slug", "said", "hint"),
+    [
+        ("op-exception", ("KeyError: 'MY_FIRST'", ""), '"MY_FIRST"'),
+        ("op-not-loadable", ("", "MY_SECOND, MY_FIRST"), '"MY_FIRST", "MY_SECOND"'),
+        ("op-exit-code", ("MY_A MY_B MY_C MY_D", ""), '"MY_A", "MY_B", "MY_C"'),
+        ("op-exception", ("MY_GIVEN MY_NAMED OMP_NUM_THREADS MY_UNSET M", ""), ""),
+        ("op-timeout", ("MY_FIRST", ""), ""),
+    ],
+)
+def test_a_variable_that_was_held_back_is_named(
+    monkeypatch: pytest.MonkeyPatch, slug: str, said: tuple[str, str], hint: str
+) -> None:
+    for name in ("FIRST", "SECOND", "GIVEN", "NAMED", "A", "B", "C", "D"):
+        monkeypatch.setenv(f"MY_{name}", "1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    program = Program("callable", "/", (), env={"MY_GIVEN": "2"}, env_names=("MY_NAMED",))
+    error = RunError(slug, said[0], stderr_tail=said[1])
+    found = hinted(error, program).hint
+    assert found == (f"it was not given variables of yours: env = [{hint}], of the op or of "
+                     "`[execution]`, lets them through" if hint else "")  # fmt: skip
+    other = replace(error, hint="another")
+    assert hinted(other, program) is other
 
 
 def test_levels_of_the_sandbox() -> None:

@@ -119,6 +119,7 @@ def test_ids_that_begin_alike_are_made_longer(store: FailureStore) -> None:
     store._records.put(taken, plain(squatter))
     moved = store.add(record, TENSORS)
     assert moved.startswith(taken)
+    assert ID_LENGTH == 12
     assert len(moved) == ID_LENGTH + 1
     assert store.get(taken).op == "other"
     assert store.get(moved).op == "softmax"

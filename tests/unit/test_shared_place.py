@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import threading
 from pathlib import Path
 
@@ -172,6 +173,77 @@ def test_what_cannot_be_stored_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RemoteError):
         share.put(ACTION, "ab" * 32, b"content")
     assert blocked.read_text() == "no folder"
+    blocked.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    blocked.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RemoteError, match="ac is a link"):
+        share.put(ACTION, "ab" * 32, b"content")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@for_each(
+    ("errors", "attempts", "says"),
+    [
+        ([OSError("a"), OSError("b")], 3, ""),
+        ([OSError("a"), OSError("b"), OSError("c")], 3, "^c$"),
+        ([PermissionError(13, "no")], 1, "^no$"),
+        ([RemoteError("it")], 1, "^it$"),
+        ([FileNotFoundError()], 1, "absent"),
+    ],
+)
+def test_what_fails_is_tried_three_times(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    errors: list[Exception],
+    attempts: int,
+    says: str,
+) -> None:
+    monkeypatch.setattr("gpuemu_flow.store.remote_cache.PAUSES", (0.001, 0.001))
+    share = Transport(f"file://{tmp_path}", patience=10.0)
+    share.put(ACTION, "ab" * 32, b"content")
+    sink, left, tried = io.BytesIO(), [*errors], []
+
+    def write(data: bytes) -> int:
+        tried.append(data)
+        if left:
+            raise left.pop(0)
+        threading.Event().wait(0.15)  # longer than the first glance at it
+        return io.BytesIO.write(sink, data)
+
+    sink.write = write  # type: ignore[method-assign, assignment]
+    if says.startswith("^"):
+        with pytest.raises(RemoteError, match=says) as caught:
+            share.get(ACTION, "ab" * 32, sink, 100)
+        assert caught.value.refused == isinstance(errors[0], PermissionError)
+    else:
+        assert share.get(ACTION, "ab" * 32, sink, 100) is not bool(says)
+    assert len(tried) == attempts
+
+
+def test_another_machine_gets_what_was_stored_if_it_is_whole(tmp_path: Path) -> None:
+    records = {"ab" * 32: {"verdict": "passed"}, "cd" * 32: [1.5]}
+    keys = [*records, "ef" * 32]
+    first, _, told = shared_cache(tmp_path)
+    blobs = [first._blobs.write(text) for text in (b"one", b"two")]
+    first.store(keys, records, blobs)
+    first.store(["00" * 32], {"00" * 32: 1}, ["11" * 32])  # a blob that nobody has
+    first.finish()
+    (tmp_path / "share" / "cas" / blobs[1]).write_bytes(b"other")
+    shutil.rmtree(tmp_path / "cache")
+    other, _, said = shared_cache(tmp_path)
+    assert not other.promises(blobs[0])
+    assert other.fetch(keys) is False, "one of them has no result"
+    assert {key: other._actions.get(key) for key in keys} == {**records, "ef" * 32: None}
+    assert other.fetch(["00" * 32]) is False
+    assert other._actions.get("00" * 32) is None
+    assert [other.promises(blob) for blob in (*blobs, "11" * 32)] == [True, True, False]
+    other.fetch_blobs(["", *blobs, "11" * 32])
+    assert [other._blobs.read(blob) for blob in (*blobs, "11" * 32)] == [b"one", None, None]
+    assert [problem.slug for problem in said] == ["cache-remote-damaged"]
+    assert list((tmp_path / "cache" / "staging").iterdir()) == told == []
+    other.store(keys[:1], {keys[0]: 2}, ())
+    other.finish()
+    assert shared_cache(tmp_path)[0].fetch(keys[:1]) is True
 
 
 def test_an_object_is_as_large_as_its_reader_allows(tmp_path: Path) -> None:

@@ -109,6 +109,17 @@ def test_a_damaged_record_is_dropped(store: JsonStore, tmp_path: Path) -> None:
     assert store.get("k") == {"n": 2}
 
 
+def test_a_record_of_another_version_is_left_to_it(
+    store: JsonStore, tmp_path: Path, aside: Aside
+) -> None:
+    store.put("k", {"n": 1})
+    for record, is_damaged in ((b"gf2\nwhatever", False), (b"gf1\nwhatever", True)):
+        with contextlib.closing(database(tmp_path / "state")) as connection, connection:
+            connection.execute("update Cache set value = ?", (record,))
+        assert store.get("k") is None
+        assert (len(aside.reasons), list(store)) == (is_damaged, [] if is_damaged else ["k"])
+
+
 @pytest.mark.parametrize("mode", [2, 3, 4])
 def test_a_row_that_claims_to_be_a_pickle_or_a_file_is_not_followed(
     store: JsonStore, tmp_path: Path, mode: int
