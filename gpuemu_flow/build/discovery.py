@@ -29,8 +29,7 @@ from gpuemu_flow.build.files import (
 from gpuemu_flow.build.stamps import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, digest_json
 
 # Names of inputs: convert what a program was seen to use into members of `Discovered`.
 

@@ -29,8 +29,7 @@ from gpuemu_flow.build.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.build.states import TaskStates, as_inputs, hidden_by, without_hidden
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.keys import Discovered, KeyParts
 from gpuemu_flow.store.private_files import FAILING_ERRNOS, PrivateFolder, disk_problem
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec

@@ -20,12 +20,13 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import WorkspaceCache, sealed
-from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
     TRIGGERS,
     BuildReason,
+    Discovered,
     KeyParts,
+    Lookup,
     changed_parts,
     digest_bytes,
     encoded,

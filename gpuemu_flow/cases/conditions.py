@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values
-from gpuemu_flow.model.expressions import is_made_of
+from gpuemu_flow.model.syntax import is_made_of
 from gpuemu_flow.model.types import ABSENT, DTYPES, STRATEGIES, Case, effective_layout
 from gpuemu_flow.model.verdicts import Condition
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64

@@ -26,8 +26,7 @@ from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.types import Case, CheckResult, Observation, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
-from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
-from gpuemu_flow.store.keys import digest_json, digest_record
+from gpuemu_flow.store.keys import Discovered, Lookup, SeenInputs, digest_json, digest_record
 from gpuemu_flow.workers.api import Checks
 from gpuemu_flow.workers.pool import Pool
 

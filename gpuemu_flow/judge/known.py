@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import CheckResult, ConfiguredEnv, Json, Observation
-from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
-from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.keys import Discovered, Lookup, SeenInputs, digest_bytes
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore

@@ -34,10 +34,10 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
+    params_of,
     program_of,
     read_planned,
 )
-from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.programs import with_outputs, with_tensors
 from gpuemu_flow.workers.api import Program
 from gpuemu_flow.workers.supervise import BatchSize

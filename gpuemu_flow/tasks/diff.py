@@ -14,8 +14,14 @@ from gpuemu_flow.model.types import BAD, Case, Json, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import RESULT, StageContext, StageResult, TaskSpec
-from gpuemu_flow.tasks.params import DiffParams, params_of
+from gpuemu_flow.tasks.base import (
+    RESULT,
+    DiffParams,
+    StageContext,
+    StageResult,
+    TaskSpec,
+    params_of,
+)
 
 STAGE = stages.DIFF
 _DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired

@@ -19,17 +19,17 @@ from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.types import Case, Json, Observation
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import KeyParts, digest_json
+from gpuemu_flow.store.keys import Discovered, KeyParts, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
+    GenerateParams,
     Interrupted,
     StageContext,
     StageResult,
     TaskSpec,
+    params_of,
     resolved,
 )
-from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.workers.api import Program
 
 STAGE = stages.GENERATE

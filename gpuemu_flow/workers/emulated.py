@@ -33,7 +33,7 @@ from gpuemu_flow.emulator.launch import (
 from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.lint.ptx.model import PlainPtx, plain_ptx
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.expressions import ExpressionError, compute, solve
+from gpuemu_flow.model.syntax import ExpressionError, compute, solve
 from gpuemu_flow.model.types import CodePlace, Failure, FailureKind, KernelFinding
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers.api import MOST_PRINTED, OpError, Program, RunError, op_error
