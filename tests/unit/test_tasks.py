@@ -9,8 +9,7 @@ import pytest
 from for_each import for_each
 
 from gpuemu_flow.build.files import FileTable
-from gpuemu_flow.build.graph import Graph, Skip
-from gpuemu_flow.build.selection import parting_commit
+from gpuemu_flow.build.graph import Graph, Skip, parting_commit
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.model.errors import StoreError, UsageError
 from gpuemu_flow.store.cache import WorkspaceCache
