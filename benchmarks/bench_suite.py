@@ -40,7 +40,7 @@ FLOOR = 0.92
 ROOMS = {
     "judging": ("judge", "judging", "numerics"),
     "cases": ("cases", "fuzz"),
-    "build": ("build", "engine", "graph", "inputs", "selection"),
+    "build": ("build", "tasks", "engine", "graph", "inputs", "selection"),
     "store": ("store",),
     "workers": ("workers", "runners"),
 }

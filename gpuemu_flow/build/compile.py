@@ -39,13 +39,14 @@ from gpuemu_flow.store.cache import WorkspaceCache, artifact_path
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import (
+from gpuemu_flow.tasks.base import (
     CodeParams,
     DiffParams,
     GenerateParams,
     OpParams,
     ReferenceParams,
+    TaskInput,
+    TaskSpec,
     params_of,
     plain,
 )

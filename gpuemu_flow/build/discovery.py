@@ -29,8 +29,7 @@ from gpuemu_flow.build.files import (
 from gpuemu_flow.build.stamps import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, digest_json
 
 # Names of inputs: convert what a program was seen to use into members of `Discovered`.
 
@@ -219,6 +218,11 @@ class _Record:
             self._text = ""
         self._files: frozenset[str] | None = None
 
+    @property
+    def owns(self) -> bool:
+        """Tell whether the text contained a path that was looked up."""
+        return self._files is not None
+
     def lists(self, relative: str) -> bool:
         """Tell whether a file is listed, given its path below the folder of the distributions."""
         if self._files is None:
@@ -248,9 +252,10 @@ class Distributions:
         self._records: dict[str, tuple[Stamp | None, _Record]] = {}
 
     def have_changed(self) -> bool:
-        """Tell whether something was installed or removed since the folders were read."""
+        """Tell whether something was installed or removed since the folders were read, or the
+        RECORD of an owner changed: that of another distribution takes no file from an owner."""
         stamps = {folder: stamp for folder, (stamp, names) in self._sites.items() if names}
-        stamps |= {record: stamp for record, (stamp, _) in self._records.items()}
+        stamps |= {path: stamp for path, (stamp, record) in self._records.items() if record.owns}
         return any(stamp_of(path) != stamp for path, stamp in stamps.items())
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import DerivedDim, Dim, OpSchema, TensorDef, allowed_sizes
 from gpuemu_flow.model.errors import did_you_mean
-from gpuemu_flow.model.expressions import OPERATORS, ExpressionError, names_in
+from gpuemu_flow.model.syntax import OPERATORS, ExpressionError, names_in
 from gpuemu_flow.model.types import DTYPES, KINDS, SCALAR, Bound, Number, ValueRule
 
 KeyPath = tuple[str | int, ...]

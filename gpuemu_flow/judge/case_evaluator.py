@@ -45,11 +45,10 @@ from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Obs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.workers.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.workers.attempt import Attempt
-from gpuemu_flow.workers.checked import SharedInputs, watches
+from gpuemu_flow.workers.checked import CallMany, ProgramSession, SharedInputs, watches
 from gpuemu_flow.workers.pool import Pool
 from gpuemu_flow.workers.supervise import BatchSize
 from gpuemu_flow.workers.tensors import as_plain_array, demand_bools
-from gpuemu_flow.workers.work import CallMany, ProgramSession
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -18,7 +18,6 @@ from gpuemu_flow.numerics.noise import (
     flushing,
     inverting,
     marking,
-    noisy,
     noisy64,
     stepping,
 )
@@ -30,6 +29,7 @@ from gpuemu_flow.numerics.perturb import (
     branch_sides,
     has_far_values,
     largest_magnitude,
+    moved_integers,
     widen,
 )
 from gpuemu_flow.numerics.regroup import FAR, add_constant_draws, overflowing, regrouped
@@ -182,9 +182,6 @@ class ErrorMeasurement:
                 session.noisy_draws(3 * NOISY if thorough else NOISY)
                 session.exclude_float64_overflow()
             self._shadowed = not (self._in_float64 or self._weak) and session.shadow_draws()
-            # Inputs that are integers are not perturbed.
-            if self._shadowed and evaluations.from_integers:
-                session.noisy_shadow_draws()
             if self._shadowed:
                 session.constant_draws(thorough=thorough)
                 session.restore_exact()
@@ -195,7 +192,10 @@ class ErrorMeasurement:
         self.weak = not self._shadowed and not self._in_float64
 
     def look_for_cancellation(self) -> None:
-        """Evaluate the reference with the operands of its sums perturbed; see `cancelling`."""
+        """Evaluate the reference with the operands of its sums perturbed; see `cancelling`. Integer
+        inputs that it uses as numbers are perturbed, too."""
+        with np.errstate(all="ignore"):
+            self._session.integer_draws()
         if not self.weak:
             count = 2 * CANCELLING if self._thorough else CANCELLING
             with np.errstate(all="ignore"):
@@ -331,13 +331,6 @@ class _Session:
         for draw in range(2 * AGAIN, 2 * AGAIN + (0 if self._narrow else 8)):
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
-    def noisy_shadow_draws(self) -> None:
-        """Evaluate the reference in float32, with each rounding of numpy's arithmetic perturbed."""
-        for draw in range(3 * AGAIN, 3 * AGAIN + 8):
-            rng = self._rng.derive(f"auto/noisy/{draw}")
-            moved = noisy(as_float32(self._inputs64), rng, self._unit)
-            self._add(self._evaluate(moved, shadow=True))
-
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
         """Evaluate the reference with intermediate values rounded to a narrower type.
 
@@ -396,6 +389,12 @@ class _Session:
             with cancelling_torch(rng, unit_now, tensors):
                 values = self._evaluate(moved, shadow=shadow)
             for name, flat in (values or {}).items():
+                self._outputs[name].add_cancelled(flat)
+
+    def integer_draws(self) -> None:
+        """Evaluate the reference in float64 on perturbed integers; see `moved_integers`."""
+        for inputs in moved_integers(self._inputs64, self._seed, self._unit, self._evaluate):
+            for name, flat in (self._evaluate(inputs) or {}).items():
                 self._outputs[name].add_cancelled(flat)
 
     def exclude_float64_overflow(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -236,6 +236,53 @@ def _jumps(one: NDArray[Any], other: NDArray[Any]) -> bool:
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         smooth = np.abs(a - b) <= JUMP * np.maximum(np.abs(a), np.abs(b))
     return not bool((same | smooth).all())
+
+
+GROWS = 2.0**-10
+"""Share of a change by a large move below which a change by a move of 2**-20 of it is smooth."""
+
+
+def moved_integers(
+    inputs64: Arrays, seed: int, unit: float, evaluate: Callable[[Arrays], Arrays | None]
+) -> Iterator[Arrays]:
+    """Yield inputs with an integer one perturbed, if the reference uses it as a number.
+
+    Integers are exact, and so may be all that a reference computes from them. A right op that adds
+    in another order rounds, as it does for floats. The reference uses them as numbers if it gives
+    the same for them as floats, and has no step at any of them, as it has at indices and labels.
+    """
+    given = evaluate(inputs64)
+    for name, array in inputs64.items():
+        if array.dtype.kind not in "iu" or not array.size:
+            continue
+        moved = Perturbation({name: array.astype(np.float64)}, seed, 1.0)
+        ends = [0.0, SHIFT, -SHIFT, SHIFT / 2.0**-20, -SHIFT / 2.0**-20]
+        plain, *found = (evaluate({**inputs64, **moved.independent(0, end)}) for end in ends)
+        if (
+            given is None
+            or plain is None
+            or any(
+                not np.array_equal(given[output], plain[output], equal_nan=True)
+                or _has_step(plain, found, output)
+                for output in plain
+            )
+        ):
+            continue
+        for draw in range(4):
+            yield {**inputs64, **moved.independent(draw // 2, -unit if draw % 2 else unit)}
+
+
+def _has_step(plain: Arrays, found: list[Arrays | None], name: str) -> bool:
+    """Tell whether a small move changes a result as much as a large one."""
+    start = to_float64(plain[name])
+    changes = []
+    for end in found:
+        values = to_float64(end[name]) if end is not None else np.full_like(start, np.nan)
+        same = (values == start) | (np.isnan(values) & np.isnan(start))
+        changes.append(np.where(same, 0.0, np.abs(values - start)))
+    small, large = np.maximum(*changes[:2]), np.maximum(*changes[2:])
+    smooth = np.isfinite(small) & (small <= np.fmax(JUMP * np.abs(start), GROWS * large))
+    return not bool(smooth.all())
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:

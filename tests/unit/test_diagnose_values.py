@@ -90,6 +90,30 @@ def test_missing_terms_of_a_product_are_counted() -> None:
     assert finding.numbers["rank"] == 3
 
 
+def test_errors_of_right_values_with_few_terms_are_no_missing_terms() -> None:
+    """Whatever rows a bug takes instead, here by a wrong stride, it is one product, too."""
+    a, b = values(12, 1), values(1, 8, seed=1)
+    taken = np.zeros_like(a)
+    taken[:2] = a[::8]
+    assert "low-rank" not in kinds(diagnose(taken @ b, a @ b, CLOSE))
+
+
+def test_sums_of_a_constant_input_are_no_constant_offset() -> None:
+    x = np.full((4, 60), -50, np.int32)
+    expected = np.cumsum(x, axis=1, dtype=np.int32)
+    for dtype in (np.int32, np.float32):
+        x, expected = x.astype(dtype), expected.astype(dtype)
+        found = diagnose(expected - x // 2, expected, CLOSE, inputs={"x": x})
+        assert "offset" not in kinds(found), dtype
+
+
+def test_memory_that_nobody_wrote_is_called_so() -> None:
+    expected = values(8, 20)
+    actual = expected.copy()
+    actual.view(np.uint8)[2:4] = 0xA5
+    assert "before anyone writes it" in one(diagnose(actual, expected, CLOSE), "constant").sentence
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_missing_terms_are_counted_whatever_rounding_hides(dtype: Any) -> None:
     a, b = values(40, 50), values(50, 30, seed=1)

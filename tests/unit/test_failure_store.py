@@ -119,6 +119,7 @@ def test_ids_that_begin_alike_are_made_longer(store: FailureStore) -> None:
     store._records.put(taken, plain(squatter))
     moved = store.add(record, TENSORS)
     assert moved.startswith(taken)
+    assert ID_LENGTH == 12
     assert len(moved) == ID_LENGTH + 1
     assert store.get(taken).op == "other"
     assert store.get(moved).op == "softmax"
@@ -248,6 +249,23 @@ def test_public_json_is_what_the_interface_page_lists(store: FailureStore) -> No
     assert words[:5] == ["gpuemu-flow", "reproduce", str(seed), "--op", "a; rm -rf $(HOME) 'x'"]
     option, text = words[5:]
     assert (option, text) == ("--case", make(seed=seed).case.to_text())
+
+
+def test_the_tolerance_is_that_of_the_output_which_failed() -> None:
+    """That of its dtype where the output has none; none of the two under ``auto``."""
+    own, table = {"atol": 1.0, "rtol": 2.0}, {"float32": {"atol": 3.0}, "float64": {"atol": 4.0}}
+    other = {"name": "x", "tolerance": {"atol": 5.0}}
+    for compare, wanted in (
+        (None, (None, None)),
+        ({}, (None, None)),
+        ({"tolerances": table}, (3.0, None)),
+        ({"tolerances": {"float64": own}}, (None, None)),
+        ({"tolerances": table, "outputs": [other, {"name": "y"}]}, (3.0, None)),
+        ({"tolerances": table, "outputs": [other, {"name": "y", "tolerance": own}]}, (1.0, 2.0)),
+    ):
+        record = replace(make(), provenance={"compare": compare})
+        assert tuple(record.tolerance.values()) == wanted, compare
+    assert replace(make(), provenance=None).tolerance == {"atol": None, "rtol": None}
 
 
 def test_an_unknown_source_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from for_each import for_each
 
-from gpuemu_flow.cases.conditions import meets
+from gpuemu_flow.cases.conditions import Rule, meets
 from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec
 from gpuemu_flow.model.verdicts import Condition, shown_values
 
@@ -69,3 +69,18 @@ def test_a_small_case_is_held_against_a_condition_on_its_own_values(
     case = Case(0, 1, "float32", "contiguous", "special", (spec,))
     for values, expected in zip(([0.0, -1.0], [1.0, np.nan]), met, strict=True):
         assert meets(case, {"x": np.array(values)}, Condition(kind, "x", "", "")) is expected
+
+
+def test_few_allowed_sizes_that_two_conditions_share_tell_of_neither() -> None:
+    """With C in (1, 3, 33) and B in (1, 4), only C = 33 is larger than B where both count."""
+    larger = Rule("larger", "C", "B")
+    assert larger.may_be_taken_for(Rule("above", "C", 33, 3))
+    assert not larger.may_be_taken_for(larger)
+
+
+def test_of_a_listed_scalar_the_values_are_named() -> None:
+    rule = Rule("value_below", "alpha", 0.5, 1.0)
+    told = rule.condition(whole=False, listed=[-2.0, 0.5, 1.0])
+    assert told.sentence == "alpha is -2 or 0.5 (not when it is 1)"
+    drawn = rule.condition(whole=False).sentence
+    assert drawn == "alpha is 0.5 or less (not when it is 1 or more)"

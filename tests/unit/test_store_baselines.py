@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
-from gpuemu_flow.store.cache import WorkspaceCache
+from gpuemu_flow.store.cache import OtherFormatError, WorkspaceCache, seal
 
 FIGURES = {
     "sent": ArtifactMetrics("sent", 8, 1, 0, 0, 20, ("ld.global", "st.local"), "Sass", 1),
@@ -50,6 +50,20 @@ def test_a_file_under_another_name_is_not_believed(store: BaselineStore, tmp_pat
     path.rename(path.with_name("b.baseline"))
     with pytest.raises(UsageError):
         store.get("b")
+
+
+def test_what_another_version_wrote_stays_and_is_named(
+    store: BaselineStore, tmp_path: Path
+) -> None:
+    store.put(FULL)
+    (path,) = tmp_path.rglob("*.baseline")
+    path.write_bytes(seal({**plain(FULL), "format": 2}))
+    with pytest.raises(UsageError, match="stored by another version"):
+        store.get("a")
+    assert store.list() == ()
+    assert path.exists()
+    with pytest.raises(OtherFormatError, match="of format 2"):
+        Baseline.from_json({**plain(FULL), "format": 2})
 
 
 def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:

@@ -20,6 +20,15 @@ def test_what_json_cannot_hold_is_refused(value: object) -> None:
         canonical(value)
 
 
+def test_each_part_counts_in_a_key() -> None:
+    base = {"stage": "op/1", "code": {"a": "1"}, "params": {"k": 1}, "input": {"x": "2"},
+            "env": {"e": "3"}, "observed": {"file f": "4"}}  # fmt: skip
+    others = [KeyParts(**{**base, name: None}).key() for name in base if name != "stage"]
+    others += [KeyParts(**{**base, "stage": "op/2"}).key(), KeyParts("op/1").key()]
+    assert len({KeyParts(**base).key(), *others}) == len(others) + 1
+    assert KeyParts(**base).key() == KeyParts(**dict(reversed(base.items()))).key()
+
+
 def test_changes_are_named_with_old_and_new() -> None:
     old = KeyParts("op/1", {"a.py": "1", "b.py": "2"}, {"kwargs": {"eps": 1}}, {}, {"numpy": "2.3"})
     new = KeyParts("op/2", {"a.py": "1", "c.py": "3"}, {"kwargs": {"eps": 2}}, {}, {"numpy": "2.4"})
