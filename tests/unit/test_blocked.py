@@ -432,6 +432,53 @@ def test_all_pairs_of_values_are_judged_as_documented_under_all_policies() -> No
     assert (exact.share.tolist(), exact.failed.tolist()) == ([0, np.inf], [False, True])
 
 
+def first_of(marks: np.ndarray) -> int | None:
+    return int(marks.argmax()) if marks.any() else None
+
+
+@for_each("nan", ["match", "strict", "ignore"])
+@for_each("inf", ["match", "strict", "ignore"])
+def test_totals_over_blocks_equal_plain_counts(nan: str, inf: str) -> None:
+    pairs = np.array(list(itertools.product(TRIED, TRIED)))
+    a, e = np.random.default_rng(2).permutation(pairs).T
+    for every in (0, 2, 3):
+        marks = np.arange(a.size) % every == 0 if every else np.zeros(a.size, bool)
+        bound = ExcusedBound(AffineBound(0.5, 1 / 64), marks)
+        totals, rules = Totals(), Rules(nan, inf)
+        for where in (slice(0, 50), slice(50, 50), slice(50, 130), slice(130, a.size)):
+            found = judge(a[where], e[where], bound, where, rules)
+            totals.add(found, a[where], e[where], where.start)
+        each = zip(a.tolist(), e.tolist(), marks, strict=True)
+        rows = np.array([judged_alone(*one, rules) for one in each], float)
+        error, share, failed = rows[:, 0], rows[:, 1], rows[:, 2] > 0
+        unjudged = rows[:, 3] > 0
+        error[unjudged] = share[unjudged] = 0.0
+        values = failed & ~np.isnan(a) & (share > 0)
+        assert (totals.count, totals.judged) == (a.size, np.count_nonzero(~unjudged))
+        assert totals.finite == np.count_nonzero(~unjudged & np.isfinite(e))
+        assert totals.nan == np.count_nonzero(~unjudged & ~failed & np.isnan(e))
+        assert totals.nan_unjudged == np.count_nonzero(unjudged & np.isnan(a) & np.isfinite(e))
+        assert totals.failing == np.count_nonzero(failed)
+        assert totals.failing_values == np.count_nonzero(values)
+        assert totals.failing_nan == np.count_nonzero(failed & np.isnan(a))
+        assert totals.failing_inf == np.count_nonzero(failed & np.isinf(a))
+        assert totals.first_nan == first_of(failed & np.isnan(a))
+        assert totals.first_inf == first_of(failed & np.isinf(a))
+        assert (totals.sum_abs, totals.max_abs) == (error.sum(), error.max())
+        assert totals.share == share[np.isfinite(a) & np.isfinite(e)].max()
+        assert totals.worst.position == share.argmax()
+        assert totals.worst.share == share.max()
+        finite = values & np.isfinite(e)
+        wanted = finite if finite.any() else values
+        at = int(np.where(wanted, share, -1).argmax())
+        told = totals.worst_value
+        assert (told.position, told.share) == (at, share[at])
+        assert (told.actual, told.expected) == (a[at], e[at])
+        with np.errstate(all="ignore"):
+            relative = error[np.abs(e) > 0] / np.abs(e[np.abs(e) > 0])
+        assert totals.max_rel == np.where(np.isnan(relative), np.inf, relative).max()
+
+
 def test_integers_beyond_the_tolerance_fail_unless_they_are_excused() -> None:
     actual, expected = np.array([7, -9, 100, 5]), np.array([5, -5, 90, 5])
     bound = ExcusedBound(AffineBound(2.0, 0.02), np.array([False, False, True, True]))
