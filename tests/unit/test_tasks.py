@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +12,16 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.files import FileTable, own_code_digest
 from gpuemu_flow.build.graph import Graph, Skip
-from gpuemu_flow.build.selection import parting_commit
+from gpuemu_flow.build.selection import Shard, code_digest, owned, parting_commit
 from gpuemu_flow.build.session import StartDigests
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
+from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import TRIGGERS
 from gpuemu_flow.tasks.base import RECORD, RESULT, StageResult, TaskInput, TaskSpec, read_result
+from gpuemu_flow.tasks.lint import Linted
 
 
 def spec(name: str, *reads: str, **more: Any) -> TaskSpec:
@@ -83,6 +86,50 @@ def test_what_depends_on_a_task() -> None:
     assert GRAPH.upstream([NAMES[6], NAMES[0]]) == {NAMES[0], *NAMES[4:]}
     assert GRAPH.readers(NAMES[0]) == [NAMES[1]]
     assert GRAPH.readers(NAMES[6]) == []
+
+
+SHARDS = [["mul", "old"], ["k"], ["add"]]
+
+
+def test_each_op_is_in_one_shard() -> None:
+    """Those that cannot run here, too; the name alone decides, on all machines alike."""
+    subjects = {"add", "mul", "k", "old"}
+    for count in range(1, 6):
+        shards = [owned(GRAPH, Shard(index, count)) for index in range(1, count + 1)]
+        assert sorted(name for shard in shards for name in shard) == sorted(subjects)
+    assert [sorted(owned(GRAPH, Shard(index, 3))) for index in (1, 2, 3)] == SHARDS
+    alone = Graph({NAMES[0]: SPECS[0]}, {})
+    assert [owned(alone, Shard(n, 3)) for n in (1, 2, 3)] == [
+        {"add"} & {*names} for names in SHARDS
+    ]
+    assert str(Shard(2, 3)) == "2/3"
+
+
+def test_machines_with_the_same_commit_have_the_same_code(tmp_path: Path) -> None:
+    top = tmp_path / "repo"
+    for name in ("repo/a.py", "repo/made.py", "beside.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    own = {"a": 1, "seed": 2, "python": "bin/python", "sandbox": "landlock 1", "tools": ["nvcc"]}
+
+    def digest(drawn: bool = False, stage: str = "op", more: str = "", **params: Any) -> str:
+        given = {**own, **params}
+        sources = ("a.py", "made.py", "../beside.py", given["python"])
+        task = spec(f"{stage}:add:float32", sources=sources, params=given)
+        made = spec("rule:made", outputs=("made.py",))
+        code = spec("code:k", params={"a": more})
+        graph = Graph({one.name: one for one in (task, made, code)}, {})
+        return code_digest(graph, FileTable(top), top, drawn=drawn)
+
+    first, drawn = digest(), digest(drawn=True)
+    assert digest(sandbox="none", tools=[], python="other", more="compiled") == first
+    assert digest(drawn=True, seed=3) == drawn
+    for name in ("repo/made.py", "beside.py"):
+        (tmp_path / name).write_text("2")
+    assert digest() == first
+    assert first not in (drawn, digest(seed=3), digest(a=2), digest(stage="reference"))
+    (top / "a.py").write_text("2")
+    assert digest() != first
 
 
 @for_each("ref", ["", "-x", "--output=f", "a\0b"])
@@ -242,6 +289,25 @@ def test_verdicts_rest_on_files_that_did_not_change(cache: WorkspaceCache, tmp_p
     assert touched("made/gone") == {compare.name}
     start = replace(start, began=(tmp_path / "made/table").stat().st_ctime_ns + 1)
     assert touched("made/table") == set()
+
+
+@for_each(
+    ("kernels", "problems", "verdict"),
+    [
+        ("", "", "error"),
+        ("passed", "", "passed"),
+        ("passed passed", "warning", "passed"),
+        ("passed", "warning error", "error"),
+        ("passed inconclusive", "", "inconclusive"),
+        ("inconclusive", "", "inconclusive"),
+        ("passed skipped", "", "inconclusive"),
+        ("inconclusive failed", "error", "failed"),
+    ],
+)
+def test_what_a_lint_says_of_several_kernels(kernels: str, problems: str, verdict: str) -> None:
+    records: list[Any] = [SimpleNamespace(verdict=Verdict(name)) for name in kernels.split()]
+    found = [Problem("slug", "why", warning=kind == "warning") for kind in problems.split()]
+    assert Linted(records=records, problems=found).verdict.value == verdict
 
 
 def test_a_result_is_read_as_that_of_its_stage(cache: WorkspaceCache) -> None:
