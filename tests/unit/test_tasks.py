@@ -228,6 +228,12 @@ def test_why_a_task_failed_is_known_until_it_changes(cache: WorkspaceCache, tmp_
     assert states().made_from(task.name) is None
     assert states().broken(task) == [problem]
     assert states().has_failed(task.name)
+    found = cache.state.get(f"broken:{task.name}")
+    for other in ({**found, "version": 0}, {**found, "key": "other"}, ["junk"]):
+        cache.state.put(f"broken:{task.name}", other)
+        assert states().broken(task) is None
+    cache.state.put(f"broken:{task.name}", found)
+    assert states().broken(task) == [problem]
     (tmp_path / "a.py").write_text("2")
     assert states().broken(task) is None
     now = states()
