@@ -20,7 +20,15 @@ from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import TRIGGERS
-from gpuemu_flow.tasks.base import RECORD, RESULT, StageResult, TaskInput, TaskSpec, read_result
+from gpuemu_flow.tasks.base import (
+    MADE_FROM,
+    RECORD,
+    RESULT,
+    StageResult,
+    TaskInput,
+    TaskSpec,
+    read_result,
+)
 from gpuemu_flow.tasks.lint import Linted
 
 
@@ -210,6 +218,8 @@ def test_what_changed_since_a_success_is_named(cache: WorkspaceCache, tmp_path: 
     last.save(task, last.parts(task), done(values, used, complete=False), values)
     assert reasons(states(), again=True) == ["state"], "for the cases that ended in an error"
     assert states().duration(task.name) is None
+    cache.state.delete(MADE_FROM + task.name)  # as where its row is damaged
+    assert reasons(states()) == ["state"]
 
 
 def test_why_a_task_failed_is_known_until_it_changes(cache: WorkspaceCache, tmp_path: Path) -> None:
