@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.workers.sandbox import rules
+from gpuemu_flow.workers.sandbox.fence import Fence
 from gpuemu_flow.workers.sandbox.rules import copies_of
 
 COPIES = (
@@ -40,6 +41,26 @@ def test_names_beside_it(root: Path) -> None:
         write(root / name)
     wanted = {f"{root}/refs/{name}" for name in COPIES} | {*built[:4], f"{root}/htmlcov"}
     assert set(copies_of([hidden], str(root))) == wanted
+
+
+def test_a_program_shares_its_own_files_and_the_packages_around_them(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    names = ("pkg/__init__.py", "pkg/ref.py", "pkg/in/__init__.py", "pkg2/__init__.py", "pk/r.py")
+    references = frozenset(f"{root}/{name}" for name in names)
+    fence = Fence("off", root, references=references)
+    (root / "pkg").mkdir()
+    (root / "pkg/link.py").symlink_to("ref.py")
+    for own, shared in (
+        ([], ()),
+        (["pkg/op.py"], names[:1]),
+        (["pkg/in/op.py"], (names[0], names[2])),
+        (["pkg/ref.py"], names[:2]),
+        (["pkg2.py", "p/op.py"], ()),
+        (["pkg2/op.py", "pk/r.py"], (names[4], names[3])),
+        (["pkg/link.py"], ()),
+    ):
+        found = fence.shared(f"{root}/{name}" for name in own)
+        assert found == tuple(f"{root}/{name}" for name in shared), own
 
 
 def test_checkouts_of_the_same_repository(root: Path, tmp_path: Path) -> None:

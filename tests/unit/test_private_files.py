@@ -12,7 +12,7 @@ import pytest
 from for_each import for_each
 
 from gpuemu_flow.model.errors import CancelledRunError, StoreError
-from gpuemu_flow.store.private_files import PrivateFolder, disk_errors, output_locks
+from gpuemu_flow.store.private_files import PrivateFolder, disk_errors, output_locks, write_atomic
 
 OUTSIDE = b"of somebody else"
 TAKEN = "cache-not-writable: cannot write {path}: there is no {} in its place"
@@ -181,6 +181,17 @@ def test_who_makes_the_same_file_waits_and_is_told_for_whom(
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     with output_locks([tmp_path / "a"], cancel, tell), output_locks([tmp_path / "a"], cancel, tell):
         pass
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    for data in (b"one", b"two"):
+        write_atomic(path, data)
+        assert path.read_bytes() == data
+    path.parent.joinpath("taken").mkdir()
+    with pytest.raises(StoreError, match="cache-not-writable"):
+        write_atomic(path.parent / "taken", b"three")
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["file", "taken"]
 
 
 @for_each(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
+import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,6 +161,66 @@ def test_rights_have_the_numbers_of_the_system_s_headers() -> None:
         own = name if name == "READ_DIR" else f"_{name}"
         assert getattr(filters, own, 1 << int(bit)) == 1 << int(bit), name
     assert filters._SINCE[1] == (1 << 13) - 1
+
+
+ALLOWED = """
+import os, sys
+from gpuemu_flow.workers.sandbox import filters
+folder = sys.argv[1]
+libc = filters.library()
+rules = filters.Ruleset(libc, filters.version())
+writable = [f"{folder}/{name}" for name in ("open", "file", "none", "link")]
+rules.allow(writable, filters.WRITE, {})
+rules.allow(["/"], filters.READ_DIR)
+rules.allow([folder], filters.READ)
+filters.prctl(libc, filters.NO_NEW_PRIVS, 1)
+rules.enforce()
+sys.stdout.write(open(f"{folder}/read").read())
+for name in ("open/new", "file", "read", "shut/new", "link"):
+    try:
+        open(f"{folder}/{name}", "w").write("own")
+    except PermissionError:
+        sys.stdout.write(f" {name}")
+"""
+
+
+@pytest.mark.skipif(not filters.version(), reason="this system has no Landlock")
+def test_what_is_allowed_is_what_can_be_done(tmp_path: Path) -> None:
+    """A rule may name a file, too; one for a link allows nothing."""
+    for name in ("file", "read", "target"):
+        (tmp_path / name).write_text("theirs")
+    for name in ("open", "shut"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("target")
+    program = [sys.executable, "-c", ALLOWED, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("theirs read shut/new link", "")
+    assert [(tmp_path / n).read_text() for n in ("open/new", "file")] == ["own", "own"]
+    assert [(tmp_path / n).read_text() for n in ("read", "target")] == ["theirs", "theirs"]
+
+
+@pytest.mark.skipif(not notices.CALLS, reason="this system gives no notices")
+def test_paths_are_read_where_they_lie_in_memory() -> None:
+    """However long they are, and where a page ends."""
+    page, pid, memory = 4096, os.getpid(), notices.ProcessMemory()
+    place = mmap.mmap(-1, 4 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(place))
+    assert start % page == 0
+    for length in (0, 1, 254, 255, 256, 257, 300, 4095, 4096):
+        for offset in (0, 1, page - length - 1, page - 1, page - 255, page - 256, page - 257):
+            if offset < 0 or (length == 4096 and offset == page - 1):
+                continue
+            path = bytes(97 + n % 26 for n in range(length))
+            place[:] = b"x" * len(place)
+            place[offset : offset + length + 1] = path + b"\0"
+            assert memory.text(pid, start + offset) == path, (length, offset)
+    place[:] = b"x" * len(place)
+    assert memory.text(pid, start) is None, "nothing ends it"
+    assert memory.text(pid, 0) is None
+    assert not memory.refused()
+    place[8:16] = bytes(range(1, 9))
+    assert memory.word(pid, start + 8) == int.from_bytes(bytes(range(1, 9)), "little")
+    assert memory.word(pid, 0) == 0
 
 
 @pytest.mark.skipif(not notices.CALLS, reason="this system gives no notices")

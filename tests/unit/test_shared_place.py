@@ -109,14 +109,16 @@ def test_what_the_environment_may_say() -> None:
         assert (place.secret, place.patience) == (b"a key of 16 byte", 3600.0)
 
 
-def shared_cache(tmp_path: Path) -> tuple[SharedCache, Transport, list[Problem]]:
+def shared_cache(
+    tmp_path: Path, *, writes: bool = True
+) -> tuple[SharedCache, Transport, list[Problem]]:
     cache = WorkspaceCache(tmp_path / "cache")
     cache.create()
     told: list[Problem] = []
     folder = Transport(f"file://{tmp_path}/share", patience=10.0)
     found = SharedCache(
         folder, "here", cache.actions, cache.blobs, cache.files, told.append, threading.Event(),
-        writes=True,
+        writes=writes,
     )  # fmt: skip
     return found, folder, told
 
@@ -218,6 +220,15 @@ def test_what_fails_is_tried_three_times(
     else:
         assert share.get(ACTION, "ab" * 32, sink, 100) is not bool(says)
     assert len(tried) == attempts
+
+
+def test_who_only_reads_stores_nothing(tmp_path: Path) -> None:
+    cache, _, told = shared_cache(tmp_path, writes=False)
+    assert not cache.writes
+    cache.store(["ab" * 32], {"ab" * 32: 1}, [cache._blobs.write(b"one")])
+    cache.store_set("cd" * 32, Discovered(files=frozenset("a")), ())
+    cache.finish()
+    assert (told, (tmp_path / "share").exists()) == ([], False)
 
 
 def test_another_machine_gets_what_was_stored_if_it_is_whole(tmp_path: Path) -> None:

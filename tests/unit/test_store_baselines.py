@@ -85,6 +85,12 @@ def test_another_form_is_an_error(name: str, value: object) -> None:
         Baseline.from_json({**plain(FULL), name: value})
 
 
+def test_what_is_no_baseline_is_an_error() -> None:
+    for data in ([], None, "baseline", {}, {**plain(FULL), "kind": "another tool's"}):
+        with pytest.raises(ValueError, match="is no baseline"):
+            Baseline.from_json(data)
+
+
 def test_a_run_is_compared_with_what_holds_one(store: BaselineStore) -> None:
     bare = replace(FULL, results={}, kernels={})
     store.put(bare)

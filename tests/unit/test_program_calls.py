@@ -1,7 +1,9 @@
-"""What a call is given, what it may not change of it, and the names of what it returns."""
+"""Calls of programs: what they are given, return and say, and what is known of them, by tables."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,19 @@ import pytest
 from for_each import for_each
 from msgspec.structs import replace
 
-from gpuemu_flow.model.types import Case, InputSpec
-from gpuemu_flow.workers.api import OpError, Program, RunError
+from gpuemu_flow.model.types import Case, ConfiguredEnv, Failure, FailureKind, InputSpec
+from gpuemu_flow.workers.api import (
+    OpError,
+    Outcome,
+    OutputInfo,
+    Program,
+    RunError,
+    Slot,
+    end_of,
+    gives_up,
+    not_run,
+    was_given_up,
+)
 from gpuemu_flow.workers.arguments import (
     ArgumentRecord,
     argument_names,
@@ -24,7 +37,7 @@ from gpuemu_flow.workers.arguments import (
 )
 from gpuemu_flow.workers.attempt import hinted
 from gpuemu_flow.workers.callable import CallableRunner, call_style
-from gpuemu_flow.workers.checked import resemble
+from gpuemu_flow.workers.checked import CheckedInputs, resemble
 from gpuemu_flow.workers.sandbox.spec import (
     has_seccomp,
     is_below,
@@ -320,6 +333,73 @@ def test_a_variable_that_was_held_back_is_named(
                      "`[execution]`, lets them through" if hint else "")  # fmt: skip
     other = replace(error, hint="another")
     assert hinted(other, program) is other
+
+
+def test_what_is_known_of_a_case_that_ran_comes_back() -> None:
+    error = RunError("op-exception", "why", "a hint", "tail", "f.py", 3, "ValueError", "said")
+    failure = Failure(FailureKind.INPUT_MODIFIED, "it did", "x", (1, 2), math.nan, math.inf)
+    outputs = (OutputInfo("y", (2, 3), "float16"), OutputInfo("z", (), "bool"))
+    for outcome in (
+        Outcome(0, ok=True),
+        Outcome(1, ok=False, error=error),
+        Outcome(2, True, "ab", 7, outputs, None, (failure,), 0.25, "printed"),
+    ):
+        data = json.loads(json.dumps(outcome.to_json()))
+        assert repr(Outcome.from_json(data)) == repr(outcome)
+        assert ("printed" in data) is bool(outcome.printed)
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            Outcome.from_json({**data, "outputs": [{}]})
+    assert len(Outcome.from_json({**data, "printed": "x" * 5000}).printed) == 4000
+
+
+def test_the_last_cases_decide_whether_to_go_on() -> None:
+    late, not_late = ("op-timeout", "op-not-run"), ("op-crashed", "")
+    for slugs, wanted in (
+        ((), False), (late[:1] * 2, False), (late[:1] * 3, True), ((*late, late[1]), True),
+        ((*late, not_late[0]), False), ((*late, not_late[1]), False),
+        ((not_late[1], *late, late[0]), True), ((late[0], not_late[1], *late), False),
+    ):  # fmt: skip
+        errors = [RunError(slug, "") if slug else None for slug in slugs]
+        outcomes = [Outcome(n, error is None, error=error) for n, error in enumerate(errors)]
+        assert gives_up(outcomes) is wanted, slugs
+    skipped = not_run(7, 2.5)
+    assert (skipped.index, skipped.ok, was_given_up(skipped)) == (7, False, True)
+    assert "3 cases in a row had no result after 2.5 s each" in str(skipped.error)
+    assert not was_given_up(Outcome(0, ok=True))
+
+
+def test_what_a_program_may_take_and_leave() -> None:
+    program = Program("callable", "/", (), timeout=2.0)
+    assert (program.patience(5_000_000), program.can_stay) == (2.0, True)
+    assert replace(program, timeout_grows=True).patience(5_000_000) == 7.0
+    for change in ({"isolation": "spawn"}, {"isolation": "warm"}, {"memory_limit": 0},
+                   {"python": "python"}, {"kind": "command"}, {"kind": "ptx"}, {"kind": "cuda"},
+                   {"gpu_folder": "f"}):  # fmt: skip
+        assert not replace(program, **change).can_stay, change
+    given = replace(program, env={"A": "1"}, env_names=("B",)).given
+    assert given == ConfiguredEnv({"A": "1"}, ("B",))
+
+
+def test_the_place_of_a_tensor() -> None:
+    for slot, span in (
+        (Slot(8, (2, 3), (12, 4), "float32"), (8, 32)),
+        (Slot(8, (2, 3), (4, -8), "float32"), (-8, 16)),
+        (Slot(8, (), (), "float64"), (8, 16)),
+        (Slot(8, (5, 0), (4, 4), "float32"), (8, 8)),
+        (Slot(8, (4,), (0,), "int8"), (8, 9)),
+    ):
+        assert slot.span() == span
+    assert end_of({}) == 0
+    assert end_of({"a": Slot(8, (2,), (4,), "float32"), "b": Slot(0, (1,), (1,), "int8")}) == 16
+    for wrong in (("f", (2,), ()), ("float32", (-1,), (4,)), ("float32", (1,) * 33, (1,) * 33)):
+        with pytest.raises(ValueError, match="not a tensor's place"):
+            Slot(0, wrong[1], wrong[2], wrong[0])
+    case = Case(0, 7, "float16", "contiguous", "normal", ())
+    for inputs, dtype in (
+        (CheckedInputs(0, 7, case), "float16"), (CheckedInputs(0, 7), ""),
+        (CheckedInputs(0, 7, case, input_dtype="float64"), "float64"),
+    ):  # fmt: skip
+        assert inputs.float_dtype == dtype
 
 
 def test_levels_of_the_sandbox() -> None:
