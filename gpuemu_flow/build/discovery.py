@@ -218,11 +218,6 @@ class _Record:
             self._text = ""
         self._files: frozenset[str] | None = None
 
-    @property
-    def owns(self) -> bool:
-        """Tell whether the text contained a path that was looked up."""
-        return self._files is not None
-
     def lists(self, relative: str) -> bool:
         """Tell whether a file is listed, given its path below the folder of the distributions."""
         if self._files is None:
@@ -250,12 +245,13 @@ class Distributions:
     def __init__(self) -> None:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
         self._records: dict[str, tuple[Stamp | None, _Record]] = {}
+        self._owners: set[str] = set()  # of the records, those that listed a file
 
     def have_changed(self) -> bool:
         """Tell whether something was installed or removed since the folders were read, or the
         RECORD of an owner changed: that of another distribution takes no file from an owner."""
         stamps = {folder: stamp for folder, (stamp, names) in self._sites.items() if names}
-        stamps |= {path: stamp for path, (stamp, record) in self._records.items() if record.owns}
+        stamps |= {path: self._records[path][0] for path in self._owners}
         return any(stamp_of(path) != stamp for path, stamp in stamps.items())
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
@@ -285,6 +281,7 @@ class Distributions:
             if found is None:
                 found = looked.records[record] = self._record(record)
             if found.lists(relative):
+                self._owners.add(record)
                 return True
         return False
 
