@@ -18,7 +18,6 @@ from gpuemu_flow.numerics.noise import (
     flushing,
     inverting,
     marking,
-    noisy64,
     stepping,
 )
 from gpuemu_flow.numerics.operand import Rounding
@@ -54,9 +53,6 @@ below the worst case. Without it, a correct attention reached 0.92 of the tolera
 
 SHUFFLED = 3
 """Number of evaluations with shuffled elements, for ops that are accurate by norm."""
-
-NOISY = 4
-"""Number of draws that perturb a float64 reference's roundings; three times as many if thorough."""
 
 CANCELLING = 8
 """Number of draws in which operands of sums are perturbed; a second look makes twice as many."""
@@ -179,7 +175,6 @@ class ErrorMeasurement:
             # No type is wider than float64: the reference's own rounding is measured instead.
             if self._in_float64:
                 session.reordered_draws()
-                session.noisy_draws(3 * NOISY if thorough else NOISY)
                 session.exclude_float64_overflow()
             self._shadowed = not (self._in_float64 or self._weak) and session.shadow_draws()
             if self._shadowed:
@@ -365,27 +360,19 @@ class _Session:
             }
             self._add(self._evaluate(copies), ties_kept=True)
 
-    def noisy_draws(self, count: int) -> None:
-        """Evaluate the reference in float64 with every rounding of numpy's arithmetic perturbed.
-
-        Perturbed inputs do not show the rounding of intermediate results. If two logarithms near
-        350 are subtracted, the logarithms' rounding errors are far larger than those of the inputs.
-        """
-        for draw in range(4 * AGAIN, 4 * AGAIN + count):
-            rng = self._rng.derive(f"auto/noisy/{draw}")
-            self._add(self._evaluate(noisy64(self._inputs64, rng, self._unit)))
-
     def cancelling_draws(self, count: int, *, shadow: bool) -> None:
         """Evaluate the reference, in float32 if `shadow`, with the operands of sums perturbed."""
         inputs = as_float32(self._inputs64) if shadow else self._inputs64
         operands, tensors = Operands(), Operands()
         with cancelling_torch(self._rng, 0.0, tensors):
-            self._evaluate(cancelling(inputs, self._rng, 0.0, operands), shadow=shadow)
+            self._evaluate(
+                cancelling(inputs, self._rng, 0.0, operands, shadow=shadow), shadow=shadow
+            )
         for draw in range(5 * AGAIN, 5 * AGAIN + count):
             # Up, then down: the sign of what is left may decide whether it shows at all.
             rng = self._rng.derive(f"auto/cancelling/{draw // 2}")
             unit_now = -self._unit if draw % 2 else self._unit
-            moved = cancelling(inputs, rng, unit_now, operands)
+            moved = cancelling(inputs, rng, unit_now, operands, shadow=shadow)
             with cancelling_torch(rng, unit_now, tensors):
                 values = self._evaluate(moved, shadow=shadow)
             for name, flat in (values or {}).items():

@@ -251,38 +251,42 @@ def moved_integers(
     in another order rounds, as it does for floats. The reference uses them as numbers if it gives
     the same for them as floats, and has no step at any of them, as it has at indices and labels.
     """
-    given = evaluate(inputs64)
+    given, far = evaluate(inputs64), SHIFT * 2.0**20
     for name, array in inputs64.items():
         if array.dtype.kind not in "iu" or not array.size:
             continue
-        moved = Perturbation({name: array.astype(np.float64)}, seed, 1.0)
-        ends = [0.0, SHIFT, -SHIFT, SHIFT / 2.0**-20, -SHIFT / 2.0**-20]
-        plain, *found = (evaluate({**inputs64, **moved.independent(0, end)}) for end in ends)
-        if (
-            given is None
-            or plain is None
-            or any(
-                not np.array_equal(given[output], plain[output], equal_nan=True)
-                or _has_step(plain, found, output)
-                for output in plain
-            )
-        ):
-            continue
-        for draw in range(4):
-            yield {**inputs64, **moved.independent(draw // 2, -unit if draw % 2 else unit)}
+        wide, rng = array.astype(np.float64), SeededRng(seed).derive(f"auto/integers/{name}")
+
+        def moved(shares: Float64Array, end: float) -> Arrays:
+            return {**inputs64, name: wide * (1.0 + end * shares)}  # noqa: B023 - called at once
+
+        for draw in range(2):
+            shares = 2.0 * rng.f64(wide.size).reshape(wide.shape) - 1.0
+            shares = (shares + np.copysign(1.0, shares)) / 2.0  # so that each one moves
+            ends = () if draw else (0.0, SHIFT, -SHIFT, far, -far)
+            found = [evaluate(moved(shares, end)) for end in ends]
+            if ends and not _is_smooth(given, found):
+                break
+            yield from (moved(shares, end) for end in (unit, -unit))
 
 
-def _has_step(plain: Arrays, found: list[Arrays | None], name: str) -> bool:
-    """Tell whether a small move changes a result as much as a large one."""
-    start = to_float64(plain[name])
-    changes = []
-    for end in found:
-        values = to_float64(end[name]) if end is not None else np.full_like(start, np.nan)
-        same = (values == start) | (np.isnan(values) & np.isnan(start))
-        changes.append(np.where(same, 0.0, np.abs(values - start)))
-    small, large = np.maximum(*changes[:2]), np.maximum(*changes[2:])
-    smooth = np.isfinite(small) & (small <= np.fmax(JUMP * np.abs(start), GROWS * large))
-    return not bool(smooth.all())
+def _is_smooth(given: Arrays | None, found: list[Arrays | None]) -> bool:
+    """Tell whether results do not change as floats, and small moves change each one far less than
+    large ones do."""
+    if given is None or any(end is None for end in found):
+        return False
+    for name, values in given.items():
+        start = to_float64(values)
+        changes = []
+        for end in found:
+            moved = to_float64((end or given)[name])
+            same = (moved == start) | (np.isnan(moved) & np.isnan(start))
+            changes.append(np.where(same, 0.0, np.abs(moved - start)))
+        small, large = np.maximum(*changes[1:3]), np.maximum(*changes[3:])
+        smooth = np.isfinite(small) & (small <= np.fmax(JUMP * np.abs(start), GROWS * large))
+        if changes[0].any() or not smooth.all():
+            return False
+    return True
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:

@@ -80,6 +80,10 @@ class Reference:
             exec(source, names)
             self._functions[shadow] = names["op"]
 
+    def plain(self, *inputs: Array) -> Array:
+        found: Array = self._functions[False](*inputs)
+        return found
+
     def __call__(self, inputs: Mapping[str, Array], *, shadow: bool = False) -> dict[str, Array]:
         return {"y": np.asarray(self._functions[shadow](*inputs.values()))}
 
@@ -229,6 +233,16 @@ def test_what_cancels_in_the_reference_alone_may_be_rounded(expression: str) -> 
         right, wrong = CANCELLING[expression]
         assert check(evaluate, right, {"x": x}, "float32")[0].verdict is Verdict.PASSED
         assert check(evaluate, wrong, {"x": x}, "float32")[0].verdict is Verdict.FAILED
+
+
+@for_each("expression", CANCELLING)
+def test_a_float64_op_that_computes_in_float32_fails(expression: str) -> None:
+    evaluate = Reference.of(f"def op(x):\n    return {expression}\n")
+    x = np.random.default_rng(1).integers(20, 40, (6, 7)).astype(np.int32)
+    x[3] = 30
+    in_float32, _ = CANCELLING[expression]
+    for op, verdict in ((in_float32, Verdict.FAILED), (evaluate.plain, Verdict.PASSED)):
+        assert check(evaluate, op, {"x": x}, "float64")[0].verdict is verdict
 
 
 @for_each(

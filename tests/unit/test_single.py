@@ -36,7 +36,9 @@ KINDS: dict[str, Callable[[Arrays], Arrays]] = {
     "stepping": lambda inputs: stepping(inputs, 1, 2.0**-23)[0],
     "inverting": lambda inputs: inverting(inputs, 85),
     "overflowing": overflowing,
-    "cancelling": lambda inputs: cancelling(inputs, SeededRng(1), 2.0**-23, Operands()),
+    "cancelling": lambda inputs: cancelling(
+        inputs, SeededRng(1), 2.0**-23, Operands(), shadow=True
+    ),
 }
 WIDENING: dict[str, Callable[[Any], Any]] = {
     "a scalar of a ufunc": lambda x: x / np.sqrt(5),
