@@ -264,8 +264,9 @@ def _of_case(failure: CaseVerdict, place: str, record: FailureRecord | None) -> 
 
 
 def _scalars(case: Case) -> dict[str, NDArray[Any]]:
-    specs = (s for s in case.inputs if s.has_values and s.rule is not None)
-    return {s.name: input_values(case, s) for s in specs if s.rule.kind == "scalar"}
+    rules = ((s, s.rule) for s in case.inputs if s.has_values)
+    scalars = (s for s, rule in rules if rule is not None and rule.kind == "scalar")
+    return {s.name: input_values(case, s) for s in scalars}
 
 
 def _shrunk(

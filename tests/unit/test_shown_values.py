@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from for_each import for_each
+from report_samples import failed, results_of
 
 from gpuemu_flow.cases.conditions import Rule, meets
-from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec
+from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.model.verdicts import Condition, shown_values
+from gpuemu_flow.report.text import Style, render_failures
 
 
 def shown(**fields: object) -> str:
@@ -69,6 +71,16 @@ def test_a_small_case_is_held_against_a_condition_on_its_own_values(
     case = Case(0, 1, "float32", "contiguous", "special", (spec,))
     for values, expected in zip(([0.0, -1.0], [1.0, np.nan]), met, strict=True):
         assert meets(case, {"x": np.array(values)}, Condition(kind, "x", "", "")) is expected
+
+
+def test_beside_a_failure_a_case_without_a_verdict_is_said_in_a_line() -> None:
+    wrong = failed("total", 1)
+    unjudged = failed("total", 2, verdict=Verdict.INCONCLUSIVE, notes=("no verdict on 3 of 15",))
+    page = "\n".join(render_failures(results_of([wrong, unjudged]), Style()))
+    assert page.count("inconclusive total: ") == 1 and "no verdict on 3" not in page
+    assert page.count("reproduce: ") == 2
+    alone = "\n".join(render_failures(results_of([unjudged]), Style()))
+    assert "no verdict on 3 of 15" in alone
 
 
 def test_few_allowed_sizes_that_two_conditions_share_tell_of_neither() -> None:
