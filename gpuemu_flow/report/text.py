@@ -388,13 +388,12 @@ def _case_lines(failure: CaseVerdict, shown: Minimal | None) -> list[str]:
     if shown is not None and not shown.inputs:  # it fails whatever the inputs
         lines = []
     for reason in result.failures[:3]:
-        repeated = shown is not None and (None, says(reason, case.dtype)) == (
-            shown.expected,
-            shown.says,
-        )
+        said = says(reason, case.dtype)
+        repeated = shown is not None and (None, said) == (shown.expected, shown.says)
         lines += printable(reason.message).splitlines()[repeated:]
-        if "worst at" not in reason.message and (values := shown_values(reason)):
-            lines.append(f"  {values}")
+        above = shown and (shown.says, shown.output, shown.index)
+        if "worst at" not in reason.message and above != (said, reason.output, reason.index):
+            lines += [f"  {values}"] if (values := shown_values(reason)) else []
     lines += [f"  {line}" for line in note_lines(result)]
     lines += [f"reproduce: {printable(failure.reproduce)}"] if shown is None else []
     return lines
