@@ -163,6 +163,15 @@ def test_the_best_so_far_survives_the_end_of_the_budget() -> None:
     assert sizes[-1] == 1
 
 
+def test_values_that_become_zero_are_one_step() -> None:
+    values = normal(1, 24)
+    found = shrink(
+        x_of(lambda x: x[0, 20] > 0), {"x": abs(values)}, ROWS, strategy="binary-search-values"
+    )
+    zeroed = [line for line in found.log if "to zero" in line]
+    assert zeroed == ["23 values to zero"]
+
+
 def test_a_failure_that_no_longer_shows() -> None:
     found = shrink(x_of(lambda x: False), {"x": normal(3, 4)}, ROWS)
     assert (found.reproduced, found.one_minimal, found.calls, found.steps) == (False, False, 1, 0)
