@@ -258,8 +258,6 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 def _offset(evidence: Evidence, points: Points) -> Finding | None:
     """Find that the wrong values are off by a constant c: ``actual = expected + c``."""
-    if evidence.has_constant_input:
-        return None  # any sum of its elements is a constant
     fitted = fit_offset(points.actual, points.expected, eps=evidence.eps)
     if fitted is None:
         return None
@@ -356,7 +354,7 @@ def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
         return
     difference = points.actual - points.expected
     common = _common(difference)
-    if common is not None and not evidence.has_constant_input:
+    if common is not None:
         sentence = f"actual = expected {'+' if common > 0 else '−'} {abs(common):.0f}"
         yield Finding("offset", sentence, {"offset": common, "residual": 0.0}, 0.95)
     same: BoolArray
