@@ -451,8 +451,9 @@ def _circumstances(evidence: Evidence) -> list[list[Finding]]:
     if main is None or main.kind in ("everywhere", "one-element"):
         return [where, which]
     scattered = main.kind in ("periodic", "whole-lines")
-    if scattered and main.numbers["axis"] != evidence.mask.ndim - 1 and which:
-        return [which]
+    of_rows = [finding for finding in which if finding.kind == "input-row"]
+    if scattered and main.numbers["axis"] != evidence.mask.ndim - 1 and of_rows:
+        return [of_rows]
     return [where, [finding for finding in which if finding not in by_border]]
 
 

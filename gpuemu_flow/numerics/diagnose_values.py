@@ -258,8 +258,6 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 def _offset(evidence: Evidence, points: Points) -> Finding | None:
     """Find that the wrong values are off by a constant c: ``actual = expected + c``."""
-    if evidence.has_constant_input:
-        return None  # any sum of its elements is a constant
     fitted = fit_offset(points.actual, points.expected, eps=evidence.eps)
     if fitted is None:
         return None
@@ -356,7 +354,7 @@ def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
         return
     difference = points.actual - points.expected
     common = _common(difference)
-    if common is not None and not evidence.has_constant_input:
+    if common is not None:
         sentence = f"actual = expected {'+' if common > 0 else '−'} {abs(common):.0f}"
         yield Finding("offset", sentence, {"offset": common, "residual": 0.0}, 0.95)
     same: BoolArray
@@ -491,20 +489,26 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
     rank = 1 + int(np.argmin(singular[1 : most + 1] / singular[:most]))
     if singular[rank] > GAP * singular[rank - 1] or singular[rank - 1] < GAP * singular[0]:
         return
-    if not _explains(error, wrong, rank):
-        return
+    if not _explains(error, wrong, rank) or _is_of_rank(points.expected, wrong, rank):
+        return  # where the right values have as few terms, the error of any bug has
     if rank == 1 and not all(map(_differ, (np.abs(error).max(0), np.abs(error).max(1)))):
         return  # one error of all rows, or of all columns
-    right = np.where(wrong, points.expected / np.abs(points.expected[wrong]).max(), 0.0)
-    of_right = np.linalg.svd(right, compute_uv=False)
-    if of_right[rank] <= GAP * of_right[rank - 1]:
-        return  # the right values have as few terms: the error of any bug has
     if rank == 1:
         sentence = "the error is a number of each row times a number of each column (rank 1)"
     else:
         sentence = f"the error is a sum of {rank} products of a number per row and one per column "
         sentence += f"(rank {rank}): so many terms are missing or wrong"
     yield Finding("low-rank", sentence, {"rank": rank}, 0.75)
+
+
+def _is_of_rank(expected: Float64Array, wrong: BoolArray, rank: int) -> bool:
+    """Tell whether the right values of the wrong elements have so few large singular values."""
+    right = np.where(wrong, expected, 0.0)
+    largest = float(np.abs(right).max())
+    if not 0.0 < largest < LARGEST_ERROR:
+        return True
+    singular = np.linalg.svd(right / largest, compute_uv=False)
+    return bool(singular[rank] <= GAP * singular[rank - 1])
 
 
 def _differ(sizes: Float64Array) -> bool:

@@ -85,12 +85,6 @@ class Evidence:
         right = ~self.mask.reshape(-1)
         return int(np.count_nonzero(right & (self._expected == 0)))
 
-    @cached_property
-    def has_constant_input(self) -> bool:
-        """Tell whether an input has one value throughout, whose sums are constant, too."""
-        several = (array for array in self.inputs.values() if array.size > 1)
-        return any(bool((array == array.flat[0]).all()) for array in several)
-
     @property
     def unwritten(self) -> float:
         """Return the value of memory that nobody wrote, as the emulator fills it."""

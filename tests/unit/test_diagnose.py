@@ -172,6 +172,17 @@ def test_where_right_zeros_came_out_wrong_zeros_are_not_spared() -> None:
     assert "not-zero" not in kinds(diagnose(actual, expected, CLOSE))
 
 
+def test_of_whole_rows_no_border_of_their_elements_is_claimed() -> None:
+    """Elements of a row share what is wrong with it: that 5 rows are the larger ones is chance."""
+    expected = values(12, 4)
+    rows = [1, 4, 6, 7, 11]
+    expected[rows] = 30 + np.abs(expected[rows])
+    actual = expected.copy()
+    actual[rows] += np.arange(1, 21, dtype=np.float32).reshape(5, 4) ** 2
+    found = kinds(diagnose(actual, expected, CLOSE))
+    assert "whole-lines" in found and "magnitude" not in found
+
+
 def test_of_elements_without_a_pattern_nothing_is_said() -> None:
     expected = values(50, 60)
     where = np.random.default_rng(1).choice(3000, 40, replace=False)
