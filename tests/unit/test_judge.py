@@ -83,3 +83,29 @@ def test_another_case_is_measured_anew_and_judged_the_same() -> None:
         assert reference.calls > calls
     assert results[0] == results[2]
     assert results[0].stats != results[1].stats
+
+
+def test_what_is_left_in_an_input_is_compared_if_both_programs_left_something() -> None:
+    left = "x after the call"
+    settings = convert({**SETTINGS, "tolerance": "table", "mutates": ["x"]}, CompareParams)
+    allowed = {"result": ["float32"], left: ["float32"]}
+
+    class Adding(Reference):
+        def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, Array]:
+            return {"result": inputs["x"] * 2, left: inputs["x"] + 1}
+
+    judge = Judge(settings, allowed, [CASE], Adding())
+    inputs = inputs_of(2)
+    right = {"result": inputs["x"] * 2}
+    changed, wrong = {left: inputs["x"] + 1}, {left: inputs["x"] + 2}
+    for actual, expected, verdict in (
+        ({}, {}, Verdict.PASSED),
+        ({}, changed, Verdict.PASSED),
+        (wrong, {}, Verdict.PASSED),
+        (changed, changed, Verdict.PASSED),
+        (wrong, changed, Verdict.FAILED),
+        ({"result": inputs["x"] * 3}, changed, Verdict.FAILED),
+        ({left: inputs["x"]}, changed, Verdict.FAILED),
+    ):
+        found = judge.check(CASE, {**right, **actual}, {**right, **expected}, inputs)
+        assert found.verdict is verdict, (actual.keys(), expected.keys(), found)
