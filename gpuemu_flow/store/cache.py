@@ -22,12 +22,12 @@ from urllib.parse import quote
 
 from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW, UNKNOWN
-from msgspec import Struct, ValidationError, to_builtins
+from msgspec import Struct, ValidationError
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.keys import digest_bytes, encoded
 from gpuemu_flow.store.private_files import (
     PrivateFolder,
     disk_errors,
@@ -212,7 +212,7 @@ class BlobStore:
         self._write_file(file, content)
         rows = []
         for digest, data in waiting.items():
-            rows.append((_PLACE + digest, to_builtins(_Place(file, start, len(data)))))
+            rows.append((_PLACE + digest, _Place(file, start, len(data))))
             start += len(data)
         self._index().put_many(rows)
         with self._lock:
@@ -470,6 +470,7 @@ _LONGEST = 512 - len("-journal")  # bytes of a database's path
 _ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
+_PARTS = 64  # a store is looked at when this part of its limit was added, and at the first write
 _CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
 T = TypeVar("T")
 
@@ -536,6 +537,7 @@ class JsonStore:
         self._set_aside = set_aside
         self._damaged = 0
         self._size_limit = size_limit
+        self._added, self._added_bytes = 0, size_limit  # since records were evicted
         self._lock = threading.Lock()
         self._cache: Cache | None = None
         self._inode: int | None = None
@@ -700,17 +702,21 @@ class JsonStore:
         record = seal(value, key)
         self._guarded(lambda cache: cache.set(key, record))
 
-    def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
-        """Store several values in one transaction; for a repeated key, store the last value."""
-        self.put_sealed({key: seal(value, key) for key, value in items})
+    def put_many(self, items: Iterable[tuple[str, object]]) -> None:
+        """Store several values that `encoded` takes in one transaction; for a repeated key, store
+        the last value."""
+        self.put_sealed({key: sealed(encoded(value), key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], if_absent: Collection[str] = ()) -> None:
         """Store records that `seal` made, in one transaction."""
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                if self._size_limit:
-                    evict_for(cache, len(records))
+                self._added += len(records)
+                self._added_bytes += sum(map(len, records.values()))
+                if self._size_limit and self._added_bytes * _PARTS >= self._size_limit:
+                    evict_for(cache, self._added)
+                    self._added = self._added_bytes = 0
                 for key, record in insert_new(cache, records, if_absent).items():
                     cache.set(key, record)
 

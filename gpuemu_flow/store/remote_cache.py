@@ -32,8 +32,7 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import BlobStore, JsonStore, WorkspaceCache
-from gpuemu_flow.store.discovered import MAX_SETS, Discovered, visible
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import MAX_SETS, Discovered, digest_json, visible
 from gpuemu_flow.store.private_files import PrivateFolder
 
 ACTION = "ac"

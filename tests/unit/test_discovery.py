@@ -25,8 +25,7 @@ from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.report.workspace_text import observed_line
 from gpuemu_flow.store.cache import JsonStore
-from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
-from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.keys import MAX_SETS, Discovered, KnownInputs, SeenInputs, digest_bytes
 from gpuemu_flow.workers.process import THREAD_VARIABLES
 
 SECRET = "hunter2"

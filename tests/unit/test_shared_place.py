@@ -12,7 +12,7 @@ from for_each import for_each
 
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.store.cache import WorkspaceCache
-from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import Discovered
 from gpuemu_flow.store.remote_cache import (
     ACTION,
     Entry,

@@ -16,7 +16,7 @@ from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph, Skip
 from gpuemu_flow.build.snapshot import GRAPH, PROGRESS, Basis, Settings, Snapshot
 from gpuemu_flow.store.cache import WorkspaceCache, seal, unseal
-from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import Discovered
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 
 SETTINGS = Settings(2, "", 7, True, {"add": 3}, 5, {}, 0.1, None)

@@ -11,15 +11,13 @@ from for_each import for_each
 from msgspec.structs import replace
 
 from gpuemu_flow.build.files import FileTable, own_code_digest
-from gpuemu_flow.build.graph import Graph, Skip
-from gpuemu_flow.build.selection import Shard, code_digest, owned, parting_commit
+from gpuemu_flow.build.graph import Graph, Shard, Skip, code_digest, owned, parting_commit
 from gpuemu_flow.build.session import StartDigests
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import TRIGGERS
+from gpuemu_flow.store.keys import TRIGGERS, Discovered
 from gpuemu_flow.tasks.base import (
     MADE_FROM,
     RECORD,
