@@ -363,17 +363,15 @@ class ReadOnlyCache(Cache):  # type: ignore[misc]  # diskcache has no types
         ((self._page_size,),) = self._sql("PRAGMA page_size")
 
     @property
-    def _con(self) -> sqlite3.Connection:
-        if getattr(self._local, "pid", None) != os.getpid():
+    def _con(self) -> Any:
+        if not hasattr(self._local, "con"):
             name = os.path.join(self._directory, "cache.db")  # noqa: PTH118
             # Where no log lies beside it, SQLite would make one.
             fixed = "mode=ro" if os.path.exists(f"{name}-wal") else "immutable=1"  # noqa: PTH110
             self._local.con = sqlite3.connect(
                 f"file:{quote(name)}?{fixed}", self._timeout, isolation_level=None, uri=True
             )
-            self._local.pid = os.getpid()
-        connection: sqlite3.Connection = self._local.con
-        return connection
+        return self._local.con
 
 
 _KEYS_AT_ONCE = 500  # in one statement; SQLite takes 999 in its oldest versions

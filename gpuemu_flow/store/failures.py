@@ -250,15 +250,6 @@ class InputsBudget:
         return found
 
 
-__all__ = [
-    "GENERATED",
-    "ID_LENGTH",
-    "INPUTS_DROPPED",
-    "FailureRecord",
-    "FailureStore",
-    "inputs_dropped_problem",
-]
-
 ID_LENGTH = 12
 INPUTS_DROPPED = "failure-inputs-dropped"
 _LARGEST_ROUNDED = 1 << 65  # JavaScript writes 2**64 as 18446744073709552000, which is above it

@@ -24,11 +24,6 @@ from threading import Event
 from gpuemu_flow.model.errors import CancelledRunError, Problem, StoreError
 from gpuemu_flow.model.let_through import user_cache_of
 
-# A cache folder can come from somebody else's checkout or archive. A link in it must not make this
-# program read, write or delete a file elsewhere, and a pipe or device must not make it hang.
-# Therefore, each folder of a path is checked, files are opened without following links, and only
-# regular files are read.
-
 LINK_VARIABLE = "GPUEMU_CACHE_LINK"
 """Environment variable with which the user allows the cache folder itself to be a link."""
 FILE_MODE = 0o600

@@ -141,8 +141,8 @@ class Transport:
 
         return bool(self._request(look))
 
-    def put(self, kind: str, key: str, source: bytes | Path) -> None:
-        """Store an object, whole or not at all; raise RemoteError if that fails."""
+    def put(self, kind: str, key: str, source: bytes | Path) -> bool:
+        """Store an object whole, and return True; raise RemoteError if that fails."""
         path = self._path(kind, key)
         try:
             size = len(source) if isinstance(source, bytes) else source.stat().st_size
@@ -177,6 +177,7 @@ class Transport:
 
         if not self._request(write, lambda: size):
             raise RemoteError("there is no such place")
+        return True
 
     def _open(self, path: str) -> Any:
         # A stream: of a server, fsspec would ask for the size of what it reads in blocks.
@@ -606,10 +607,8 @@ class SharedCache:
         try:
             descriptor = self._staging.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             with os.fdopen(descriptor, "w+b") as sink:
-                found = self._attempt(
-                    lambda: self._transport.get(CONTENT, digest, sink, MOST_BLOB_BYTES)
-                )
-                if not found:
+                get = self._transport.get
+                if not self._attempt(lambda: get(CONTENT, digest, sink, MOST_BLOB_BYTES)):
                     return
                 content = _digest(sink)
             if content != digest:
@@ -635,7 +634,7 @@ class SharedCache:
 
     def _put_entry(self, name: str, entry: Entry) -> None:
         data = encode(name, entry, self._secret)
-        self._attempt(lambda: self._put(ACTION, name, data), writing=True)
+        self._attempt(lambda: self._transport.put(ACTION, name, data), writing=True)
 
     def _store_blob(self, digest: str, size: int) -> bool:
         """Store a blob if the cache lacks it; return True if the cache has it now."""
@@ -652,14 +651,11 @@ class SharedCache:
                 data = self._blobs.read(digest)
                 if data is None:
                     return False
-                if not self._attempt(lambda: self._put(CONTENT, digest, data), writing=True):
+                put = self._transport.put
+                if not self._attempt(lambda: put(CONTENT, digest, data), writing=True):
                     return False
             self._there.add(digest)
             return True
-
-    def _put(self, kind: str, key: str, source: bytes | Path) -> bool:
-        self._transport.put(kind, key, source)
-        return True
 
     def _ask(self, call: Callable[[], T]) -> T | None:
         if self._left:

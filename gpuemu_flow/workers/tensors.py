@@ -122,8 +122,7 @@ def _as_array(value: Any, name: str) -> np.ndarray:
     if isinstance(value, getattr(masked, "MaskedArray", ())) and np.ma.is_masked(value):
         text = f"output {name!r} is a masked array, whose masked elements have no value"
         raise _fail("op-output-junk", text, "return an array with a value for every element")
-    is_scalar = isinstance(value, (bool, int, float, complex, np.generic))
-    if not is_scalar and not hasattr(value, "__array__"):
+    if not _is_array_like(value):
         kind = type(value).__name__
         raise _fail(
             "op-output-missing",

@@ -81,4 +81,5 @@ def test_checkouts_of_the_same_repository(root: Path, tmp_path: Path) -> None:
     rules.forget()
     outside = write(tmp_path / "apart/ref.py")
     write(tmp_path / "apart/.hg/store")
-    assert set(copies_of([outside], str(root))) == {f"{tmp_path}/apart/.hg"}
+    found = {path for path in copies_of([outside], str(root)) if path.startswith(str(tmp_path))}
+    assert found == {f"{tmp_path}/apart/.hg"}

@@ -206,6 +206,8 @@ def test_paths_are_read_where_they_lie_in_memory() -> None:
     place = mmap.mmap(-1, 4 * page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(place))
     assert start % page == 0
+    if memory.text(pid, start) is None and memory.refused():
+        pytest.skip("not even a process's own memory may be read so")
     for length in (0, 1, 254, 255, 256, 257, 300, 4095, 4096):
         for offset in (0, 1, page - length - 1, page - 1, page - 255, page - 256, page - 257):
             if offset < 0 or (length == 4096 and offset == page - 1):

@@ -116,7 +116,7 @@ def test_a_clean_run_holds_until_another_snapshot_is_stored(
     cache: WorkspaceCache, tmp_path: Path
 ) -> None:
     root, environ, made = str(tmp_path), {"HOME": "/"}, make(tmp_path)
-    known = stamps.identity(environ, str(cache.folder))
+    known = stamps.identity(environ, str(cache.folder.resolve()))
 
     def said() -> str | None:
         return stamps.clean_summary(root, environ)

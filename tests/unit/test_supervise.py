@@ -141,6 +141,15 @@ def test_an_exception_at_the_same_line_is_repeated_twice() -> None:
     assert hints == ["", "", said, said, said]
 
 
+def test_what_is_no_exception_is_repeated_each_time() -> None:
+    def exits(case: int, process: Process) -> Attempt:
+        return fails(0, process, slug="op-exit-code") if case != 1 else ok(case, process)
+
+    run = Run(exits)
+    assert [run.case(n).outcome.error is None for n in range(6)] == [n == 1 for n in range(6)]
+    assert " ".join(run.log) == "p0:0 p0:1 p0:2 p1:2 p0:3 p2:3 p0:4 p3:4 p0:5 p4:5"
+
+
 def test_a_launch_that_was_refused_is_refused_again() -> None:
     run = Run(refused)
     assert [run.case(number).outcome.ok for number in range(4)] == [True, False, False, False]
