@@ -19,7 +19,9 @@ from whole import sample
 
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.emulator.host import build
+from gpuemu_flow.emulator.host.places import Places
 from gpuemu_flow.lint.toolchain import Tool, find_tools
+from gpuemu_flow.model.types import CodePlace
 
 PROGRAMS = Path(__file__).parent / "programs"
 CASES = {
@@ -108,6 +110,23 @@ def test_findings_name_allocations_as_the_program_does(tmp_path: Path) -> None:
     assert re.search(
         r"d_out\[1,850\], just past its 1,850 elements \(cudaMalloc at kernels.cu:\d+", text
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("float* h = (float*)malloc(n); CHECK(cudaMalloc((void**)&d_x, n * 4));", "d_x"),
+        ("cudaMalloc(&d_x, n); cudaMemset(d_x, 0, n);", "d_x"),
+        ("cudaMalloc(&d_x, n); cudaMalloc(&d_y, n);", ""),
+    ],
+)
+def test_an_allocation_never_bears_the_name_of_another(
+    line: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "one.cu"
+    source.write_text(line)
+    monkeypatch.setattr(Places, "of", lambda *_: CodePlace(str(source), 1))
+    assert Places(0).allocated(()).name == name
 
 
 def test_device_code_of_several_files_is_linked(
