@@ -191,14 +191,19 @@ def test_equal_launches_are_run_once(tmp_path: Path) -> None:
 def test_what_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
     source = tmp_path / "graph.cu"
     source.write_text(
-        "__global__ void k() {}\n"
-        "int main() { cudaGraph_t g; k<<<1, 1>>>();\n"
-        "return cudaGraphCreate(&g, 0) == cudaErrorNotSupported ? 0 : 1; }\n"
+        "__global__ void make(int** p) { *p = (int*)malloc(4); }\n"
+        "__global__ void use(int** p) { **p = 1; }\n"
+        "int main() { int **p, n; cudaGraph_t g; cudaMalloc(&p, 8);\n"
+        "if (cudaGraphCreate(&g, 0) != cudaErrorNotSupported) return 1;\n"
+        "make<<<1, 1>>>(p); use<<<1, 1>>>(p);\n"
+        "return cudaMemcpy(&n, p, 4, cudaMemcpyDeviceToHost) == cudaErrorNotSupported ? 0 : 1; }\n"
     )
     code, report = run(str(source), tmp_path=tmp_path)
-    assert code == 4
-    (problem,) = report["problems"]
-    assert "graph.cu:3: cudaGraphCreate is not supported" in problem
+    assert (code, report["program_exit_code"]) == (4, 0)
+    graph, malloc = report["problems"]
+    assert "graph.cu:4: cudaGraphCreate is not supported" in graph
+    assert "call of 'malloc'" in malloc
+    assert report["findings"] == []  # of what a launch that could not be run should have written
     done = CliRunner().invoke(cli, ["exec", str(tmp_path / "absent.cu")])
     assert done.exit_code != 0 and "absent.cu does not exist" in str(done.exception)
     source.write_text("int main() { return missing; }\n")
