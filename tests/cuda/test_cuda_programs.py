@@ -42,7 +42,7 @@ CASES = {
     ), ""),
     "features2": dict.fromkeys((
         "barrier", "pipeline", "branches", "functors", "queues", "pairs", "launches",
-        "pointers",
+        "pointers", "cublas",
     ), ""),
     "benchmarks": {
         "bfs": "memcheck", "hotspot": "racecheck", "lud": "racecheck", "nw": "racecheck",
