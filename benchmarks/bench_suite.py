@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "gpuemu_flow"
 FLOOR = 0.92
 ROOMS = {
-    "judging": ("judge", "judging"),
-    "cases": ("cases",),
-    "build": ("build", "engine", "graph", "inputs", "selection"),
+    "judging": ("judge", "judging", "numerics"),
+    "cases": ("cases", "fuzz"),
+    "build": ("build", "tasks", "engine", "graph", "inputs", "selection"),
     "store": ("store",),
     "workers": ("workers", "runners"),
 }

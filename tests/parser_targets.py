@@ -26,7 +26,7 @@ from gpuemu_flow.store.baselines import Baseline, read_file
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.wire import WireError, parse
 from gpuemu_flow.wire.tensors import decode_tensors
-from gpuemu_flow.workers import blobs, script
+from gpuemu_flow.workers import script, tensors
 from gpuemu_flow.workers.api import OpError
 from gpuemu_flow.workers.attempt import MALFORMED, read_outcome
 from gpuemu_flow.workers.channel import ChannelClosedError, ChannelJunkError, FrameReader
@@ -212,9 +212,9 @@ TARGETS = {
         (json.dumps({"outputs": {"y": _TENSOR, "z": _TENSOR}}).encode(),),
     ),
     "blob": Target(
-        blobs.decode,
-        (blobs.BlobError,),
-        (blobs.encode({"y": np.ones((2, 3), np.float32), "z": np.ones(2, bool)}),),
+        tensors.decode,
+        (tensors.BlobError,),
+        (tensors.encode({"y": np.ones((2, 3), np.float32), "z": np.ones(2, bool)}),),
     ),
     "yaml": Target(read_yaml, (YamlError,), (_YAML,)),
     "record": Target(_record, (*REFUSALS, RecursionError), _RECORDS),

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuemu_flow.model.types import Case, InputSpec
-from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers import tensors
 from gpuemu_flow.workers.api import Checks, Outcome, Program, Request
 from gpuemu_flow.workers.pool import Pool
 from gpuemu_flow.workers.sandbox.fence import system_level
@@ -102,7 +102,7 @@ class Workspace:
         return Program(kind, path=str(path), root=str(self.folder), **more)
 
     def keep(self, outputs: Mapping[str, Any]) -> tuple[str, int]:
-        data = blobs.encode(outputs)
+        data = tensors.encode(outputs)
         digest = hashlib.sha256(data).hexdigest()
         self.blobs[digest] = data
         return digest, len(data)
@@ -117,7 +117,7 @@ class Workspace:
 
     def outputs(self, outcome: Outcome) -> dict[str, Any]:
         assert outcome.ok, outcome.error
-        return blobs.decode(self.blobs[outcome.blob])
+        return tensors.decode(self.blobs[outcome.blob])
 
 
 @pytest.fixture(scope="module")

@@ -39,13 +39,14 @@ from gpuemu_flow.store.cache import WorkspaceCache, artifact_path
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import (
+from gpuemu_flow.tasks.base import (
     CodeParams,
     DiffParams,
     GenerateParams,
     OpParams,
     ReferenceParams,
+    TaskInput,
+    TaskSpec,
     params_of,
     plain,
 )
@@ -343,6 +344,12 @@ class Compiler:
     def _add_op(self, op: OpConfig, program: ProgramRef, kernels: KernelTasks | None) -> None:
         compared = []
         builds = {ref.kernel: self._code(ref, kernels) for ref in (program, op.reference)}
+        off_limits = self._forbidden.off_limits(op, program)
+        fence: dict[str, Any] = {
+            "sandbox": self._forbidden.key(self.fence, op, program, off_limits)
+        }
+        walled = not self._needs_no_wall(program)
+        known = self._known(op, program) if walled else ()
         for dtype in op.dtypes:
             parts = to_slice(op, dtype)
             made = self._spec(
@@ -365,12 +372,7 @@ class Compiler:
                 },
             )
             cases = _reads(stages.GENERATE, made)
-            off_limits = self._forbidden.off_limits(op, program)
-            fence: dict[str, Any] = {
-                "sandbox": self._forbidden.key(self.fence, op, program, off_limits)
-            }
-            judge = "" if self._needs_no_wall(program) else f"{stages.REFERENCE}:{op.name}:{dtype}"
-            known = self._known(op, program) if judge else ()
+            judge = f"{stages.REFERENCE}:{op.name}:{dtype}" if walled else ""
             ran, expected = (
                 self._spec(
                     stage,

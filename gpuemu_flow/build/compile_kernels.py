@@ -32,13 +32,14 @@ from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import (
+from gpuemu_flow.tasks.base import (
     BuildParams,
     CodeParams,
     KernelDiffParams,
     LintParams,
     RuleParams,
+    TaskInput,
+    TaskSpec,
     params_of,
     plain,
 )

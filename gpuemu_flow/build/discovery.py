@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +29,7 @@ from gpuemu_flow.build.files import (
 from gpuemu_flow.build.stamps import ALL_VARIABLES, look_of, variable_digest
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, digest_json
 
 # Names of inputs: convert what a program was seen to use into members of `Discovered`.
 
@@ -246,11 +245,13 @@ class Distributions:
     def __init__(self) -> None:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
         self._records: dict[str, tuple[Stamp | None, _Record]] = {}
+        self._owners: set[str] = set()  # of the records, those that listed a file
 
     def have_changed(self) -> bool:
-        """Tell whether something was installed or removed since the folders were read."""
+        """Tell whether something was installed or removed since the folders were read, or the
+        RECORD of an owner changed: that of another distribution takes no file from an owner."""
         stamps = {folder: stamp for folder, (stamp, names) in self._sites.items() if names}
-        stamps |= {record: stamp for record, (stamp, _) in self._records.items()}
+        stamps |= {path: self._records[path][0] for path in self._owners}
         return any(stamp_of(path) != stamp for path, stamp in stamps.items())
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
@@ -280,6 +281,7 @@ class Distributions:
             if found is None:
                 found = looked.records[record] = self._record(record)
             if found.lists(relative):
+                self._owners.add(record)
                 return True
         return False
 
@@ -343,8 +345,10 @@ class Discovery(InputNames):
             f"{kind} {shown}": self.state(kind, members) for kind, shown, members in grouped(names)
         }
 
-    def state(self, kind: str, members: Iterable[str]) -> str:
+    def state(self, kind: str, members: Sequence[str]) -> str:
         """Return the present state of one input, which may have several members."""
+        if len(members) == 1:
+            return self._state(kind, members[0])
         return ", ".join(self._state(kind, member) for member in members)
 
     @contextmanager
@@ -427,26 +431,26 @@ class Discovery(InputNames):
         """Return the inputs that were written to since a time that `now` returned. Even a file that
         was written to and then restored is returned, since its time of change (ctime) cannot be set
         back."""
-        found = []
-        for name in names.files | names.listed:
-            with contextlib.suppress(OSError):
-                if os.stat(self.path(name)).st_ctime_ns >= since:  # noqa: PTH116 - hot
-                    found.append(name)
-        for name in names.links:
-            with contextlib.suppress(OSError):
-                if os.lstat(self.path(name)).st_ctime_ns >= since:
-                    found.append(name)
-        found += [name for name in names.missed if self._missing(name) == "there"]
-        found += [name for name in names.looked if not self._look(name)]
+        used = names.files | names.listed
+        found = [n for n in used if _changed(os.stat, self.path(n)) >= since]
+        found += [n for n in names.links if _changed(os.lstat, self.path(n)) >= since]
+        found += [n for n in names.missed if self._missing(n) == "there"]
+        found += [n for n in names.looked if not self._look(n)]
         for member in names.packages:
-            for record in self.records(member):
-                with contextlib.suppress(OSError):
-                    if os.stat(record).st_ctime_ns >= since:  # noqa: PTH116
-                        found.append(member)
+            records = self.records(member)
+            found += [member for path in records if _changed(os.stat, path) >= since]
         return sorted(found)
 
     def now(self) -> int:
         return 0 if self._clock is None else self._clock.now()
+
+
+def _changed(look: Callable[[str], os.stat_result], path: str) -> int:
+    """Return the time of change (ctime) of what `look` finds at a path; -1 if it finds nothing."""
+    try:
+        return look(path).st_ctime_ns
+    except OSError:
+        return -1
 
 
 def grouped(names: Discovered) -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -88,7 +88,7 @@ class FileTable:
         known = self._entries.get(path)
         if self._fresh and known is not None:
             return known[1]
-        full = os.path.join(self._prefix, path)  # noqa: PTH118 - thousands of times per look
+        full = path if path.startswith("/") else f"{self._prefix}/{path}"  # thousands of times
         stamp = stamp_of(full)
         if stamp is None:
             self._entries.pop(path, None)

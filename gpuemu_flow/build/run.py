@@ -8,6 +8,7 @@ import importlib
 import io
 import itertools
 import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -28,13 +29,13 @@ from gpuemu_flow.build.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.build.states import TaskStates, as_inputs, hidden_by, without_hidden
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import Json, Verdict
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.keys import Discovered, KeyParts
 from gpuemu_flow.store.private_files import FAILING_ERRNOS, PrivateFolder, disk_problem
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 
 _ATTEMPTS = 3
+_MOST_KEPT = 4 << 20  # bytes, as stored, of results that are in memory for the next stages
 _TICKS = 50
 
 
@@ -171,9 +172,17 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
     target exists, not its content."""
 
     def __init__(
-        self, states: TaskStates, specs: Mapping[str, TaskSpec], forced: Collection[str] = ()
+        self,
+        states: TaskStates,
+        specs: Mapping[str, TaskSpec],
+        forced: Collection[str],
+        results: dict[str, Mapping[str, object]],
     ) -> None:
+        """Put the contents that are stored into `results`, and take out the oldest."""
         # The base class opens a database of its own; none of its attributes are used.
+        self._results = results
+        self._sizes: dict[str, int] = {}
+        self._lock = threading.Lock()
         self._states = states
         self._specs = specs
         self._forced = forced
@@ -201,12 +210,13 @@ class FlowDependency(Dependency):  # type: ignore[misc]  # doit has no types
         values = with_real_duration(
             result.values, {} if before is None else before.values, executed=result.executed
         )
-        self._states.save(
-            spec,
-            self.parts[spec.name],
-            result,
-            values,
-        )
+        size = self._states.save(spec, self.parts[spec.name], result, values)
+        with self._lock:
+            self._results[spec.name] = result.content
+            self._sizes[spec.name] = size
+            while sum(self._sizes.values()) > _MOST_KEPT:
+                oldest = next(iter(self._sizes))
+                del self._sizes[oldest], self._results[oldest]
 
     def remove_success(self, task: Task) -> None:
         """Delete the record of a task that failed."""
@@ -250,7 +260,7 @@ class Executor:
         self._fail_fast = fail_fast
         self._states = states
         self._forced = frozenset(forced)
-        self._dependency = FlowDependency(states, graph.tasks, self._forced)
+        self._dependency = FlowDependency(states, graph.tasks, self._forced, context.results)
         self._runner: _Runner | None = None
         self._repeated: set[str] = set()
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow.build.files import FileTable, own_code_digest
-from gpuemu_flow.build.graph import Graph, Listener
-from gpuemu_flow.build.selection import is_set, owned, select, touched_since
+from gpuemu_flow.build.graph import Graph, Listener, is_set, owned, select, touched_since
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.workspace import Workspace, shared
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
@@ -30,8 +29,8 @@ from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 
 if TYPE_CHECKING:
+    from gpuemu_flow.build.graph import Shard
     from gpuemu_flow.build.run import Executor
-    from gpuemu_flow.build.selection import Shard
     from gpuemu_flow.workers.pool import Pool
 
 

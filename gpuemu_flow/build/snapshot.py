@@ -183,6 +183,7 @@ def save_clean(
             )
 
     with contextlib.suppress(UnicodeEncodeError):
+        summary.encode()  # in the database, the error would count as damage
         store.sql(write)
 
 

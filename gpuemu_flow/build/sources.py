@@ -46,6 +46,7 @@ class SourceIndex(Struct):
     _constants: dict[Path, list[float]] = field(default_factory=dict)
     _closures: dict[tuple[Path, frozenset[Path]], Closure] = field(default_factory=dict)
     _absent: set[Path] = field(default_factory=set)
+    _modules: dict[tuple[Path, str], list[Path]] = field(default_factory=dict)
 
     def closure(self, script: Path, *, without: frozenset[Path] = frozenset()) -> Closure:
         """Return all files and packages of the program that starts at `script`."""
@@ -159,6 +160,11 @@ class SourceIndex(Struct):
         """Return the files that importing the module `name` from the folder `base` would run. The
         ``__init__`` files of the packages around the module come first. The list is empty if `base`
         does not contain the module."""
+        if (base, name) not in self._modules:
+            self._modules[base, name] = self._find_module(base, name)
+        return self._modules[base, name]
+
+    def _find_module(self, base: Path, name: str) -> list[Path]:
         found: list[Path] = []
         folder = base
         parts = [p for p in name.split(".") if p]

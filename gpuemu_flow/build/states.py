@@ -20,12 +20,13 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import WorkspaceCache, sealed
-from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import (
     OBSERVED,
     TRIGGERS,
     BuildReason,
+    Discovered,
     KeyParts,
+    Lookup,
     changed_parts,
     digest_bytes,
     encoded,
@@ -303,8 +304,9 @@ class TaskStates:
 
     def save(
         self, spec: TaskSpec, parts: KeyParts, result: StageResult, values: Mapping[str, Json]
-    ) -> None:
-        """Store a result and the record of it; both are on disk when this returns."""
+    ) -> int:
+        """Store a result and the record of it; both are on disk when this returns. Return the bytes
+        of the result."""
         content = encoded(result.content)
         record = TaskRecord(digest_bytes(content), result.complete, values, time.time())
         made = MadeFrom(to_builtins(parts), result.discovered.stored)
@@ -313,6 +315,7 @@ class TaskStates:
         written = {**{key: encoded(row) for key, row in rows.items()}, RESULT + spec.name: content}
         self._cache.state.put_sealed({key: sealed(row, key) for key, row in written.items()})
         self._drop(spec.name, rows)
+        return len(content)
 
     def forget(self, name: str) -> None:
         """Delete the record of a task, but not its last result, with which ``diff`` compares."""

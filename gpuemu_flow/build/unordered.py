@@ -17,7 +17,7 @@ from gpuemu_flow.build.files import has_link
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
-from gpuemu_flow.store.discovered import Discovered, Lookup
+from gpuemu_flow.store.keys import Discovered, Lookup
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 

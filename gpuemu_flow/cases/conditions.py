@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values
-from gpuemu_flow.model.expressions import is_made_of
+from gpuemu_flow.model.syntax import is_made_of
 from gpuemu_flow.model.types import ABSENT, DTYPES, STRATEGIES, Case, effective_layout
 from gpuemu_flow.model.verdicts import Condition
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
@@ -30,6 +30,8 @@ TINY = 4
 
 STEPS = (2, 4, 8, 16, 32, 64, 128)
 INFINITE = 1e300
+MOST_LISTED = 3
+"""Maximum number of a scalar's listed values that a condition names one by one."""
 ELEMENTS = "the number of elements"
 """Stands among the sizes for the number of elements of the largest input."""
 
@@ -212,6 +214,8 @@ class Rule(msgspec.Struct, frozen=True):
 
     def may_be_taken_for(self, rival: Rule) -> bool:
         """Tell whether a rule that no case tells from this one says something else."""
+        if rival.subject == self.subject and self.kind in OF_SIZES and rival.kind in OF_SIZES:
+            return rival.key != self.key  # few sizes are allowed, or many would tell them apart
         known = (*SENTENCES, *_SAME.get(self.kind, ()))
         return rival.subject not in (self.subject, ELEMENTS) or rival.kind not in known
 
@@ -256,9 +260,10 @@ class Rule(msgspec.Struct, frozen=True):
         known = _has_values(facts.case, self.subject)
         return (kind, self.subject, value) in facts.marks if known else None
 
-    def condition(self, *, whole: bool) -> Condition:
+    def condition(self, *, whole: bool, listed: Sequence[float] = ()) -> Condition:
         """Return the condition as it is reported; `whole` says that the border is a whole number. A
-        border that is not known exactly is given with the one up to which cases pass."""
+        border that is not known exactly is given with the one up to which cases pass; of a scalar
+        that has only the `listed` values, these are."""
         kind, value = self.kind, self.value
         if kind not in _BORDERS:
             sentence = SENTENCES[kind].format(s=self.subject, v=value)
@@ -272,7 +277,13 @@ class Rule(msgspec.Struct, frozen=True):
         elif kind in OF_SIZES:
             kind = "value_above" if beyond else "value_below"
         sentence = SENTENCES[kind].format(s=self.subject, v=shown)
-        if not exact:
+        sign = 1 if beyond else -1
+        bad = [number for number in listed if sign * number >= sign * float(value)]
+        if 0 < len(bad) <= MOST_LISTED:
+            good = [number for number in listed if sign * number <= sign * self.other]
+            which, others = (" or ".join(map(_shown, numbers)) for numbers in (bad, good))
+            sentence = f"{self.subject} is {which} (not when it is {others})"
+        elif not exact:
             sentence += f" (not when it is {_shown(self.other)} or {'less' if beyond else 'more'})"
         return Condition(kind, self.subject, self.other if kind == "above" else value, sentence)
 

@@ -28,7 +28,7 @@ from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of, without_poiso
 from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
 from gpuemu_flow.model.errors import UsageError
-from gpuemu_flow.model.expressions import ExpressionError
+from gpuemu_flow.model.syntax import ExpressionError
 from gpuemu_flow.model.types import LAYOUTS, Case, InputSpec
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.rng import SeededRng

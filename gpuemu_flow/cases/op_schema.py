@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
+from gpuemu_flow.model.syntax import ExpressionError, compute, names_in
 from gpuemu_flow.model.types import Number, Shape, ValueRule
 
 SCHEMA_KEYS = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")

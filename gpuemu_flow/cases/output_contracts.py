@@ -189,8 +189,8 @@ class _Contract(Struct):
                 return ""
             if text in COMPLEX or canonical_dtype(text) is not None:
                 return canonical_dtype(text) or text
-        hint = did_you_mean(value if isinstance(value, str) else "", (*DTYPES, *COMPLEX))
-        hint = hint or f'a dtype such as "float32", "{SAME_AS}{names[0]}" or "{PROMOTE}"'
+        known = (*DTYPES, *COMPLEX, PROMOTE, *(f"{SAME_AS}{name}" for name in names))
+        hint = did_you_mean(value if isinstance(value, str) else "", known)
         message = f"{self.name!r} has an unknown dtype {shown(value)}"
         self.report((*self.path, "dtype"), "schema-dtype", message, hint)
         return ""
@@ -324,8 +324,7 @@ class _Contract(Struct):
         tensor = next((t for t in self.schema.inputs if t.name == name), None)
         if tensor is None:
             names = [t.name for t in self.schema.inputs]
-            hint = did_you_mean(name, names) or f"one of {', '.join(names)}"
-            self.fault("only", f"there is no input {name!r}", hint)
+            self.fault("only", f"there is no input {name!r}", did_you_mean(name, names))
             return None
         axes: list[int] = []
         for axis in tensor.dims:

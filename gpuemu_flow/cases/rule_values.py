@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.kinds import KINDS, Setting
 from gpuemu_flow.cases.values import draw
 from gpuemu_flow.model.errors import Problem, UsageError
-from gpuemu_flow.model.expressions import ExpressionError, compute
+from gpuemu_flow.model.syntax import ExpressionError, compute
 from gpuemu_flow.model.types import (
     DTYPES,
     SCALAR,

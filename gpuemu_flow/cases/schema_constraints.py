@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef, allowed_sizes, some_sizes
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
 from gpuemu_flow.model.errors import did_you_mean
-from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
+from gpuemu_flow.model.syntax import ExpressionError, compute, names_in
 from gpuemu_flow.model.types import DTYPES, Bound, Shape, ValueRule
 
 MOST = 64

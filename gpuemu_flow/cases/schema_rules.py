@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.cases.op_schema import DerivedDim, Dim, OpSchema, TensorDef, allowed_sizes
 from gpuemu_flow.model.errors import did_you_mean
-from gpuemu_flow.model.expressions import OPERATORS, ExpressionError, names_in
+from gpuemu_flow.model.syntax import OPERATORS, ExpressionError, names_in
 from gpuemu_flow.model.types import DTYPES, KINDS, SCALAR, Bound, Number, ValueRule
 
 KeyPath = tuple[str | int, ...]
@@ -164,15 +164,13 @@ class RuleReader(Struct):
             return None, None
         hint = "range = [lowest, highest], numbers or expressions of dims; both ends occur"
         ends: list[Any] = list(value) if isinstance(value, (list, tuple)) else []
-        good = [is_number(e) or (isinstance(e, str) and self.expression("range", e)) for e in ends]
-        if len(ends) != 2 or any(isinstance(e, float) and math.isnan(e) for e in ends):
+        usable = all(isinstance(e, str) or (is_number(e) and not math.isnan(e)) for e in ends)
+        if len(ends) != 2 or not usable:
             text = f"{self.name!r} has no usable range: {shown(value)}"
             self.complain("range", "schema-range", text, hint)
             return None, None
-        if not all(good):
-            if not any(isinstance(e, str) for e in ends):
-                text = f"{self.name!r} has no usable range: {shown(value)}"
-                self.complain("range", "schema-range", text, hint)
+        known = [self.expression("range", e) for e in ends if isinstance(e, str)]
+        if not all(known):
             return None, None
         low, high = ends
         numbers = is_number(low) and is_number(high)
@@ -190,7 +188,7 @@ class RuleReader(Struct):
             self.complain(key, "schema-expression", f"{self.name!r}: {error}", 'such as "V-1"')
             return False
         for name in unknown:
-            hint = did_you_mean(name, self.dims) or f"dims: {', '.join(self.dims) or 'none'}"
+            hint = did_you_mean(name, self.dims) or "there are no dims"
             self.complain(key, "schema-unknown-dim", f"{text!r} has an unknown dim {name!r}", hint)
         return not unknown
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, allowed_sizes, allows_size
-from gpuemu_flow.model.expressions import ExpressionError, names_in
+from gpuemu_flow.model.syntax import ExpressionError, names_in
 from gpuemu_flow.model.types import Shape
 
 PER_DIM = ("tail", "pow2_plus_1", "prime", "pow2_minus_1", "pow2", "multiple_of_128")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidate
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.shapes import TYPICAL
-from gpuemu_flow.model.expressions import names_in
+from gpuemu_flow.model.syntax import names_in
 from gpuemu_flow.model.types import Shape
 
 SMALL_SIZES = 8

@@ -217,6 +217,14 @@ class ValueShrinker:
         """Try the simplest value on runs of elements; halve the runs until they have one element.
         This is delta debugging by complements (Zeller and Hildebrandt, "Simplifying and isolating
         failure-inducing input", 2002). The search ends when no single element can be zeroed."""
+        mark, first = len(self._search.log), len(self._active())
+        try:
+            self._zero_runs()
+        finally:
+            if count := first - len(self._active()):
+                self._search.log[mark:] = [f"{count} value{'s' * (count > 1)} to zero"]
+
+    def _zero_runs(self) -> None:
         active = self._active()
         length = (len(active) + 1) // 2
         while len(active):

@@ -11,9 +11,8 @@ from msgspec.structs import asdict
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import config_options, format_option
+from gpuemu_flow.cli.options import config_options, format_option, say, wants_color
 from gpuemu_flow.cli.progress import say_waiting
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.check import parse_size
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import caches, json_writer, text, workspace_text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from gpuemu_flow.cli.say import VARIABLE, say
+from gpuemu_flow.cli.options import VARIABLE, say
 from gpuemu_flow.model.errors import FlowError
 from gpuemu_flow.model.types import DTYPES
 

@@ -9,7 +9,7 @@ import click
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build.files import fingerprint
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import say
 
 
 @click.group()

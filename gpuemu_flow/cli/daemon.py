@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from gpuemu_flow.cli.options import format_option
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import format_option, say
 from gpuemu_flow.config.load import find_config
 from gpuemu_flow.report import json_writer
 from gpuemu_flow.services.daemon.control import describe, log_tail, running, stop_daemon

@@ -8,7 +8,7 @@ import sys
 import click
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.cli.options import say, wants_color
 from gpuemu_flow.fuzz.failures import list_failures
 from gpuemu_flow.report.text import Style, plural
 from gpuemu_flow.services.debugger import DebugSession, run_repl

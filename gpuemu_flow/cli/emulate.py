@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import SEED, format_option, split_words
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import SEED, format_option, say, split_words
 from gpuemu_flow.emulator import session, show
 from gpuemu_flow.emulator.host import run
 from gpuemu_flow.emulator.host.session import Options

@@ -8,8 +8,7 @@ import click
 
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import config_options, format_option
-from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.cli.options import config_options, format_option, say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.failures import (

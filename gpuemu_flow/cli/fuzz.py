@@ -16,10 +16,11 @@ from gpuemu_flow.cli.options import (
     config_options,
     executor_options,
     format_option,
+    say,
     split_words,
+    wants_color,
 )
 from gpuemu_flow.cli.progress import fuzz_display
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops

@@ -11,8 +11,7 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from gpuemu_flow.cli.options import AliasedChoice
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import AliasedChoice, say
 from gpuemu_flow.lint.toolchain import find_tools
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.report.text import printable

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.build import snapshot, stamps
-from gpuemu_flow.build.graph import STAGES
-from gpuemu_flow.build.selection import SETS
+from gpuemu_flow.build.graph import SETS, STAGES
 from gpuemu_flow.build.snapshot import Snapshot
 from gpuemu_flow.config.read import read_included, read_source
 from gpuemu_flow.store.baselines import BaselineStore

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.options import format_option, say, wants_color
 from gpuemu_flow.cli.progress import make_listener
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report import json_writer, lint_text, linting, sarif, text
 from gpuemu_flow.report.linting import explain_rule, lint_files

@@ -8,10 +8,9 @@ import click
 from msgspec.structs import asdict
 
 from gpuemu_flow.build import session
-from gpuemu_flow.build.selection import select
+from gpuemu_flow.build.graph import select
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import SEED, config_options, format_option
-from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.cli.options import SEED, config_options, format_option, say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
 from gpuemu_flow.report.inspect import explain_tasks, list_workspace, summarise_tasks

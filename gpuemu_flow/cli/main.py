@@ -18,8 +18,7 @@ from gpuemu_flow.build.signals import (
     terminating_as_interrupting,
     unwrapped_interrupts,
 )
-from gpuemu_flow.cli.options import add_grants
-from gpuemu_flow.cli.say import VARIABLE, say
+from gpuemu_flow.cli.options import VARIABLE, add_grants, say
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Problem, UsageError, did_you_mean
 from gpuemu_flow.model.plain_text import printable
 

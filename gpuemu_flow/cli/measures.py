@@ -12,8 +12,7 @@ from gpuemu_flow.build.graph import Skip
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.coverage import Row
-from gpuemu_flow.cli.options import format_option
-from gpuemu_flow.cli.say import say, wants_color
+from gpuemu_flow.cli.options import format_option, say, wants_color
 from gpuemu_flow.fuzz import measures
 from gpuemu_flow.fuzz.measures import mutate as measure
 from gpuemu_flow.fuzz.session import fuzz_coverage, measure_coverage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,10 +14,11 @@ from msgspec import Struct
 
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.model.plain_text import inert
 from gpuemu_flow.model.types import DTYPES, canonical_dtype
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.selection import Shard
+    from gpuemu_flow.build.graph import Shard
     from gpuemu_flow.services.cluster.dask_cluster import DaskCluster
 
 
@@ -71,7 +73,7 @@ def parse_shard(
     """Parse a shard such as ``2/5``, the second of five."""
     if value is None:
         return None
-    from gpuemu_flow.build.selection import MAX_SHARDS, Shard  # noqa: PLC0415
+    from gpuemu_flow.build.graph import MAX_SHARDS, Shard  # noqa: PLC0415
 
     index, _, count = value.partition("/")
     digits = all(part.isascii() and part.isdigit() and len(part) < 7 for part in (index, count))
@@ -318,3 +320,27 @@ _GRANTS = (
         "Allow paths outside the workspace, if [project] allow_outside requests it.",
     ),
 )
+
+
+VARIABLE = "_GPUEMU_FLOW_COMPLETE"
+"""Set by a shell that completes a command line; click derives it from the program's name."""
+_ESCAPE = "\x1b"
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, on standard error if `err`; with `nl`, add a newline."""
+    shown = inert(text)
+    line = f"{shown}\n" if nl else shown
+    stream = sys.stderr if err else sys.stdout
+    if str(stream.encoding).lower() == "utf-8" and _ESCAPE not in shown:
+        stream.write(line)
+        stream.flush()
+        return
+    # click knows which streams support colours, and repairs those without an encoding.
+    click.echo(shown, err=err, nl=nl)
+
+
+def wants_color() -> bool:
+    """Tell whether to print colours: on a terminal, unless plain text was requested."""
+    refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
+    return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"

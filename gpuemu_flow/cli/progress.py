@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.build.graph import Listener, TaskEvent
-from gpuemu_flow.cli.say import say
+from gpuemu_flow.cli.options import say
 from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.tasks.base import Progress

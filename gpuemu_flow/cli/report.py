@@ -21,11 +21,12 @@ from gpuemu_flow.cli.options import (
     F,
     config_options,
     part_options,
+    say,
     seed_overrides,
     split_words,
+    wants_color,
 )
 from gpuemu_flow.cli.progress import make_listener, say_looking
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.report import formats, github, html_writer, markdown, report_text, signature, text
 from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
@@ -35,7 +36,7 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import write_atomic
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.selection import Shard
+    from gpuemu_flow.build.graph import Shard
     from gpuemu_flow.report.document import Report
 
 

@@ -17,13 +17,14 @@ from gpuemu_flow.cli.options import (
     format_option,
     parse_triggers,
     part_options,
+    say,
+    wants_color,
 )
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import text
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.selection import Shard
+    from gpuemu_flow.build.graph import Shard
     from gpuemu_flow.build.session import RunOptions, RunOutcome
     from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.judge.results import RunReport

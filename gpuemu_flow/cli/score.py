@@ -9,9 +9,8 @@ import click
 
 from gpuemu_flow.build.session import RunOptions, count_jobs
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option
+from gpuemu_flow.cli.options import NO_CONFIRM, SEED, format_option, say, wants_color
 from gpuemu_flow.cli.progress import make_listener, say_looking
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.cli.watch import WatchState, watch_with
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.session import RunOptions, count_jobs, require_trust, selected_tasks
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import SEED, canonical_dtypes
+from gpuemu_flow.cli.options import SEED, canonical_dtypes, say, wants_color
 from gpuemu_flow.cli.progress import make_listener
-from gpuemu_flow.cli.say import say, wants_color
 from gpuemu_flow.config.load import find_config
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.model.errors import ConfigError, FlowError, Problem, UsageError

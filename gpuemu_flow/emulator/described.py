@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from gpuemu_flow.model.expressions import ExpressionError, check_expression
+from gpuemu_flow.model.syntax import ExpressionError, check_expression
 from gpuemu_flow.model.types import Json, canonical_dtype
 
 ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.numerics.layouts import FILL
 
 GLOBAL_BASE = 0x6000_0000_0000
 """Start of the arena's range of addresses. In a program that `host` runs, the memory really lies
@@ -23,8 +24,8 @@ MAX_ARENA = 1 << 35
 UNALLOCATED, UNINITIALISED, WRITTEN, READ_ONLY = 0, 1, 2, 3
 """States of a byte of memory, as its shadow byte holds them."""
 
-PATTERN = 0xA5
-"""Byte that fills memory which nobody has written: neither zero nor part of a plausible number."""
+PATTERN = FILL[0]
+"""Byte that fills memory which nobody has written."""
 
 
 class Buffer(Struct, frozen=True):

@@ -24,10 +24,9 @@ from gpuemu_flow.judge.known import KnownResults, read_verdict
 from gpuemu_flow.judge.subject import FULL_CHECKS, PLAIN
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import CancelledRunError
-from gpuemu_flow.model.types import Case, CheckResult, Json, Observation, Verdict
+from gpuemu_flow.model.types import Case, CheckResult, Observation, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
-from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, Lookup, SeenInputs, digest_json, digest_record
 from gpuemu_flow.workers.api import Checks
 from gpuemu_flow.workers.pool import Pool
 
@@ -48,7 +47,7 @@ class QueuedCase(Struct, frozen=True):
 
     number: int
     case: Case
-    key: Sequence[Json] = ()
+    key: str = ""
 
 
 # Find verdicts that are known, and keep new ones.
@@ -61,9 +60,9 @@ def verdict_key(subject: OpSubject) -> str:
     return digest_json(["fuzz", VERSION, *keys])
 
 
-def case_key(number: int, case: Case) -> list[Json]:
+def case_key(number: int, case: Case) -> str:
     """Return the part of a verdict's key that depends on the case and on its number in the run."""
-    return [checks_for(number) is FULL_CHECKS, case.identity()]
+    return digest_record((checks_for(number) is FULL_CHECKS, case.identity()))
 
 
 def known_verdicts(
@@ -81,10 +80,10 @@ def known_verdicts(
     )
 
 
-def keep(known: KnownResults[CheckResult], key: Sequence[Json], result: CheckResult) -> None:
+def keep(known: KnownResults[CheckResult], key: str, result: CheckResult) -> None:
     """Keep a new verdict, unless it is ``error`` or ``skipped``: it might differ the next time."""
     if result.verdict not in (Verdict.ERROR, Verdict.SKIPPED):
-        known.put(list(key), result)
+        known.put(key, result)
 
 
 def reference_inputs(

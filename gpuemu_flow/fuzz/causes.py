@@ -43,7 +43,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.api import TIMEOUT
 from gpuemu_flow.workers.pool import Pool
 
-VERSION = 9
+VERSION = 10
 MOST_KNOWN = 100
 """Maximum number of failing cases, and of passing ones, that are compared."""
 
@@ -300,7 +300,9 @@ class CauseSearch:
             good = [case for case in passing if case.dtype == dtype]
             if dtype == self._subject.subject.dtype or self._agree(rule, bad, good):
                 members += [case_id(case) for case in bad]
-        condition = rule.condition(whole=self._is_whole(rule.subject))
+        condition = rule.condition(
+            whole=self._is_whole(rule.subject), listed=self._listed(rule.subject)
+        )
         inside, outside = self._right[rule.key, True], self._right[rule.key, False]
         return Cause(
             condition.sentence,
@@ -322,6 +324,12 @@ class CauseSearch:
         """Tell whether a condition's numbers are whole: sizes, or the values of a whole scalar."""
         dtypes = {spec.name: spec.dtype for spec in self._failing[0].inputs}
         return "int" in dtypes.get(subject, "int")
+
+    def _listed(self, subject: str) -> list[float]:
+        """Return the values that a scalar has if the schema lists them; else nothing."""
+        specs = (spec for spec in self._failing[0].inputs if spec.name == subject)
+        rules = (spec.rule for spec in specs if not spec.shape and spec.rule is not None)
+        return sorted({float(number) for rule in rules for number in rule.numbers})
 
     def _confirmed(self, fails: Callable[[Case], bool | None]) -> Rule | None:
         """Run new cases until they confirm one condition and refute all that differ from it."""

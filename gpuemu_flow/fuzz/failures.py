@@ -55,7 +55,7 @@ from gpuemu_flow.store.failures import (
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_result, resolved
-from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers import tensors
 from gpuemu_flow.workers.api import Checks
 from gpuemu_flow.workers.pool import Pool
 
@@ -182,7 +182,7 @@ class FailureLog:
             cause=cause,
             minimized_from=minimized_from,
         )
-        return self.store.add(record, blobs.encode(values))
+        return self.store.add(record, tensors.encode(values))
 
     def _code(self, op: str, dtype: str) -> str:
         """Return the digest of an op's code and configuration, computed only on the first call."""
@@ -305,7 +305,7 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
     the stored inputs are gone or damaged, and cannot be made again."""
     data = store.input_tensors(record)
     if data is not None:
-        values = blobs.decode(data)
+        values = tensors.decode(data)
         layouts = record.layouts.items()
         return {name: lay_out(values[name], layout) for name, layout in layouts if name in values}
     if record.source in GENERATED:

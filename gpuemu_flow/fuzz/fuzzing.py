@@ -35,7 +35,7 @@ from gpuemu_flow.judge.verdicts import run_error_result
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.plain_text import printable
 from gpuemu_flow.model.types import BAD, Case, CheckResult, FailureKind, Shape
-from gpuemu_flow.store.discovered import Discovered, Lookup
+from gpuemu_flow.store.keys import Discovered, Lookup
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import MOST_TIMEOUTS, RunError
 from gpuemu_flow.workers.pool import Pool

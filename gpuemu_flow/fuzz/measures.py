@@ -49,7 +49,7 @@ from gpuemu_flow.numerics.trivial import (
     assess,
     trivial_candidates,
 )
-from gpuemu_flow.tasks.params import GenerateParams, params_of
+from gpuemu_flow.tasks.base import GenerateParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Program
 from gpuemu_flow.workers.emulated import RECORD
 from gpuemu_flow.workers.pool import Pool

@@ -23,12 +23,17 @@ from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError, did_you_mean
 from gpuemu_flow.model.types import Case, Json, Observation
-from gpuemu_flow.store.discovered import Discovered, KnownInputs
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, KnownInputs, digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, TaskSpec, program_of
+from gpuemu_flow.tasks.base import (
+    GenerateParams,
+    ReferenceParams,
+    StageContext,
+    TaskSpec,
+    params_of,
+    program_of,
+)
 from gpuemu_flow.tasks.generate import generators_of
-from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
 from gpuemu_flow.workers.pool import Pool
 
 

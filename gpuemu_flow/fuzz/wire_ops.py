@@ -32,9 +32,8 @@ from gpuemu_flow.model.types import (
     Observation,
     Tolerance,
 )
-from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.failures import SUBMITTED
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, KnownInputs, Lookup, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.workers.api import DEFAULT_OUTPUT, Program

@@ -45,11 +45,10 @@ from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, Obs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.workers.api import Checks, OpError, Outcome, Program, RunError
 from gpuemu_flow.workers.attempt import Attempt
-from gpuemu_flow.workers.checked import SharedInputs, watches
+from gpuemu_flow.workers.checked import CallMany, ProgramSession, SharedInputs, watches
 from gpuemu_flow.workers.pool import Pool
 from gpuemu_flow.workers.supervise import BatchSize
 from gpuemu_flow.workers.tensors import as_plain_array, demand_bools
-from gpuemu_flow.workers.work import CallMany, ProgramSession
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -60,13 +59,8 @@ class EvaluatedCase(Struct, frozen=True, dict=True):
     case: Case
     result: CheckResult
     actual: Arrays = field(default_factory=dict)
-    given: Arrays | None = None
+    inputs: Arrays | None = None  # as the op got them; None if they are those of the case
     bring_expected: Callable[[], Arrays] = dict
-
-    @cached_property
-    def inputs(self) -> Arrays:
-        """Return the inputs as the op got them, in their layouts."""
-        return materialise(self.case) if self.given is None else self.given
 
     @cached_property
     def expected(self) -> Arrays:
@@ -496,7 +490,7 @@ def _not_run(case: Case) -> EvaluatedCase | None:
     error = input_error(case)
     if error is None:
         return None
-    return EvaluatedCase(case, run_error_result(FailureKind.GENERATOR, error), given={})
+    return EvaluatedCase(case, run_error_result(FailureKind.GENERATOR, error), inputs={})
 
 
 def _demand(attempt: Attempt) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import CheckResult, ConfiguredEnv, Json, Observation
-from gpuemu_flow.store.discovered import Discovered, Lookup, SeenInputs
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, Lookup, SeenInputs, digest_bytes
 
 if TYPE_CHECKING:
     from gpuemu_flow.store.cache import JsonStore
@@ -37,7 +36,8 @@ class KnownResults(Generic[T]):
     """Finds and keeps results on the cases of one op in one dtype. Thread-safe.
 
     A result's key covers `static`, the inputs that the programs were seen to use until it was
-    written, in their present states, and what the result is `about`: a case, for example.
+    written, in their present states, and what the result is `about`: the digest of a case,
+    for example.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class KnownResults(Generic[T]):
         self._unchanged = unchanged
         self._before_write = before_write
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Json, T]] = []
+        self._waiting: list[tuple[str, T]] = []
         self._written = time.monotonic()
         self._whole = False
         self._bases: set[str] = set()
 
-    def find(self, about: Json) -> T | None:
+    def find(self, about: str) -> T | None:
         """Return the result for the present inputs; None if it is not known."""
         return self.find_all({0: about}).get(0)
 
-    def find_all(self, abouts: Mapping[int, Json]) -> dict[int, T]:
+    def find_all(self, abouts: Mapping[int, str]) -> dict[int, T]:
         """Return the results that are known, by the keys of `abouts`."""
         found: dict[int, T] = {}
         for names, base in self.inputs.earlier:
@@ -80,9 +80,9 @@ class KnownResults(Generic[T]):
                 self.inputs.join(names)
         return found
 
-    def _stored(self, base: str, abouts: Mapping[int, Json]) -> dict[int, T]:
+    def _stored(self, base: str, abouts: Mapping[int, str]) -> dict[int, T]:
         """Return the results that are stored for a set of inputs, found with one query."""
-        keys = {n: digest_json([base, *about]) for n, about in abouts.items()}
+        keys = {n: _key(base, about) for n, about in abouts.items()}
         stored = self._actions.among([*keys.values()])
         read = {n: self._read(self._actions.get(key)) for n, key in keys.items() if key in stored}
         found = {n: result for n, result in read.items() if result is not None}
@@ -94,7 +94,7 @@ class KnownResults(Generic[T]):
         """Add the inputs that the program was seen to use so far."""
         self.inputs.learn("program", seen, given)
 
-    def put(self, about: Json, result: T) -> None:
+    def put(self, about: str, result: T) -> None:
         """Keep a new result; it is written soon, or when `flush` is called."""
         with self._lock:
             self._waiting.append((about, result))
@@ -115,14 +115,14 @@ class KnownResults(Generic[T]):
         if base is not None:
             self._store(base, waiting)
 
-    def _store(self, base: str, results: Iterable[tuple[Json, T]]) -> None:
+    def _store(self, base: str, results: Iterable[tuple[str, T]]) -> None:
         self._bases.add(base)
         self._before_write()
         self._actions.put_many(
-            (digest_json([base, *about]), self._to_json(result)) for about, result in results
+            (_key(base, about), self._to_json(result)) for about, result in results
         )
 
-    def join(self, results: Iterable[tuple[Json, T]]) -> None:
+    def join(self, results: Iterable[tuple[str, T]]) -> None:
         """Write all results of a task under one key, if they are under several.
 
         Only a few sets of inputs are remembered, and each case may have used other ones.
@@ -134,7 +134,7 @@ class KnownResults(Generic[T]):
         self,
         shared: SharedCache | None,
         given: ConfiguredEnv,
-        abouts: Mapping[int, Json],
+        abouts: Mapping[int, str],
         found: dict[int, T],
     ) -> None:
         """Add to `found` the results that a shared cache has for the inputs' present contents.
@@ -145,7 +145,7 @@ class KnownResults(Generic[T]):
             return
         for names in shared.sets(self.inputs.place, given.names):
             base = self.inputs.key_of(names)
-            whole = shared.fetch([digest_json([base, *about]) for about in abouts.values()])
+            whole = shared.fetch([_key(base, about) for about in abouts.values()])
             fetched = self._stored(base, {n: a for n, a in abouts.items() if n not in found})
             if fetched:
                 found.update(fetched)
@@ -158,7 +158,7 @@ class KnownResults(Generic[T]):
         self,
         shared: SharedCache | None,
         given: ConfiguredEnv,
-        abouts: Mapping[int, Json],
+        abouts: Mapping[int, str],
         good: Mapping[int, T],
         blobs: Iterable[str] = (),
     ) -> None:
@@ -173,7 +173,11 @@ class KnownResults(Generic[T]):
         if names.untracked or not self._unchanged() or self.inputs.moved():
             return
         base = self.inputs.key_of(names)
-        keys = {n: digest_json([base, *about]) for n, about in abouts.items()}
+        keys = {n: _key(base, about) for n, about in abouts.items()}
         shared.store_set(self.inputs.place, names, given.names)
         records = {keys[n]: self._to_json(result) for n, result in good.items()}
         shared.store(list(keys.values()), records, blobs)
+
+
+def _key(base: str, about: str) -> str:
+    return digest_bytes(f"{base} {about}".encode())

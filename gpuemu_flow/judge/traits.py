@@ -23,6 +23,7 @@ from gpuemu_flow.numerics.envelope import (
     exact_outputs_of,
     is_exact_op,
     is_separate,
+    rounds_in_float32,
     shadow_is_faithful,
 )
 from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations, on_each
@@ -30,6 +31,9 @@ from gpuemu_flow.numerics.perturb import widen
 
 MOST_KEPT = 1 << 18
 """Most elements of the samples' inputs that are kept for further evaluations."""
+
+LARGER = np.float32(61.3)
+"""Factor on the samples' free values, to see that an exact op is exact on larger ones, too."""
 
 
 class Probes:
@@ -59,13 +63,33 @@ class Probes:
         """Find the op's traits."""
         if OpTraits not in self._known:
             samples = self._samples()
-            exact = is_exact_op(samples)
-            shadowed = self._reference.has_source and (exact or shadow_is_faithful(samples))
+            exact, shadowed = self._is_exact(samples), self._reference.has_source
+            if shadowed and (not exact or rounds_in_float32(samples)):
+                shadowed = shadow_is_faithful(samples)
+                exact = exact and not shadowed
             outputs = exact_outputs_of(samples) if shadowed and not exact else []
             changes = tuple(_changed_by(samples))
             self._known[OpTraits] = OpTraits(exact, not shadowed, tuple(outputs), changes)
         found: OpTraits = self._known[OpTraits]
         return found
+
+    def _is_exact(self, samples: Sequence[Evaluations]) -> bool:
+        """Tell whether the op does not round, on larger numbers, either.
+
+        `round(x / s) * s` is exact where all quotients are small.
+        """
+        if not is_exact_op(samples):
+            return False
+        case = self._cases[0]
+        values = _plain_values(case)
+        for spec in case.inputs:
+            if (
+                DTYPES[spec.dtype].kind == "float"
+                and (spec.low, spec.high, spec.rule) == (None,) * 3
+            ):
+                values[spec.name] = values[spec.name] * LARGER
+        larger = Evaluations(self._reference, values)
+        return larger.plain is None or is_exact_op([larger])
 
     def is_separate(self, axis: Axis) -> bool:
         """Tell whether the op does not combine elements along an axis of an input."""

@@ -130,7 +130,7 @@ def is_kept_finite(
     if kind != "float":
         return False
     if rule is not None:
-        if rule.kind or rule.nonfinite is not None:
+        if rule.kind or rule.nonfinite is not None or {"inf", "-inf", "nan"} & {*rule.values}:
             return False
         low, high = (low, high) if rule.low is None else (rule.low, rule.high)
     return low is not None and high is not None

@@ -170,7 +170,7 @@ class _Cancelling64(_Cancelling, Noisy64):
 
 
 def cancelling(
-    inputs: Arrays, rng: SeededRng, unit: float, operands: Operands
+    inputs: Arrays, rng: SeededRng, unit: float, operands: Operands, *, shadow: bool
 ) -> dict[str, NDArray[Any]]:
     """Return inputs with which the reference perturbs its roundings and the operands of its sums.
     Roundings are perturbed as in `noise`. A rounded operand of a sum is perturbed by a random share
@@ -178,7 +178,9 @@ def cancelling(
     multiplication by 0, of a selection, and of ``x - x`` where x is an input."""
     operands.begin()
     attributes = {"rng": rng, "unit": unit, "operands": operands}
-    return wrapped64(wrapped(inputs, _Cancelling32, **attributes), _Cancelling64, **attributes)
+    if shadow:
+        return wrapped(inputs, _Cancelling32, **attributes)
+    return wrapped64(inputs, _Cancelling64, **attributes)
 
 
 def _plain(value: Any) -> Any:

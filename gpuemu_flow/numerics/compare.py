@@ -144,7 +144,8 @@ def check_outputs(
         stats = _placed(stats, compared, contracts)
     verdict, reasons = of_outputs(bool(failures), extents)
     told = tuple(output.note for output in apart if output.note)
-    notes = (*told, *reasons, *notes_on(extents, tolerance))
+    said = bool(reasons) and len(extents) == 1
+    notes = (*told, *reasons, *notes_on(extents, tolerance, said=said))
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
     blank = only_zeros_or_nan(inputs)
@@ -282,9 +283,13 @@ def _check_preserved(actual: Arrays, policy: Policy, inputs: Arrays | None) -> l
 
 
 def notes_on(
-    extents: Sequence[Compared], tolerance: Mapping[str, Tolerance] | Envelope
+    extents: Sequence[Compared],
+    tolerance: Mapping[str, Tolerance] | Envelope,
+    *,
+    said: bool = False,
 ) -> tuple[str, ...]:
-    """Return the remarks on a comparison: on its tolerance, and on elements without a verdict."""
+    """Return the remarks on a comparison: on its tolerance, and on elements without a verdict.
+    `said` means that the number of these stands in the reason for the verdict."""
     notes = []
     if isinstance(tolerance, Envelope) and tolerance.label == "auto (weak)":
         notes.append("tolerance: auto (weak), the reference has no float32 shadow")
@@ -293,7 +298,7 @@ def notes_on(
     count = sum(extent.count for extent in extents)
     without = sum(extent.unjudged for extent in extents)
     shown = sum(extent.shown for extent in extents)
-    if without:
+    if without and not said:
         notes.append(f"no verdict on {without} of {count} elements")
     if nan := sum(extent.nan_unjudged for extent in extents):
         notes.append(f"NaN where a finite value is expected, without a verdict: {nan} of {count}")

@@ -103,10 +103,10 @@ def places(evidence: Evidence) -> list[Finding]:
     share = evidence.count / evidence.total
     if share >= WHOLE and not any(finding.likelihood > share for finding in found):
         found.append(_everywhere(evidence, share))
-    elif evidence.count >= WHOLE * (evidence.total - evidence.zeros) and evidence.zeros:
+    elif _is_all_but_zeros(evidence):
         return [_not_zero(evidence)]
     found.sort(key=lambda finding: -finding.likelihood)
-    return found or [_scattered(evidence)]
+    return found
 
 
 def _one_element(evidence: Evidence) -> Finding:
@@ -125,19 +125,16 @@ def _everywhere(evidence: Evidence, share: float) -> Finding:
     return Finding("everywhere", sentence, numbers, 0.5 + 0.1 * share)
 
 
+def _is_all_but_zeros(evidence: Evidence) -> bool:
+    most = evidence.count >= WHOLE * (evidence.total - evidence.zeros)
+    return bool(evidence.zeros and most and evidence.failing.expected.all())
+
+
 def _not_zero(evidence: Evidence) -> Finding:
     """Describe errors of which only right zeros are spared, as by a factor."""
     rest = evidence.total - evidence.zeros
     sentence = f"wrong wherever the right value is not 0 ({evidence.count} of {rest} elements)"
     return Finding("not-zero", sentence, {"failing": evidence.count, "total": rest}, 0.6)
-
-
-def _scattered(evidence: Evidence) -> Finding:
-    share = evidence.count / evidence.total
-    many = min(evidence.count, evidence.total - evidence.count) >= LEAST_SQUARE
-    where = f", scattered ({share:.1%})" if many else " are wrong"
-    sentence = f"{evidence.count} of {evidence.total} elements{where}"
-    return Finding("scattered", sentence, {"failing": evidence.count, "share": share}, 0.2)
 
 
 def _region(axis: int, hits: NDArray[np.int64], is_last: bool) -> _Region:
@@ -292,10 +289,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
         return None
     _, plural, along = _axis_name(evidence, region.axis)
     shown = _runs([int(i) for i in whole[:64]])
-    sentence = (
-        f"{whole.size} of {region.size} {plural}{along} are wrong throughout, the others right: "
-        f"{shown}"
-    )
+    sentence = f"{whole.size} of {region.size} {plural}{along} are wrong throughout: {shown}"
     numbers = {"axis": region.axis, "lines": whole.size, "size": region.size}
     return Finding("whole-lines", sentence, numbers, 0.75)
 
@@ -454,7 +448,7 @@ def _circumstances(evidence: Evidence) -> list[list[Finding]]:
     where, which = places(evidence), conditions(evidence)
     main = max(where, key=lambda finding: finding.likelihood, default=None)
     by_border = [finding for finding in which if "border" in finding.numbers]
-    if main is None or main.kind in ("everywhere", "scattered", "one-element"):
+    if main is None or main.kind in ("everywhere", "one-element"):
         return [where, which]
     scattered = main.kind in ("periodic", "whole-lines")
     if scattered and main.numbers["axis"] != evidence.mask.ndim - 1 and which:

@@ -142,7 +142,9 @@ def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
     common = float(np.median(actual))
     share = float(np.count_nonzero(actual == common)) / len(points)
     if share >= MOST:
-        sentence = f"the wrong elements all are {common:.6g}"
+        unwritten = f"hold what memory is filled with before anyone writes it, {common:.6g}"
+        said = unwritten if common == evidence.unwritten else f"all are {common:.6g}"
+        sentence = f"the wrong elements {said}"
         yield Finding("constant", sentence, {"value": common, "share": share}, 0.85)
         return
     size = float(np.median(np.abs(actual)))
@@ -256,6 +258,8 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 def _offset(evidence: Evidence, points: Points) -> Finding | None:
     """Find that the wrong values are off by a constant c: ``actual = expected + c``."""
+    if evidence.has_constant_input:
+        return None  # any sum of its elements is a constant
     fitted = fit_offset(points.actual, points.expected, eps=evidence.eps)
     if fitted is None:
         return None
@@ -352,7 +356,7 @@ def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
         return
     difference = points.actual - points.expected
     common = _common(difference)
-    if common is not None:
+    if common is not None and not evidence.has_constant_input:
         sentence = f"actual = expected {'+' if common > 0 else '−'} {abs(common):.0f}"
         yield Finding("offset", sentence, {"offset": common, "residual": 0.0}, 0.95)
     same: BoolArray
@@ -491,6 +495,10 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
         return
     if rank == 1 and not all(map(_differ, (np.abs(error).max(0), np.abs(error).max(1)))):
         return  # one error of all rows, or of all columns
+    right = np.where(wrong, points.expected / np.abs(points.expected[wrong]).max(), 0.0)
+    of_right = np.linalg.svd(right, compute_uv=False)
+    if of_right[rank] <= GAP * of_right[rank - 1]:
+        return  # the right values have as few terms: the error of any bug has
     if rank == 1:
         sentence = "the error is a number of each row times a number of each column (rank 1)"
     else:

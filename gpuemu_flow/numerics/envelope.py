@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.dtypes import (
     dtype_name,
     to_float64,
 )
-from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
+from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations, same_outputs
 from gpuemu_flow.numerics.judge import AffineBound, Bound, ElementBound, make_quick_bound
 from gpuemu_flow.numerics.measure import ErrorMeasurement
 from gpuemu_flow.numerics.noise import STAND_INS, marking, noisy
@@ -318,6 +318,15 @@ def is_exact_op(samples: Collection[Evaluations]) -> bool:
                 return False
     # Integers may be rounded quotients, on which earlier roundings have an effect.
     return seen and not (decides and any(map(_rounding_decides, samples)))
+
+
+def rounds_in_float32(samples: Iterable[Evaluations]) -> bool:
+    """Tell whether the shadow rounds where the reference in float64 does not, as in `x + y - x`."""
+    for evaluations in samples:
+        shadow = evaluations.outputs(as_float32(evaluations.wide), shadow=True)
+        if shadow is not None and not same_outputs(shadow, evaluations.plain or {}):
+            return True
+    return False
 
 
 def exact_outputs_of(samples: Collection[Evaluations]) -> list[str]:

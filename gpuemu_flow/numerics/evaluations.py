@@ -47,7 +47,6 @@ class Evaluations:
         self.failed = 0
         self.reason = ""
         self.makes_arrays = False
-        self.from_integers = False
 
     def on(self, inputs: Arrays) -> Evaluations:
         """Return the evaluations of the same reference on other inputs."""
@@ -107,7 +106,6 @@ class Evaluations:
             with staying_single(kept) as making:
                 outputs = self._outputs(kept, shadow=True, rounding=rounding)
             self.makes_arrays = self.makes_arrays or making.count > 0
-            self.from_integers = self.from_integers or making.from_integers
             if outputs is not None or any(isinstance(array, Single) for array in inputs.values()):
                 return outputs
         outputs = self._outputs(inputs, shadow=True, rounding=rounding)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.model.types import Json, Shape
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, Float64Array, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.layouts import FILL
 
 Positions = NDArray[np.intp]
 
@@ -83,6 +84,20 @@ class Evidence:
         """Return the number of right elements that are 0, as they may be in spite of a bug."""
         right = ~self.mask.reshape(-1)
         return int(np.count_nonzero(right & (self._expected == 0)))
+
+    @cached_property
+    def has_constant_input(self) -> bool:
+        """Tell whether an input has one value throughout, whose sums are constant, too."""
+        several = (array for array in self.inputs.values() if array.size > 1)
+        return any(bool((array == array.flat[0]).all()) for array in several)
+
+    @property
+    def unwritten(self) -> float:
+        """Return the value of memory that nobody wrote, as the emulator fills it."""
+        dtype = self._actual.dtype
+        if dtype.kind == "b":
+            return float("nan")  # any byte but 0 is True
+        return float(to_float64(np.frombuffer(FILL * dtype.itemsize, dtype))[0])
 
     @property
     def columns(self) -> int:

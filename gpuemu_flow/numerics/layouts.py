@@ -47,6 +47,8 @@ ROW_GAP = 3
 GUARD_BYTES = 4096
 LONGEST_ROW = 1 << 16  # largest number of bytes by which a row extends a guard zone
 
+FILL = b"\xa5"  # neither zero nor part of a plausible number
+
 # Little-endian bit patterns. Each float's is a quiet NaN that no arithmetic produces.
 SENTINELS: dict[str, bytes] = {
     "float64": (0x7FF8A5A5A5A5A5A5).to_bytes(8, "little"),
@@ -61,7 +63,7 @@ SENTINELS: dict[str, bytes] = {
 @lru_cache(maxsize=64)
 def sentinel(dtype: np.dtype[Any]) -> bytes:
     """Return the bytes that fill a gap of one element: a special NaN, or 0xA5 in every byte."""
-    return SENTINELS.get(dtype.name, b"\xa5" * dtype.itemsize)
+    return SENTINELS.get(dtype.name, FILL * dtype.itemsize)
 
 
 def expanded_axis(shape: Shape) -> int | None:

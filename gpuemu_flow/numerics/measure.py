@@ -18,8 +18,6 @@ from gpuemu_flow.numerics.noise import (
     flushing,
     inverting,
     marking,
-    noisy,
-    noisy64,
     stepping,
 )
 from gpuemu_flow.numerics.operand import Rounding
@@ -30,6 +28,7 @@ from gpuemu_flow.numerics.perturb import (
     branch_sides,
     has_far_values,
     largest_magnitude,
+    moved_integers,
     widen,
 )
 from gpuemu_flow.numerics.regroup import FAR, add_constant_draws, overflowing, regrouped
@@ -54,9 +53,6 @@ below the worst case. Without it, a correct attention reached 0.92 of the tolera
 
 SHUFFLED = 3
 """Number of evaluations with shuffled elements, for ops that are accurate by norm."""
-
-NOISY = 4
-"""Number of draws that perturb a float64 reference's roundings; three times as many if thorough."""
 
 CANCELLING = 8
 """Number of draws in which operands of sums are perturbed; a second look makes twice as many."""
@@ -179,12 +175,8 @@ class ErrorMeasurement:
             # No type is wider than float64: the reference's own rounding is measured instead.
             if self._in_float64:
                 session.reordered_draws()
-                session.noisy_draws(3 * NOISY if thorough else NOISY)
                 session.exclude_float64_overflow()
             self._shadowed = not (self._in_float64 or self._weak) and session.shadow_draws()
-            # Inputs that are integers are not perturbed.
-            if self._shadowed and evaluations.from_integers:
-                session.noisy_shadow_draws()
             if self._shadowed:
                 session.constant_draws(thorough=thorough)
                 session.restore_exact()
@@ -195,7 +187,10 @@ class ErrorMeasurement:
         self.weak = not self._shadowed and not self._in_float64
 
     def look_for_cancellation(self) -> None:
-        """Evaluate the reference with the operands of its sums perturbed; see `cancelling`."""
+        """Evaluate the reference with the operands of its sums perturbed; see `cancelling`. Integer
+        inputs that it uses as numbers are perturbed, too."""
+        with np.errstate(all="ignore"):
+            self._session.integer_draws()
         if not self.weak:
             count = 2 * CANCELLING if self._thorough else CANCELLING
             with np.errstate(all="ignore"):
@@ -331,13 +326,6 @@ class _Session:
         for draw in range(2 * AGAIN, 2 * AGAIN + (0 if self._narrow else 8)):
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
-    def noisy_shadow_draws(self) -> None:
-        """Evaluate the reference in float32, with each rounding of numpy's arithmetic perturbed."""
-        for draw in range(3 * AGAIN, 3 * AGAIN + 8):
-            rng = self._rng.derive(f"auto/noisy/{draw}")
-            moved = noisy(as_float32(self._inputs64), rng, self._unit)
-            self._add(self._evaluate(moved, shadow=True))
-
     def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
         """Evaluate the reference with intermediate values rounded to a narrower type.
 
@@ -372,30 +360,28 @@ class _Session:
             }
             self._add(self._evaluate(copies), ties_kept=True)
 
-    def noisy_draws(self, count: int) -> None:
-        """Evaluate the reference in float64 with every rounding of numpy's arithmetic perturbed.
-
-        Perturbed inputs do not show the rounding of intermediate results. If two logarithms near
-        350 are subtracted, the logarithms' rounding errors are far larger than those of the inputs.
-        """
-        for draw in range(4 * AGAIN, 4 * AGAIN + count):
-            rng = self._rng.derive(f"auto/noisy/{draw}")
-            self._add(self._evaluate(noisy64(self._inputs64, rng, self._unit)))
-
     def cancelling_draws(self, count: int, *, shadow: bool) -> None:
         """Evaluate the reference, in float32 if `shadow`, with the operands of sums perturbed."""
         inputs = as_float32(self._inputs64) if shadow else self._inputs64
         operands, tensors = Operands(), Operands()
         with cancelling_torch(self._rng, 0.0, tensors):
-            self._evaluate(cancelling(inputs, self._rng, 0.0, operands), shadow=shadow)
+            self._evaluate(
+                cancelling(inputs, self._rng, 0.0, operands, shadow=shadow), shadow=shadow
+            )
         for draw in range(5 * AGAIN, 5 * AGAIN + count):
             # Up, then down: the sign of what is left may decide whether it shows at all.
             rng = self._rng.derive(f"auto/cancelling/{draw // 2}")
             unit_now = -self._unit if draw % 2 else self._unit
-            moved = cancelling(inputs, rng, unit_now, operands)
+            moved = cancelling(inputs, rng, unit_now, operands, shadow=shadow)
             with cancelling_torch(rng, unit_now, tensors):
                 values = self._evaluate(moved, shadow=shadow)
             for name, flat in (values or {}).items():
+                self._outputs[name].add_cancelled(flat)
+
+    def integer_draws(self) -> None:
+        """Evaluate the reference in float64 on perturbed integers; see `moved_integers`."""
+        for inputs in moved_integers(self._inputs64, self._seed, self._unit, self._evaluate):
+            for name, flat in (self._evaluate(inputs) or {}).items():
                 self._outputs[name].add_cancelled(flat)
 
     def exclude_float64_overflow(self) -> None:

@@ -239,6 +239,8 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
         if out:
             options["out"] = tuple(map(bare64, out))
         result = getattr(ufunc, method)(*plain, **options)
+        if type(result) is np.ndarray and result.dtype.kind in "iu" and not out:
+            return result.view(type(self))
         if ufunc.nout > 1 or getattr(result, "dtype", None) != np.float64:
             return result
         if options.get("where", True) is not True:
@@ -272,22 +274,15 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
         return moved if exact is None else np.where(plain == exact, plain, moved)
 
 
-def noisy64(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Wrap the inputs' float64 arrays so that each rounding is perturbed by up to `unit`. This is
-    `noisy` for references whose outputs are float64. It recognises a rounding by repeating the
-    operation on numpy's long doubles. Where these are no wider than float64, as on ARM, only matrix
-    products are perturbed."""
-    return wrapped64(inputs, Noisy64, rng=rng, unit=unit)
-
-
 def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[str, NDArray[Any]]:
-    """View float64 inputs as a subclass of `kind` that has `attributes` as class attributes. Other
-    inputs are returned as they are."""
+    """View float64 and integer inputs as a subclass of `kind` that has `attributes` as class
+    attributes. Other inputs are returned as they are."""
     made = type(kind.__name__, (kind,), attributes)
-    return {
-        name: array.view(made) if array.dtype == np.float64 else array
-        for name, array in inputs.items()
-    }
+    return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}
+
+
+def _is_held(array: NDArray[Any]) -> bool:
+    return array.dtype == np.float64 or array.dtype.kind in "iu"
 
 
 def bare64(value: Any) -> Any:
@@ -300,7 +295,7 @@ def _in_long_double(
 ) -> Any:
     """Return the result of an operation in long double; None if numpy cannot compute it."""
     wide = [
-        value.astype(np.longdouble) if getattr(value, "dtype", None) == np.float64 else value
+        value.astype(np.longdouble) if isinstance(value, np.ndarray) and _is_held(value) else value
         for value in operands
     ]
     rest = {name: value for name, value in options.items() if name not in ("out", "dtype")}

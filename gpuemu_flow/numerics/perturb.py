@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -236,6 +236,57 @@ def _jumps(one: NDArray[Any], other: NDArray[Any]) -> bool:
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         smooth = np.abs(a - b) <= JUMP * np.maximum(np.abs(a), np.abs(b))
     return not bool((same | smooth).all())
+
+
+GROWS = 2.0**-10
+"""Share of a change by a large move below which a change by a move of 2**-20 of it is smooth."""
+
+
+def moved_integers(
+    inputs64: Arrays, seed: int, unit: float, evaluate: Callable[[Arrays], Arrays | None]
+) -> Iterator[Arrays]:
+    """Yield inputs with an integer one perturbed, if the reference uses it as a number.
+
+    Integers are exact, and so may be all that a reference computes from them. A right op that adds
+    in another order rounds, as it does for floats. The reference uses them as numbers if it gives
+    the same for them as floats, and has no step at any of them, as it has at indices and labels.
+    """
+    given, far = evaluate(inputs64), SHIFT * 2.0**20
+    for name, array in inputs64.items():
+        if array.dtype.kind not in "iu" or not array.size:
+            continue
+        wide, rng = array.astype(np.float64), SeededRng(seed).derive(f"auto/integers/{name}")
+
+        def moved(shares: Float64Array, end: float) -> Arrays:
+            return {**inputs64, name: wide * (1.0 + end * shares)}  # noqa: B023 - called at once
+
+        for draw in range(2):
+            shares = 2.0 * rng.f64(wide.size).reshape(wide.shape) - 1.0
+            shares = (shares + np.copysign(1.0, shares)) / 2.0  # so that each one moves
+            ends = () if draw else (0.0, SHIFT, -SHIFT, far, -far)
+            found = [evaluate(moved(shares, end)) for end in ends]
+            if ends and not _is_smooth(given, found):
+                break
+            yield from (moved(shares, end) for end in (unit, -unit))
+
+
+def _is_smooth(given: Arrays | None, found: list[Arrays | None]) -> bool:
+    """Tell whether results do not change as floats, and small moves change each one far less than
+    large ones do."""
+    if given is None or any(end is None for end in found):
+        return False
+    for name, values in given.items():
+        start = to_float64(values)
+        changes = []
+        for end in found:
+            moved = to_float64((end or given)[name])
+            same = (moved == start) | (np.isnan(moved) & np.isnan(start))
+            changes.append(np.where(same, 0.0, np.abs(moved - start)))
+        small, large = np.maximum(*changes[1:3]), np.maximum(*changes[3:])
+        smooth = np.isfinite(small) & (small <= np.fmax(JUMP * np.abs(start), GROWS * large))
+        if changes[0].any() or not smooth.all():
+            return False
+    return True
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:

@@ -73,7 +73,6 @@ class Single(Base):
     def astype(self, dtype: Any, *args: Any, **options: Any) -> Any:
         """Convert as numpy does, but convert integers to float32 when float64 is requested."""
         if self.dtype.kind in _INTEGERS and np.dtype(dtype).char in "fd":
-            _note_integers()
             dtype = np.float32
         return super().astype(dtype, *args, **options)
 
@@ -163,8 +162,6 @@ def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> 
         return plain
     plain = [narrowed(value) for value in plain]
     if called and _takes_float32_alone(ufunc):
-        if integers:
-            _note_integers()
         plain = [_as_float(value) for value in plain]
     return plain
 
@@ -261,17 +258,9 @@ class Making(Struct):
     kind: type[Single]  # class of the new float32 arrays, such as ``np.zeros(n)``
     # Number of new arrays that were not made from a `Single`, such as those of ``np.arange``
     count: int = 0
-    # True if integers of the inputs, or integers computed from them, were converted to floats
-    from_integers: bool = False
 
 
 _MAKING: ContextVar[Making | None] = ContextVar("staying_single", default=None)
-
-
-def _note_integers() -> None:
-    making = _MAKING.get()
-    if making is not None:
-        making.from_integers = True
 
 
 @contextmanager

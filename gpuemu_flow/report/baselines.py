@@ -45,9 +45,8 @@ from gpuemu_flow.store.failures import now
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import read_result
+from gpuemu_flow.tasks.base import LintParams, params_of, read_result
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
-from gpuemu_flow.tasks.params import LintParams, params_of
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.diff import KernelDiff
@@ -218,7 +217,7 @@ def _current(
     for spec in workspace.graph.tasks.values():
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
             identity = {IDENTITY: identity_of(workspace.config.op(spec.subject))}
-            summary = read_summary(workspace.cache, spec.name)
+            summary = read_summary(read_result(workspace.cache, spec.name, stages.COMPARE))
             results.setdefault(spec.subject, {})[spec.dtype] = {**summary, **identity}
         elif (
             spec.stage == stages.LINT

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow import __version__
 from gpuemu_flow.build import session
-from gpuemu_flow.build.graph import Listener
-from gpuemu_flow.build.selection import code_digest, parting_commit
+from gpuemu_flow.build.graph import Listener, code_digest, parting_commit
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.causes import cause_budget, with_causes
 from gpuemu_flow.judge.results import (
@@ -34,10 +33,10 @@ from gpuemu_flow.report.gather import gather, repository
 from gpuemu_flow.report.report import record_run, run_and_report
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.params import LintParams, params_of
+from gpuemu_flow.tasks.base import LintParams, params_of
 
 if TYPE_CHECKING:
-    from gpuemu_flow.build.selection import Shard
+    from gpuemu_flow.build.graph import Shard
     from gpuemu_flow.build.session import RunOutcome
 
 QUICK = "quick"

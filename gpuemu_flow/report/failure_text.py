@@ -31,11 +31,12 @@ def failure_lines(failure: FailureRecord, minimal: Minimal) -> list[str]:
     """Describe a recorded failure: what is shown first, then its case and its cause."""
     case = failure.case
     target = f" of {failure.target}" if failure.target else ""
+    said = printable(minimal.says)
     lines = [
         *minimal_lines(minimal, failure.reproduce),
         f"{failure.id}  {failure.dtype}  {printable(described(case))}  layout {failure.layout}  "
         f"strategy {failure.strategy}{target}  seed {failure.seed}",
-        *printable(failure.message).splitlines(),
+        *(line for line in printable(failure.message).splitlines() if line != said),
     ]
     if failure.cause:
         lines.append(f"cause: {printable(failure.cause)}")
@@ -133,10 +134,10 @@ def render_reproduction(
     record, result = found.record, found.result
     verdict, word = outcome_of(found)
     lines = [f"{style.verdict(verdict)} {printable(record.op)}: {record.id} {word}"]
-    lines += [f"  {line}" for line in failure_lines(record, minimal)]
-    lines += [
-        f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
-    ]
+    known = failure_lines(record, minimal)
+    lines += [f"  {line}" for line in known]
+    now = [line for f in result.failures for line in printable(f.message).splitlines()]
+    lines += [f"  now: {line}" for line in now if line not in known]
     lines += [f"  {line}" for line in note_lines(result)]
     if verbose:
         for title, tensors in (
@@ -153,10 +154,11 @@ def render_reproduction(
 def render_minimization(found: Minimization, minimal: Minimal | None, style: Style) -> str:
     original = found.original
     case = printable(described(original.case))
-    whence = f"original: {original.id}  {original.dtype}  {case}  layout {original.layout}"
+    whence = f"{original.dtype}  {case}  layout {original.layout}"
     if found.minimized is None or minimal is None:
-        return f"{whence}\nit did not fail again, so there is nothing to minimise"
-    lines = ["minimized:", render_failure(found.minimized, minimal, style), whence]
+        told = "it did not fail again, so there is nothing to minimise"
+        return f"original: {original.id}  {whence}\n{told}"
+    lines = ["minimized:", render_failure(found.minimized, minimal, style), f"original: {whence}"]
     lines += [f"  {line}" for line in found.log]
     rest = "" if found.one_minimal else "; the budget ended before nothing could be made smaller"
     lines.append(f"{plural(found.steps, 'step')}, {plural(found.calls, 'run')} of the op{rest}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from gpuemu_flow.build.selection import select
+from gpuemu_flow.build.graph import select
 from gpuemu_flow.build.session import RunOptions, RunOutcome
 from gpuemu_flow.build.states import TaskStates
 from gpuemu_flow.build.unordered import unordered

@@ -16,7 +16,7 @@ from gpuemu_flow.build.unordered import RuleOutputs
 from gpuemu_flow.judge.results import OpResult
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.types import Verdict
-from gpuemu_flow.report.from_results import ReportBuilder
+from gpuemu_flow.report.report import ReportBuilder
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks import stages

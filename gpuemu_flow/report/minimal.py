@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.conditions import meets
-from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.fuzz.failures import CODE, fails_alike, stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.judge.fuzz_results import FuzzReport
@@ -255,11 +255,18 @@ def _may_stand(store: FailureStore, record: FailureRecord, cause: Cause | None) 
 def _of_case(failure: CaseVerdict, place: str, record: FailureRecord | None) -> Minimal:
     case = failure.case
     try:
-        inputs = dict(materialise(case)) if case.numel <= SHOWN_VALUES else {}
+        few = case.numel <= SHOWN_VALUES
+        inputs = dict(materialise(case)) if few else _scalars(case)
     except FlowError:
         inputs = {}
     named = "" if record is None else record.id
     return describe(case, failure.result, inputs, failure.reproduce, place, named)
+
+
+def _scalars(case: Case) -> dict[str, NDArray[Any]]:
+    rules = ((s, s.rule) for s in case.inputs if s.has_values)
+    scalars = (s for s, rule in rules if rule is not None and rule.kind == "scalar")
+    return {s.name: input_values(case, s) for s in scalars}
 
 
 def _shrunk(

@@ -19,8 +19,7 @@ from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 from gpuemu_flow.model.types import CheckResult, CodePlace, Failure
 from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec
-from gpuemu_flow.tasks.params import CodeParams, params_of
+from gpuemu_flow.tasks.base import CodeParams, TaskSpec, params_of
 
 if TYPE_CHECKING:
     from gpuemu_flow.lint.ptx.model import PlainPtx

@@ -23,7 +23,7 @@ from gpuemu_flow.model.types import (
     Verdict,
 )
 from gpuemu_flow.model.verdicts import Tally
-from gpuemu_flow.report.from_results import result_of_summary
+from gpuemu_flow.report.report import result_of_summary
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import (

@@ -22,7 +22,15 @@ from gpuemu_flow.judge.results import (
 )
 from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model import plain_text
-from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
+from gpuemu_flow.model.types import (
+    BAD,
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    InputSpec,
+    Verdict,
+)
 from gpuemu_flow.model.verdicts import shown_values
 from gpuemu_flow.report.document import Explained, causes
 from gpuemu_flow.tasks.stages import OTHER_CASES
@@ -326,6 +334,7 @@ def render_failures(
             by_op.setdefault(result.op, []).append(result)
     lines = []
     for op, same in by_op.items():
+        fails = any(result.verdict in BAD for result in same)  # then nobody asks what was unjudged
         groups: dict[object, tuple[Minimal | None, list[Explained]]] = {}
         for found in causes(same):
             case = found.members[0].case
@@ -340,6 +349,10 @@ def render_failures(
             dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
             name = f"{verdict} {printable(op)}"
             lines.append(f"{name}: {kind} in {plural(len(members), 'case')} ({dtypes})")
+            if fails and smallest.result.verdict not in BAD:
+                command = smallest.reproduce if shown is None else shown.command
+                lines += [f"  reproduce: {printable(command)}", ""]
+                continue
             block = minimal_lines(shown, smallest.reproduce) if shown is not None else []
             lines += [f"  {line}" for line in block]
             lines += [f"  cause: {printable(group.text)}" for group in alike if group.text]
@@ -375,13 +388,12 @@ def _case_lines(failure: CaseVerdict, shown: Minimal | None) -> list[str]:
     if shown is not None and not shown.inputs:  # it fails whatever the inputs
         lines = []
     for reason in result.failures[:3]:
-        repeated = shown is not None and (None, says(reason, case.dtype)) == (
-            shown.expected,
-            shown.says,
-        )
+        said = says(reason, case.dtype)
+        repeated = shown is not None and (None, said) == (shown.expected, shown.says)
         lines += printable(reason.message).splitlines()[repeated:]
-        if "worst at" not in reason.message and (values := shown_values(reason)):
-            lines.append(f"  {values}")
+        above = shown and (shown.says, shown.output, shown.index)
+        if "worst at" not in reason.message and above != (said, reason.output, reason.index):
+            lines += [f"  {values}"] if (values := shown_values(reason)) else []
     lines += [f"  {line}" for line in note_lines(result)]
     lines += [f"reproduce: {printable(failure.reproduce)}"] if shown is None else []
     return lines

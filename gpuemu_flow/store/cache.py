@@ -22,12 +22,12 @@ from urllib.parse import quote
 
 from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW, UNKNOWN
-from msgspec import Struct, ValidationError, to_builtins
+from msgspec import Struct, ValidationError
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Json
-from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.keys import digest_bytes, encoded
 from gpuemu_flow.store.private_files import (
     PrivateFolder,
     disk_errors,
@@ -212,7 +212,7 @@ class BlobStore:
         self._write_file(file, content)
         rows = []
         for digest, data in waiting.items():
-            rows.append((_PLACE + digest, to_builtins(_Place(file, start, len(data)))))
+            rows.append((_PLACE + digest, _Place(file, start, len(data))))
             start += len(data)
         self._index().put_many(rows)
         with self._lock:
@@ -352,6 +352,30 @@ class SettledCache(Cache):  # type: ignore[misc]  # diskcache has no types
         return lambda statement, *values: run(_IF_OTHER.get(statement, statement), *values)
 
 
+class ReadOnlyCache(Cache):  # type: ignore[misc]  # diskcache has no types
+    """A Cache in a folder that nobody may write. diskcache itself begins by making its tables."""
+
+    eviction_policy, statistics = "none", 0
+
+    def __init__(self, directory: str) -> None:
+        self._directory, self._disk = directory, BytesDisk(directory)
+        self._local, self._txn_id, self._timeout = threading.local(), None, _LOCK_SECONDS
+        ((self._page_size,),) = self._sql("PRAGMA page_size")
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        if getattr(self._local, "pid", None) != os.getpid():
+            name = os.path.join(self._directory, "cache.db")  # noqa: PTH118
+            # Where no log lies beside it, SQLite would make one.
+            fixed = "mode=ro" if os.path.exists(f"{name}-wal") else "immutable=1"  # noqa: PTH110
+            self._local.con = sqlite3.connect(
+                f"file:{quote(name)}?{fixed}", self._timeout, isolation_level=None, uri=True
+            )
+            self._local.pid = os.getpid()
+        connection: sqlite3.Connection = self._local.con
+        return connection
+
+
 _KEYS_AT_ONCE = 500  # in one statement; SQLite takes 999 in its oldest versions
 _INSERT = (
     "INSERT INTO Cache(key, raw, store_time, expire_time, access_time, access_count, tag, size,"
@@ -444,10 +468,11 @@ _DATABASE_FILES = ("", "-wal", "-shm", "-journal")
 # Errors of diskcache on a cell that it did not write, such as a file's name that is not text.
 _FOREIGN_CELL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _LOCK_SECONDS = 30.0
-_LONGEST = 511 - len("-journal")  # bytes of a database's path
+_LONGEST = 512 - len("-journal")  # bytes of a database's path
 _ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
+_PARTS = 64  # a store is looked at when this part of its limit was added, and at the first write
 _CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
 T = TypeVar("T")
 
@@ -514,6 +539,7 @@ class JsonStore:
         self._set_aside = set_aside
         self._damaged = 0
         self._size_limit = size_limit
+        self._added, self._added_bytes = 0, size_limit  # since records were evicted
         self._lock = threading.Lock()
         self._cache: Cache | None = None
         self._inode: int | None = None
@@ -522,6 +548,8 @@ class JsonStore:
     def _open(self) -> Cache:
         with disk_errors(self._folder):
             self._make_private()
+            if not os.access(self._folder, os.W_OK):
+                return ReadOnlyCache(str(self._folder))
             return SettledCache(
                 str(self._folder),
                 disk=BytesDisk,
@@ -676,17 +704,21 @@ class JsonStore:
         record = seal(value, key)
         self._guarded(lambda cache: cache.set(key, record))
 
-    def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
-        """Store several values in one transaction; for a repeated key, store the last value."""
-        self.put_sealed({key: seal(value, key) for key, value in items})
+    def put_many(self, items: Iterable[tuple[str, object]]) -> None:
+        """Store several values that `encoded` takes in one transaction; for a repeated key, store
+        the last value."""
+        self.put_sealed({key: sealed(encoded(value), key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], if_absent: Collection[str] = ()) -> None:
         """Store records that `seal` made, in one transaction."""
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                if self._size_limit:
-                    evict_for(cache, len(records))
+                self._added += len(records)
+                self._added_bytes += sum(map(len, records.values()))
+                if self._size_limit and self._added_bytes * _PARTS >= self._size_limit:
+                    evict_for(cache, self._added)
+                    self._added = self._added_bytes = 0
                 for key, record in insert_new(cache, records, if_absent).items():
                     cache.set(key, record)
 
@@ -870,6 +902,6 @@ def open_user_cache() -> WorkspaceCache | None:
         cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
         cache.create()
         _ = cache.actions  # opens it
+        return cache if os.access(cache.folder / "actions", os.W_OK) else None
     except (StoreError, OSError, RuntimeError):  # RuntimeError: no home folder
         return None
-    return cache

@@ -176,8 +176,9 @@ class PrivateFolder:
         ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``."""
         self.make(path.parent)
         with disk_errors(path):
-            descriptor = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            descriptor = self.open(path, os.O_WRONLY | os.O_CREAT)
             try:
+                os.ftruncate(descriptor, 0)  # only now: a file with another name is refused whole
                 return os.fstat(descriptor).st_mtime_ns
             finally:
                 os.close(descriptor)

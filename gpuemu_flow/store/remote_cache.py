@@ -32,8 +32,7 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, UsageError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import BlobStore, JsonStore, WorkspaceCache
-from gpuemu_flow.store.discovered import MAX_SETS, Discovered, visible
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import MAX_SETS, Discovered, digest_json, visible
 from gpuemu_flow.store.private_files import PrivateFolder
 
 ACTION = "ac"
@@ -576,14 +575,11 @@ class SharedCache:
         with self._lock:
             self._stores.append(self._threads.submit(lambda: self._store(name, entry)))
 
-    def fetch_blobs(self, digests: Iterable[str]) -> set[str]:
-        """Copy blobs to the workspace's cache; return the digests of the blobs that were intact."""
+    def fetch_blobs(self, digests: Iterable[str]) -> None:
+        """Copy blobs to the workspace's cache, those that are there and intact."""
         wanted = sorted({digest for digest in digests if digest})
-        if self._left or not wanted:
-            return set()
-        jobs = {digest: self._threads.submit(self._fetch_blob, digest) for digest in wanted}
-        wait(jobs.values())
-        return {each for each, job in jobs.items() if job.exception() is None and job.result()}
+        if not self._left:
+            wait([self._threads.submit(self._fetch_blob, digest) for digest in wanted])
 
     def finish(self) -> None:
         """Wait until everything is stored, unless the run was cancelled."""
@@ -604,7 +600,7 @@ class SharedCache:
             return None
         return entry
 
-    def _fetch_blob(self, digest: str) -> bool:
+    def _fetch_blob(self, digest: str) -> None:
         path = self._staging.root / "staging" / f"shared-{os.getpid()}-{next(_numbers)}"
         self._staging.make(path.parent)
         try:
@@ -614,15 +610,14 @@ class SharedCache:
                     lambda: self._transport.get(CONTENT, digest, sink, MOST_BLOB_BYTES)
                 )
                 if not found:
-                    return False
+                    return
                 content = _digest(sink)
             if content != digest:
                 slug = "cache-remote-damaged"
                 text = f"a blob of {self._shown} is not used: its content is not what its name says"
                 self._tell(slug, text)
-                return False
-            self._blobs.publish(path, digest)
-            return True
+            else:
+                self._blobs.publish(path, digest)
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -1,4 +1,4 @@
-"""The types of tasks, and of the context and results of their actions, without importing doit."""
+"""The types of tasks, their parameters, and the context and results of their actions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
+from gpuemu_flow.judge.subject import CompareParams
+from gpuemu_flow.model import decoding
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Case, Json
 from gpuemu_flow.store.cache import WorkspaceCache
-from gpuemu_flow.store.discovered import Discovered, Lookup
+from gpuemu_flow.store.keys import Discovered, Lookup
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.stages import OBSERVED
 from gpuemu_flow.workers.api import Program
@@ -28,6 +30,128 @@ if TYPE_CHECKING:
     from gpuemu_flow.workers.pool import Pool
 
     Arrays = Mapping[str, np.ndarray]
+
+# The parts of the configuration that affect the results of tasks, with one class per stage.
+
+
+class GenerateParams(Struct, frozen=True, kw_only=True):
+    """Settings from which the cases are planned."""
+
+    schema: Json
+    layouts: list[str]
+    strategies: list[str]
+    count: int
+    seed: int
+    samples_seed: int
+    dtype: str
+
+
+class ProgramParams(Struct, frozen=True, kw_only=True):
+    """A program, and its arguments."""
+
+    ref: Json
+    input_names: list[str]
+    output_names: list[str]
+    kwargs: Json
+    env: dict[str, str]
+    env_names: list[str]
+    python: str | None = None
+    groups: Json = None
+    gradients: Json = None
+
+
+class OpParams(ProgramParams, frozen=True, kw_only=True):
+    """An op under test."""
+
+    mutates: list[str]
+    deterministic: bool
+    require_kernel: bool
+    forbid: list[str]
+    sandbox: Mapping[str, Json]
+    masks: Mapping[str, Json] = field(default_factory=dict)
+
+
+class ReferenceParams(ProgramParams, frozen=True, kw_only=True):
+    """A reference, and the `dtype` in which to run it. If `dtype` is None, the reference is run in
+    float64. Cases for which this fails are run in their own dtype."""
+
+    dtype: str | None = None
+
+
+class DiffParams(Struct, frozen=True, kw_only=True):
+    """The fraction by which an error may grow without being reported."""
+
+    regression_threshold: float
+
+
+class BuildParams(Struct, frozen=True, kw_only=True):
+    """The source and the options of a kernel's build."""
+
+    kind: str
+    arch: str
+    tools: list[list[str]]
+    unusable: list[str]
+    flags: list[str]
+    source: str | None = None
+    ptx: str | None = None
+    cubin: str | None = None
+    command: list[str] | None = None
+    inputs: list[str] | None = None
+    triton: Json = None
+    triton_version: str | None = None
+    headers: str | None = None
+    host_compilers: list[str] | None = None
+    sandbox: Mapping[str, Json] | None = None
+
+
+class RuleParams(Struct, frozen=True, kw_only=True):
+    """A rule's command and its outputs."""
+
+    command: list[str]
+    shell: bool
+    outputs: list[str]
+    env_names: list[str]
+    sandbox: Mapping[str, Json]
+
+
+class CodeParams(Struct, frozen=True, kw_only=True):
+    """The architecture of the code to take from a build."""
+
+    arch: str
+
+
+class LintParams(Struct, frozen=True, kw_only=True):
+    """The policy of a kernel's lint."""
+
+    entry: str
+    arch: str
+    policy: Json
+    threads: int
+    versions: list[int]
+    dynamic_shared_bytes: int | None = None
+
+
+class KernelDiffParams(Struct, frozen=True, kw_only=True):
+    """Instructions whose first appearance is a regression."""
+
+    forbidden: list[str]
+
+
+P = TypeVar("P")
+
+
+def plain(params: Struct) -> dict[str, Json]:
+    """Return parameters as tasks, their keys and the stored graph contain them: as plain JSON."""
+    found: dict[str, Json] = decoding.plain(params)
+    if isinstance(params, CompareParams):
+        return found
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def params_of(kind: type[P], params: Mapping[str, Json]) -> P:
+    """Return a task's parameters as a struct; raise an error if they are of another stage."""
+    return convert(params, kind)
+
 
 RECORD, MADE_FROM, RESULT = "task:", "from:", "result:"
 """What the keys of a task's three rows begin with."""
@@ -152,12 +276,20 @@ class StageContext(Struct):
     force: bool = False
     unchanged: Callable[[], bool] = lambda: True
     shared: SharedCache | None = None
+    results: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    """The contents that this run stored last, by task: as they were made, to be read only."""
+
+    def result(self, task: str, stage: str) -> Mapping[str, Any]:
+        """Return a task's result as `read_result` does, from memory if it was made just now."""
+        made = self.results.get(task)
+        return read_result(self.cache, task, stage) if made is None else made
 
 
 class StageResult(Struct, frozen=True):
-    """What an action returns to the engine; `content` is what other tasks and reports read."""
+    """What an action returns to the engine; `content` is what other tasks and reports read, which
+    may hold structs that are stored as objects."""
 
-    content: Json
+    content: Mapping[str, object]
     complete: bool = True
     executed: bool = True
     values: Mapping[str, Json] = field(default_factory=dict)
@@ -208,8 +340,5 @@ def read_result(cache: WorkspaceCache, task: str, stage: str) -> dict[str, Json]
 def read_planned(spec: TaskSpec, context: StageContext) -> tuple[list[Case], list[Case]]:
     """Read the cases of an op and dtype."""
     source = next(i for i in spec.inputs if i.role == stages.GENERATE)
-    planned = read_result(context.cache, source.task, stages.GENERATE)
-    cases, samples = (
-        [convert(case, Case) for case in planned[which]] for which in ("cases", "samples")
-    )
-    return cases, samples
+    planned = context.result(source.task, stages.GENERATE)
+    return convert(planned["cases"], list[Case]), convert(planned["samples"], list[Case])

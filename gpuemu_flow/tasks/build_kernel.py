@@ -21,10 +21,9 @@ from gpuemu_flow.lint.toolchain import MachineCode, Tool, parse_ptxas_output, to
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import ConfiguredEnv, Json
 from gpuemu_flow.store.cache import artifact_path
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import KeyParts, digest_bytes, digest_json
+from gpuemu_flow.store.keys import Discovered, KeyParts, digest_bytes, digest_json
 from gpuemu_flow.tasks import compilers, stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec
+from gpuemu_flow.tasks.base import BuildParams, StageContext, StageResult, TaskSpec, params_of
 from gpuemu_flow.tasks.compilers import assemble, disassemble
 from gpuemu_flow.tasks.machine_results import (
     MachineResults,
@@ -33,7 +32,6 @@ from gpuemu_flow.tasks.machine_results import (
     some,
     unlisted,
 )
-from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.workers.listener import Recording
 
 STAGE = stages.BUILD

@@ -23,16 +23,17 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.model.types import ConfiguredEnv, Json
-from gpuemu_flow.store.discovered import KnownInputs
-from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.keys import KeyParts, KnownInputs
 from gpuemu_flow.store.private_files import output_locks
 from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
+    RuleParams,
     StageContext,
     StageResult,
     TaskSpec,
     output_state,
+    params_of,
 )
 from gpuemu_flow.tasks.build_kernel import placeholders
 from gpuemu_flow.tasks.machine_results import (
@@ -43,7 +44,6 @@ from gpuemu_flow.tasks.machine_results import (
     some,
     unlisted,
 )
-from gpuemu_flow.tasks.params import RuleParams, params_of
 from gpuemu_flow.workers.listener import Recording
 from gpuemu_flow.workers.sandbox.spec import landlock_version
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from gpuemu_flow.judge.known import KnownResults, read_verdict
@@ -27,7 +26,7 @@ from gpuemu_flow.model.types import (
     Observation,
     Verdict,
 )
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import digest_json, digest_record
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -35,11 +34,10 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
+    params_of,
     program_of,
     read_planned,
-    read_result,
 )
-from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.tasks.programs import with_outputs, with_tensors
 from gpuemu_flow.workers.api import Program
 from gpuemu_flow.workers.supervise import BatchSize
@@ -54,7 +52,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     begin = time.perf_counter()
     cases, samples = read_planned(spec, context)
     made_before = {
-        source.role: read_result(context.cache, source.task, source.role)
+        source.role: context.result(source.task, source.role)
         for source in spec.inputs
         if source.role in (stages.OP, stages.REFERENCE)
     }
@@ -84,14 +82,15 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         unchanged=context.unchanged,
     )
     results: dict[int, CheckResult] = {}
-    abouts: dict[int, list[Json]] = {}
+    abouts: dict[int, str] = {}
     for stored in pairs:
         index = stored.case.index
         early = stored.without_outputs()
         if early is not None:
             results[index] = early
             continue
-        abouts[index] = [stored.case.identity(), stored.op, stored.reference]
+        about = stored.case.identity(), stored.op, stored.reference
+        abouts[index] = digest_record(about)
     results.update(known.find_all(abouts))
     if len(results) < len(cases) and not context.force:
         known.fetch(context.shared, given, abouts, results)
@@ -109,7 +108,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     content = {
         "stage": STAGE,
         "version": VERSION,
-        "cases": [{"case": to_builtins(c), "result": plain(r)} for c, r in verdicts],
+        "cases": [{"case": c, "result": plain(r)} for c, r in verdicts],
         "summary": summary,
     }
     return StageResult(
@@ -141,7 +140,7 @@ def _judge(
     samples: Sequence[Case],
     made_before: Mapping[str, Json],
     known: KnownResults[CheckResult],
-    abouts: Mapping[int, list[Json]],
+    abouts: Mapping[int, str],
     results: dict[int, CheckResult],
 ) -> None:
     """Judge the cases in batches, and keep the verdicts."""

@@ -14,8 +14,14 @@ from gpuemu_flow.model.types import BAD, Case, Json, Verdict
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import RESULT, StageContext, StageResult, TaskSpec, read_result
-from gpuemu_flow.tasks.params import DiffParams, params_of
+from gpuemu_flow.tasks.base import (
+    RESULT,
+    DiffParams,
+    StageContext,
+    StageResult,
+    TaskSpec,
+    params_of,
+)
 
 STAGE = stages.DIFF
 _DIGITS = 16  # of a case's digest, by which the cases of two summaries are paired
@@ -25,7 +31,7 @@ _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still noth
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Compare an op's summaries with those of the previous run."""
     current = {
-        source.role.partition(":")[2]: read_summary(context.cache, source.task)
+        source.role.partition(":")[2]: read_summary(context.result(source.task, stages.COMPARE))
         for source in spec.inputs
     }
     previous = read_previous(context.cache, spec)
@@ -40,10 +46,9 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     return StageResult(content, values={"regressions": regressions})
 
 
-def read_summary(cache: WorkspaceCache, task: str) -> dict[str, Json]:
+def read_summary(found: Mapping[str, Json]) -> dict[str, Json]:
     """Return the summary in a comparison's result, with two additions. ``cases_digest`` is a digest
     of all cases. ``case_verdicts`` maps each verdict to the digests of the cases that have it."""
-    found = read_result(cache, task, stages.COMPARE)
     cases = [convert(item["case"], Case).identity() for item in found["cases"]]
     by_verdict: dict[str, list[str]] = {}
     for case, item in zip(cases, found["cases"], strict=True):

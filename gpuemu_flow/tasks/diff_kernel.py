@@ -10,9 +10,15 @@ from gpuemu_flow.lint.kernel import KernelMetrics
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_result
+from gpuemu_flow.tasks.base import (
+    KernelDiffParams,
+    StageContext,
+    StageResult,
+    TaskSpec,
+    params_of,
+    read_result,
+)
 from gpuemu_flow.tasks.diff import read_previous, result_of
-from gpuemu_flow.tasks.params import KernelDiffParams, params_of
 
 STAGE = stages.KERNEL_DIFF
 

@@ -19,23 +19,24 @@ from gpuemu_flow.judge.known import KnownResults
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import CancelledRunError
 from gpuemu_flow.model.types import Case, Json, Observation
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import KeyParts, digest_json
+from gpuemu_flow.store.keys import Discovered, KeyParts, digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
+    GenerateParams,
     Interrupted,
     StageContext,
     StageResult,
     TaskSpec,
+    params_of,
     resolved,
 )
-from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.workers.api import Program
 
 STAGE = stages.GENERATE
 VERSION = stages.VERSIONS[STAGE]
 Filled = tuple[list[Case], list[Case]]
 """Cases and sample cases with the values that the user's functions return."""
+_ALL = {0: ""}  # what the one result of a task is about
 
 
 def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
@@ -50,8 +51,8 @@ def run(spec: TaskSpec, context: StageContext, parts: KeyParts) -> StageResult:
     content = {
         "stage": STAGE,
         "version": VERSION,
-        "cases": [to_builtins(case) for case in cases],
-        "samples": [to_builtins(case) for case in samples],
+        "cases": cases,
+        "samples": samples,
     }
     return StageResult(
         content,
@@ -99,7 +100,7 @@ def _filled(
     )
     found: dict[int, Filled] = {}
     if not context.force:
-        known.fetch(context.shared, given, {0: []}, found)
+        known.fetch(context.shared, given, _ALL, found)
     if found:
         return *found[0], known.inputs.used, False
     try:
@@ -114,7 +115,7 @@ def _filled(
         raise Interrupted from None
     made = filled[: len(cases)], usable(filled[len(cases) :])
     if not any(map(case_fault, filled)):
-        known.share(context.shared, given, {0: []}, {0: made})
+        known.share(context.shared, given, _ALL, {0: made})
     return *made, known.inputs.names, True
 
 

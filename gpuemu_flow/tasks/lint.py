@@ -23,13 +23,14 @@ from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
+    LintParams,
     StageContext,
     StageResult,
     TaskSpec,
+    params_of,
     read_result,
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
-from gpuemu_flow.tasks.params import LintParams, params_of
 
 STAGE = stages.LINT
 VERSION = stages.VERSIONS[STAGE]

@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.model.types import Json, Observation
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, digest_json
 from gpuemu_flow.store.private_files import user_cache_folder
 from gpuemu_flow.tasks.base import StageContext, TaskSpec
 

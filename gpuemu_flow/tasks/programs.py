@@ -28,19 +28,19 @@ from gpuemu_flow.judge.subject import (
 from gpuemu_flow.judge.verdicts import StoredCase, input_error
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import WIDE, Json, Observation, dtypes_to_try
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, digest_json, digest_record
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
     Progress,
+    ReferenceParams,
     StageContext,
     StageResult,
     TaskSpec,
+    params_of,
     program_of,
     read_planned,
 )
-from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.workers.api import Checks, Outcome, Program, Request, was_given_up
 
 if TYPE_CHECKING:
@@ -203,13 +203,13 @@ def execute(
         before_write=context.cache.blobs.flush,
     )
     found: dict[int, Outcome] = {}
-    abouts: dict[int, Json] = {}
+    abouts: dict[int, str] = {}
     for n, request in enumerate(requests):
         error = input_error(request.case)
         if error is not None:
             found[n] = Outcome(request.case.index, ok=False, error=error)
             continue
-        abouts[n] = [request.case.identity(), request.input_dtype]
+        abouts[n] = digest_record((request.case.identity(), request.input_dtype))
     found.update(known.find_all(abouts))
     if len(found) < len(requests) and not context.force:
         known.fetch(context.shared, program.given, abouts, found)
@@ -242,7 +242,7 @@ def _run(
     requests: Sequence[Request],
     checks: Checks,
     known: KnownResults[Outcome],
-    abouts: Mapping[int, Json],
+    abouts: Mapping[int, str],
     missing: Sequence[int],
     found: dict[int, Outcome],
 ) -> None:
@@ -280,7 +280,7 @@ def _run(
 
 def keep_outputs(context: StageContext, outputs: Arrays) -> tuple[str, int]:
     """Store outputs as a blob, and keep them in memory; return their digest and their bytes."""
-    from gpuemu_flow.workers.blobs import encode  # noqa: PLC0415 - loads numpy
+    from gpuemu_flow.workers.tensors import encode  # noqa: PLC0415 - loads numpy
 
     data = encode(outputs)
     digest = context.cache.blobs.add(data)
@@ -344,7 +344,7 @@ def with_tensors(
 
 
 def _found(context: StageContext, digest: str) -> Arrays | None:
-    from gpuemu_flow.workers.blobs import BlobError, decode  # noqa: PLC0415 - loads numpy
+    from gpuemu_flow.workers.tensors import BlobError, decode  # noqa: PLC0415 - loads numpy
 
     outputs = context.tensors.outputs(digest)
     if outputs is None and digest:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -32,7 +32,6 @@ from gpuemu_flow.workers.api import (
     end_of,
 )
 from gpuemu_flow.workers.channel import ChannelJunkError
-from gpuemu_flow.workers.diagnose import INTERFERED, SPAWNED, explain_exit, spawns
 from gpuemu_flow.workers.process import (
     BUILD_SECONDS,
     DeadlineError,
@@ -69,6 +68,12 @@ class Attempt(Struct, frozen=True):
         with its own index.
         """
         return replace(self.outcome, index=request.case.index)
+
+
+def _diagnose() -> Any:
+    from gpuemu_flow.workers import diagnose  # noqa: PLC0415 - only when a program has failed
+
+    return diagnose
 
 
 class JobFailedError(Exception):
@@ -147,7 +152,9 @@ class WorkerClient:
     def broken(self, index: int) -> Attempt:
         """Return the failed attempt for a case in which the program broke the worker."""
         tail = self.worker.stderr_tail()
-        return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
+        return self._failed(
+            index, RunError("op-broke-runner", _diagnose().INTERFERED, stderr_tail=tail)
+        )
 
     def _ended(self, index: int, code: int | None, *, loading: bool = False) -> Attempt:
         tail = self.worker.stderr_tail()
@@ -155,15 +162,15 @@ class WorkerClient:
             message = "the program killed the process that started it"
             error = RunError("op-broke-runner", message, stderr_tail=tail)
             return self._failed(index, error, server_died=True)
-        error = explain_exit(code, self._program, tail)
+        error = _diagnose().explain_exit(code, self._program, tail)
         if loading:
             error = replace(error, message=f"loading: {error.message}")
         return self._failed(index, error, load_failed=loading, killed=code == -signal.SIGKILL)
 
     def _slow(self, text: str, above: str = "") -> RunError:
         hint = f"raise `timeout` of the op{above} if it really needs longer"
-        if spawns(self.worker.pid):
-            hint = f"{SPAWNED}; {hint}"
+        if _diagnose().spawns(self.worker.pid):
+            hint = f"{_diagnose().SPAWNED}; {hint}"
         return RunError("op-timeout", text, hint, self.worker.stderr_tail())
 
     def _load(self, index: int) -> Attempt | None:
@@ -287,12 +294,12 @@ class WorkerClient:
         except WorkerEndedError as ended:
             tail = self.worker.stderr_tail()
             code = ended.code if ended.code is not None else -9
-            error = explain_exit(code, self._program, tail)
+            error = _diagnose().explain_exit(code, self._program, tail)
         except CancelledRunError:
             self.worker.kill()
             raise
         except (ChannelJunkError, *MALFORMED):
-            error = RunError("op-broke-runner", INTERFERED)
+            error = RunError("op-broke-runner", _diagnose().INTERFERED)
         self.worker.kill()
         raise JobFailedError(error)
 

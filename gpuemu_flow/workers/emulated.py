@@ -33,7 +33,7 @@ from gpuemu_flow.emulator.launch import (
 from gpuemu_flow.emulator.layout import lay_out_members
 from gpuemu_flow.lint.ptx.model import PlainPtx, plain_ptx
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.expressions import ExpressionError, compute, solve
+from gpuemu_flow.model.syntax import ExpressionError, compute, solve
 from gpuemu_flow.model.types import CodePlace, Failure, FailureKind, KernelFinding
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers.api import MOST_PRINTED, OpError, Program, RunError, op_error
@@ -292,21 +292,22 @@ class EmulatedRunner:
         if result.findings:
             program, ptx = self._program, plain_ptx(self._data)
             own = program.path if program.kind == "ptx" else ""
-            self._found += [failure_of(f, program.root, ptx, own) for f in result.findings]
-            self.printed += self._doubts(result.findings, buffers)
+            found = [self._doubted(finding, buffers) for finding in result.findings]
+            self._found += [failure_of(f, program.root, ptx, own) for f in found]
         _take(taken, result.buffers, buffers)
 
-    def _doubts(
-        self, findings: Sequence[CheckFinding], buffers: Mapping[str, BufferArgument]
-    ) -> str:
-        """Say of which outputs that are left by an access nobody declared the dtype."""
-        return "".join(
-            f"{made.name} has the dtype of the first input, {buffers[made.name].data.dtype}: if "
-            f"the kernel writes another, say it, {made.name} = {{ dims = [...], dtype = ... }}\n"
-            for made in self._described.outputs
-            if not made.dtype
-            and any(f.rule == "out-of-bounds" and f" {made.name}[" in f.words for f in findings)
-        )
+    def _doubted(
+        self, finding: CheckFinding, buffers: Mapping[str, BufferArgument]
+    ) -> CheckFinding:
+        """Say that nobody declared the dtype of an output that wider accesses leave."""
+        for made in self._described.outputs:
+            dtype = buffers[made.name].data.dtype
+            left = finding.rule == "out-of-bounds" and f" {made.name}[" in finding.words
+            if left and not made.dtype and f" {dtype.itemsize} bytes at " not in finding.words:
+                doubt = f" ({made.name} has the dtype of the first input, {dtype}: if the kernel "
+                doubt += f"writes another, say it, {made.name} = {{ dims = [...], dtype = ... }})"
+                return replace(finding, words=finding.words + doubt)
+        return finding
 
     def _arguments(
         self, launch: LaunchText, names: Mapping[str, int],

@@ -42,9 +42,8 @@ from gpuemu_flow.emulator.host.torch_device import make_home
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNINITIALISED, WRITTEN
 from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import FlowError
-from gpuemu_flow.model.expressions import ExpressionError, compute
 from gpuemu_flow.model.let_through import keep_user_cache
-from gpuemu_flow.model.syntax import CParameter, read_signature
+from gpuemu_flow.model.syntax import CParameter, ExpressionError, compute, read_signature
 from gpuemu_flow.model.types import CodePlace, Failure, FailureKind
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.workers import limits

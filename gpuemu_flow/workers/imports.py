@@ -19,18 +19,13 @@ from typing import Any, NoReturn
 from gpuemu_flow.model.errors import FlowError, did_you_mean
 from gpuemu_flow.model.installed import is_installed
 from gpuemu_flow.workers.api import OpError, Program, RunError
+from gpuemu_flow.workers.sandbox.spec import is_below
 
 
 def is_workspace_path(path: str, root: str) -> bool:
     """Tell whether a path is the user's own code: in the workspace, and not installed. Installed
     packages and Python itself may also be in the workspace."""
-    if not _is_below(path, root):
-        return False
-    return not is_installed(path)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+    return is_below(path, (root,)) and not is_installed(path)
 
 
 _transform: Callable[[bytes], bytes] | None = None
@@ -59,10 +54,10 @@ def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
     read as bytecode; they are not transformed."""
     path = loader.get_filename(fullname)
     absolute = os.path.abspath(path)  # noqa: PTH100 - hot
-    if is_installed(absolute) or _is_below(absolute, _PACKAGE):
+    if is_installed(absolute) or is_below(absolute, (_PACKAGE,)):
         return _usual_code(loader, fullname)
     source = _read_module(loader, path)
-    if _is_below(absolute, _root):
+    if is_below(absolute, (_root,)):
         source = _transformed(source)
     code: types.CodeType = loader.source_to_code(source, path)
     return code

@@ -39,8 +39,7 @@ from gpuemu_flow.workers.supervise import BatchSize, Supervisor
 if TYPE_CHECKING:
     import numpy as np
 
-    from gpuemu_flow.workers.checked import Draw
-    from gpuemu_flow.workers.work import ProgramSession
+    from gpuemu_flow.workers.checked import Draw, ProgramSession
 
 
 _SERVER_STARTS = 3
@@ -221,7 +220,7 @@ class Pool:
         Raises RunnerError: ``worker-not-started``, raised by the session's methods, since the
         worker is started by the first call. Raises CancelledRunError: `cancel` was set.
         """
-        from gpuemu_flow.workers.work import ProgramSession  # noqa: PLC0415 - loads numpy
+        from gpuemu_flow.workers.checked import ProgramSession  # noqa: PLC0415 - loads numpy
 
         with self._slot(cancel):
             sightings = Sightings()
@@ -435,7 +434,7 @@ def _import_work() -> None:
 
     Importing numpy alone takes as long as loading a program.
     """
-    importlib.import_module("gpuemu_flow.workers.work")
+    importlib.import_module("gpuemu_flow.workers.checked")
 
 
 def _no_server(complaint: str) -> RunnerError:

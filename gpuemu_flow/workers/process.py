@@ -206,7 +206,8 @@ class WorkerProcess:
         are killed: meanwhile the calls that it would answer fail, and a program that goes on
         without the files that it needs gives an answer that is not its own."""
         try:
-            text = Path(f"/proc/{self._server}/stat").read_bytes()
+            with open(f"/proc/{self._server}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - hot
+                text = file.read()
         except OSError:
             return Path("/proc/self").exists()
         return bool(int(text.rpartition(b")")[2].split()[6]) & _EXITING)

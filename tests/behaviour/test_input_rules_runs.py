@@ -173,6 +173,8 @@ def test_the_run_and_coverage_say_where_no_nan_was_tried(mini: Mini) -> None:
     mini.edit("gpuemu.toml", "range = [0.5, 2.0]", "range = [0.5, 2.0], nonfinite = false")
     assert "nonfinite-untried" not in mini.command("run").stdout
     assert "nonfinite weight" in mini.command("coverage").stdout
+    mini.edit("gpuemu.toml", "nonfinite = false", "values = [inf]")
+    assert "nonfinite-untried" not in mini.command("run", "--cases", "2").stdout
 
 
 def test_errors_name_key_line_and_mend(mini: Mini) -> None:

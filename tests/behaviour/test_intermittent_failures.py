@@ -13,12 +13,8 @@ from msgspec.structs import replace
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz.failures import (
     CODE,
-    CONFIRMED_BY,
-    DIFFERS,
-    FailureSetting,
     code_key,
     fixed_ids,
-    told_by_setting,
 )
 from gpuemu_flow.store.failures import FailureStore
 
@@ -97,32 +93,6 @@ def test_an_op_that_is_wrong_now_and_then_is_told_no_cause(tmp_path: Path) -> No
         assert shown.returncode in (1, 4), shown.stdout
         assert "keeps state" not in shown.stdout and "beyond its inputs" not in shown.stdout
         assert "no longer fails" not in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("alone", "other", "told"),
-    [
-        ([], [], FailureSetting.AFTER_DECOY.value),
-        ([2], [], DIFFERS),
-        ([], [3], DIFFERS),
-    ],
-    ids=["confirmed", "fails alone once", "passes there once"],
-)
-def test_a_setting_is_told_once_repeated_runs_confirm_it(
-    alone: list[int], other: list[int], told: str
-) -> None:
-    counts = {FailureSetting.ALONE: 0, FailureSetting.AFTER_DECOY: 0}
-
-    def fails(setting: FailureSetting) -> bool:
-        counts[setting] += 1
-        if setting is FailureSetting.ALONE:
-            return counts[setting] in alone
-        return counts[setting] not in other
-
-    assert told_by_setting(FailureSetting.AFTER_DECOY, fails) == told
-    if told != DIFFERS:
-        assert set(counts.values()) == {CONFIRMED_BY - 1}
-    assert told_by_setting(FailureSetting.ALONE, fails) == ""
 
 
 def test_a_later_run_that_passes_mends_nothing_unless_something_changed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 
@@ -74,6 +75,38 @@ def test_nobody_listens(mini: Mini) -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
+
+
+ASKED = ("report", "status", "explain", "failures")
+READ_ONLY = 'mount --bind "$PWD" "$PWD" && mount -o remount,bind,ro "$PWD" && cd "$PWD" && '
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("closed", [False, True], ids=["as left", "closed"])
+def test_what_a_run_found_is_read_where_nothing_can_be_written(mini: Mini, closed: bool) -> None:
+    """As in the artifact of a CI job, with and without SQLite's logs beside its databases."""
+    may_mount = ["unshare", "-m", "sh", "-c", f'{READ_ONLY} "$@"', "sh"]
+    if subprocess.run(
+        [*may_mount, "true"], cwd=mini.root, capture_output=True, check=False
+    ).returncode:
+        pytest.skip("no mounts here")
+    mini.without_causes()
+    mini.edit("scripts/scale.py", "* 3", "* 3.1")
+    mini.run(code=1)
+    said = {words: mini.command(words, code=None).stdout for words in ASKED}
+    for database in mini.root.glob(".gpuemu-cache/*/cache.db") if closed else ():
+        sqlite3.connect(database).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
+        assert not database.with_name("cache.db-wal").exists()
+    program = [sys.executable, "-m", "gpuemu_flow"]
+    for words in (*ASKED, "run"):
+        done = subprocess.run(
+            [*may_mount, *program, words],
+            cwd=mini.root, env=mini.environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if words == "run":
+            assert (done.returncode, "cache-not-writable" in done.stderr) == (3, True)
+        else:
+            assert (done.stdout, done.stderr) == (said[words], ""), words
 
 
 def test_nothing_of_the_cache_is_offered_to_version_control(mini: Mini) -> None:

@@ -26,6 +26,7 @@ PRODUCT = (
 )
 LATER = "y = x + 0\ny[:1] = np.{}\nreturn y"
 WIDE = 'dims = { N = [40] }\ninputs = { x = ["N"] }\noutput = ["N"]'
+TWO = 'dims = { N = [40] }\ninputs = { x = ["N"], y = ["N"] }\noutput = ["N"]'
 SPECIAL = 'strategies = ["special"]'
 SAME = "return x + 0"
 FAILED = {"verdict": "failed"}
@@ -97,6 +98,18 @@ OPS = {
         keys='strategies = ["normal"]',
         **FAILED,
         says=("(auto (exact))",),
+    ),
+    # Exact in float64, on small quotients, but not in float32
+    "back": Op("x, y", "return x + y - x", "return x + y - x", TWO, CORE),
+    "on_a_grid": Op(
+        "x, y",
+        "return np.round(x / y) * y * x.dtype.type(1.01)",
+        "return np.round(x / y) * y",
+        'dims = { N = [40] }\ninputs.x = { dims = ["N"] }\n'
+        'inputs.y = { dims = ["N"], range = [4, 5] }\noutput = { dims = ["N"] }',
+        CORE,
+        **FAILED,
+        says=("(auto)",),
     ),
     "integers": Op(
         "x", "return x * 2", "return x + x", keys='dtypes = ["int32", "uint8", "int64"]'

@@ -35,11 +35,14 @@ def holds(condition: str, head: str = "", *, before: str = "", keys: str = SIX) 
     return Op(op=body.strip(), schema=FIVE, keys=keys, head=head)
 
 
-def state(isolation: str, **more: object) -> Op:
+INTERPRETER = "'workers.worker' in open('/proc/self/cmdline').read()"  # of its own, not forked
+
+
+def state(isolation: str, head: str = "", **more: object) -> Op:
     """An op that is wrong from the third case on that its process is given."""
     body = "seen.add(x.tobytes())\nreturn x * (2 if len(seen) < 7 else 3)"
     keys = f'isolation = "{isolation}"\n{SIX}'
-    return Op(op=body, schema=FIVE, keys=keys, head="seen = set()\n", **more)  # type: ignore[arg-type]
+    return Op(op=body, schema=FIVE, keys=keys, head=f"seen = set()\n{head}", **more)  # type: ignore[arg-type]
 
 
 def script(body: str, **more: object) -> Op:
@@ -96,7 +99,7 @@ OPS = {
     "empty": Op(schema='dims = { N = [0, 3] }\ninputs = { x = ["N"] }\noutput = ["N"]', keys=SIX,
                 wrong=1),
     # Isolation
-    "spawned": state("spawn"),
+    "spawned": state("spawn", f"import sys\nassert sys.platform != 'linux' or {INTERPRETER}\n"),
     "raises_when_used": Op(
         op="seen.add(x.tobytes())\nif len(seen) > 6: raise ValueError('of the process')\n"
         "return x * 2", schema=FIVE, keys=SIX, head="seen = set()\n"),

@@ -134,6 +134,7 @@ TWO = (
     'dims = { M = [4, 9], K = [16, 33], N = [5] }\ninputs = { x = ["M", "K"], y = ["K", "N"] }\n'
     'output = ["M", "N"]'
 )
+ROWS = 'dims = { M = [4, 9], N = [5, 33] }\ninputs = { x = ["M", "N"] }\noutput = ["M"]'
 
 
 def narrow(dtype: str, factor: float, what: str, schema: str = BLOCK, after: str = "") -> Op:
@@ -156,6 +157,15 @@ LEANING = {
 }  # fmt: skip
 LEANING["bfloat16_cut"] = narrow("bfloat16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
 LEANING["float16_cut"] = narrow("float16", 1, "x / 3", after="return cut(up(x) / 3, x.dtype)")
+# Of values that need no rounding, truncation loses nothing
+LEANING |= {
+    f"{dtype}_copy_{number}": narrow(dtype, number, "x * 1")
+    for dtype, factor in {"bfloat16": 0.996, "float16": 0.9995, "float8_e4m3fn": 0.94}.items()
+    for number in (factor, 1)
+}
+LEANING["bfloat16_cut_quarters"] = narrow(
+    "bfloat16", 1, "x.sum(1) / 4", ROWS, after="return cut(up(x).sum(1) / 4, x.dtype)"
+)
 
 STEP_AT = 'dims = { M = [1, 4, 9], N = [5, 33] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
 

@@ -336,4 +336,10 @@ def test_the_dtype_of_an_output_is_said(tmp_path: Path) -> None:
     (tmp_path / "gpuemu.toml").write_text(narrow)
     done = flow(tmp_path, "run")
     assert "OutOfBoundsWrite" in done.stdout
-    assert "out has the dtype of the first input, float32: if the kernel" in done.stdout
+    doubt = "out has the dtype of the first input, float32: if the kernel writes another"
+    assert doubt not in done.stdout, "what is stored is as wide as a float32"
+    wide = "add.s64 %d4, %d4, %d2; cvt.f64.f32 %d7, %f1; st.global.f64 [%d4], %d7;"
+    (tmp_path / "k.ptx").write_text(TEMPLATE.replace("st.global.f32 [%d4], %f1;", wide))
+    done = flow(tmp_path, "run")
+    (told,) = {line for line in done.stdout.splitlines() if doubt in line}
+    assert "memcheck:" in told and "8 bytes at out[" in told and "printf" not in done.stdout

@@ -103,6 +103,57 @@ reference = "ops/ref.py:same"
 dims = { N = [4, 5] }
 inputs.x = ["N"]
 outputs.y = { dims = ["N"], order = "any" }
+
+[[ops]]
+name = "tolerant"
+op = "ops/all.py:tolerant"
+reference = "ops/ref.py:same"
+tolerances = { float32 = { atol = 0.5, rtol = 0.0625 } }
+schema = { dims = { N = [5] }, inputs = { x = { dims = ["N"], values = [8, -8] } }, output = ["N"] }
+
+[[ops]]
+name = "counts"
+op = "ops/all.py:counts"
+reference = "ops/ref.py:same"
+dtypes = ["int32"]
+tolerances = { int32 = 1.0 }
+[ops.schema]
+dims = { N = [5] }
+inputs.x = { dims = ["N"], range = [0, 9] }
+output = ["N"]
+
+[[ops]]
+name = "rooted"
+op = "ops/all.py:rooted"
+reference = "ops/ref.py:root"
+schema = { dims = { N = [5] }, inputs = { x = { dims = ["N"], values = [-1, 4] } }, output = ["N"] }
+
+[[ops]]
+name = "left"
+op = "ops/all.py:left"
+reference = "ops/ref.py:left"
+mutates = ["x"]
+schema = { dims = { N = [4, 5] }, inputs = { x = ["N"] }, output = ["N"] }
+
+[[ops]]
+name = "strict"
+op = "ops/all.py:tolerant"
+reference = "ops/ref.py:root"
+nan_policy = "strict"
+[ops.schema]
+dims = { N = [5] }
+inputs.x = { dims = ["N"], range = [-9, -1] }
+output = ["N"]
+
+[[ops]]
+name = "ignored"
+op = "ops/all.py:last"
+reference = "ops/ref.py:root"
+nan_policy = "ignore"
+[ops.schema]
+dims = { N = [5] }
+inputs.x = { dims = ["N"], values = [-1, 1] }
+output = ["N"]
 """
 OPS = """
 import itertools
@@ -164,6 +215,28 @@ def crashes(x):
 
 def ordered(x):
     return x[::-1] + np.float32(1)
+
+
+def tolerant(x):
+    return x + np.float32([0.9, 0.9, 0.9, 0.9, 1.1 if WRONG else 0.9])
+
+
+def counts(x):
+    return x + np.int32([1, 1, 1, 1, 2 if WRONG else 1])
+
+
+def rooted(x):
+    return x**0.5 + np.float32(WRONG)
+
+
+def left(x):
+    y = x * 2
+    x[...] = 1
+    return y
+
+
+def last(x):
+    return x * 7
 """
 REFERENCES = """
 def strided(x, factor):
@@ -184,6 +257,16 @@ def in_place(x):
 
 def same(x):
     return x.copy()
+
+
+def left(x):
+    y = x * 2
+    x[...] = 0
+    return y
+
+
+def root(x):
+    return x**0.5
 """
 PROGRAM = """
 import json, sys
@@ -201,12 +284,18 @@ SAID = {
     "shape": "'output' has shape (1,",
     "dtype": "'output' has dtype float64, not ('float32',)",
     "writes": "the op wrote to input 'x'",
+    "tolerant": "1 of 5 elements of 'output' are wrong; at (4,)",
+    "rooted": "elements of 'output' are wrong",
+    "counts": "1 of 5 elements of 'output' are wrong; at (4,)",
 }
 REFUSED = {
     "unsteady": "a plain call does not show NonDeterministic",
     "crashes": "crashed, hung or lacked memory",
     "program": "program is no function of numpy arrays",
     "ordered": "how 'y' is compared needs this tool",
+    "left": "not at what it leaves in its inputs",
+    "strict": "its policy for NaN or Inf is not that they match",
+    "ignored": "its policy for NaN or Inf is not that they match",
 }
 
 

@@ -15,7 +15,7 @@ from stale_rows import Row, make, module, rewrite, scale_by
 from stored_snapshot import is_clean, results
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import Discovered
 from gpuemu_flow.workers import notices
 from gpuemu_flow.workers.sandbox import filters
 

@@ -173,4 +173,4 @@ def test_commands_print_by_the_guard_only() -> None:
         for path in folder.glob("*.py")
         if "click.echo" in (text := path.read_text())
     }
-    assert found == {"say.py": 1, "report.py": 1}
+    assert found == {"options.py": 1, "report.py": 1}

@@ -1,6 +1,7 @@
 """Public Triton kernels, unmodified, as ops of a workspace: each passes, and the page says so.
 
-The libraries are installed by ``.ci/run`` alone; without them only the page is checked.
+The libraries (liger-kernel, fla-core, flag-gems) are installed by hand; without them only the page
+is checked.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuemu_flow.model.types import DTYPES
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers import tensors
 
 
 def sample(dtype: str, shape: tuple[int, ...] = (3, 5)) -> np.ndarray:
@@ -40,43 +40,43 @@ EVERYTHING = {name: sample(name) for name in DTYPES} | {
 
 
 def test_round_trip_of_every_dtype() -> None:
-    assert same(blobs.decode(blobs.encode(EVERYTHING)), EVERYTHING)
-    assert blobs.decode(blobs.encode({})) == {}
+    assert same(tensors.decode(tensors.encode(EVERYTHING)), EVERYTHING)
+    assert tensors.decode(tensors.encode({})) == {}
 
 
 def test_layouts_are_made_contiguous() -> None:
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
     views = {"t": base.T, "s": base[::2, ::-1], "e": np.broadcast_to(base[:1], (4, 6))}
-    assert same(blobs.decode(blobs.encode(views)), views)
+    assert same(tensors.decode(tensors.encode(views)), views)
 
 
 def test_the_bytes_do_not_depend_on_the_order() -> None:
     backwards = dict(reversed(EVERYTHING.items()))
-    assert blobs.encode(backwards) == blobs.encode(EVERYTHING)
+    assert tensors.encode(backwards) == tensors.encode(EVERYTHING)
 
 
 def test_every_tensor_is_aligned() -> None:
-    for array in blobs.decode(blobs.encode(EVERYTHING)).values():
+    for array in tensors.decode(tensors.encode(EVERYTHING)).values():
         assert array.flags.aligned
         assert array.ctypes.data % array.itemsize == 0
 
 
 def test_the_library_reads_ours() -> None:
-    data = blobs.encode(EVERYTHING)
+    data = tensors.encode(EVERYTHING)
     for name, entry in safetensors.deserialize(data):
         assert bytes(entry["data"]) == EVERYTHING[name].tobytes()
         assert tuple(entry["shape"]) == EVERYTHING[name].shape
     known = {k: v for k, v in EVERYTHING.items() if v.dtype.isbuiltin == 1}
-    assert same(safetensors.numpy.load(blobs.encode(known)), known)
+    assert same(safetensors.numpy.load(tensors.encode(known)), known)
 
 
 def test_we_read_the_librarys() -> None:
     data = safetensors.numpy.save(EVERYTHING, metadata={"made": "by the library"})
-    assert same(blobs.decode(data), EVERYTHING)
+    assert same(tensors.decode(data), EVERYTHING)
 
 
 def test_a_decoded_blob_is_read_only() -> None:
-    array = blobs.decode(blobs.encode({"x": sample("float32")}))["x"]
+    array = tensors.decode(tensors.encode({"x": sample("float32")}))["x"]
     assert not array.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
@@ -137,32 +137,32 @@ HOSTILE = {
 @for_each("name", HOSTILE)
 def test_hostile_bytes_are_refused(name: str) -> None:
     data, slug = HOSTILE[name]
-    with pytest.raises(blobs.BlobError) as caught:
-        blobs.decode(data)
+    with pytest.raises(tensors.BlobError) as caught:
+        tensors.decode(data)
     assert caught.value.slug == slug
 
 
 def test_every_truncation_is_refused() -> None:
-    data = blobs.encode({"x": sample("float32"), "y": sample("bool")})
+    data = tensors.encode({"x": sample("float32"), "y": sample("bool")})
     for length in range(len(data)):
-        with pytest.raises(blobs.BlobError):
-            blobs.decode(data[:length])
+        with pytest.raises(tensors.BlobError):
+            tensors.decode(data[:length])
 
 
 @settings(deadline=None)
 @given(st.data())
 def test_a_changed_byte_gives_tensors_or_an_error(data: st.DataObject) -> None:
-    blob = bytearray(blobs.encode({"x": sample("float32", (2, 2)), "y": sample("bool", (3,))}))
+    blob = bytearray(tensors.encode({"x": sample("float32", (2, 2)), "y": sample("bool", (3,))}))
     position = data.draw(st.integers(0, len(blob) - 1))
     blob[position] = data.draw(st.integers(0, 255))
     try:
-        blobs.decode(bytes(blob))
-    except blobs.BlobError as error:
+        tensors.decode(bytes(blob))
+    except tensors.BlobError as error:
         assert error.slug.startswith("blob-")
 
 
 def test_names_that_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="__metadata__"):
-        blobs.encode({"__metadata__": np.zeros(1)})
+        tensors.encode({"__metadata__": np.zeros(1)})
     with pytest.raises(TypeError, match="datetime64"):
-        blobs.encode({"x": np.zeros(1, "M8[s]")})
+        tensors.encode({"x": np.zeros(1, "M8[s]")})

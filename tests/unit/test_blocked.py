@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import tracemalloc
 from collections.abc import Callable
 
@@ -19,8 +21,17 @@ from gpuemu_flow.numerics.blocked import (
     take,
 )
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64, ulp_distance
-from gpuemu_flow.numerics.judge import AffineBound, Rules
-from gpuemu_flow.numerics.statistics import combine, sample_positions
+from gpuemu_flow.numerics.judge import (
+    AffineBound,
+    ElementBound,
+    Excuse,
+    ExcusedBound,
+    Rules,
+    judge,
+    judge_integers,
+    make_quick_bound,
+)
+from gpuemu_flow.numerics.statistics import Sample, Totals, combine, sample_positions
 
 FLOATS = ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 LENGTH = 9001  # beyond the size that is judged without blocks, and no multiple of one
@@ -126,7 +137,9 @@ def test_statistics_equal_the_plain_ones(name: str, length: int) -> None:
     actual[7] = actual[7] + dtype.type(0.5)
     expected[11] = 0.0
     outcome = run(actual, expected, 1e-2, 1e-2)
-    stats = combine([(outcome.totals, outcome.sample, actual.shape)])
+    measured = (outcome.totals, outcome.sample, actual.shape)
+    stats = combine([measured])
+    assert stats == combine([measured, (Totals(), Sample(np.zeros(0)), ())]), "nothing adds nothing"
 
     a, e = to_float64(actual), to_float64(expected)
     error = np.abs(a - e)
@@ -363,3 +376,167 @@ def test_booleans_compare_by_truth_value() -> None:
     other = np.array([0, 255, 1, 1, 1, 0], np.uint8)
     totals = compare_integers(bytes_.view(bool), other.view(bool), AffineBound(0, 0)).totals
     assert totals.failing == 2
+
+
+TRIED = (0.0, -0.0, 1.0, 1.01, -1.0, 239.0, -448.0, 460.0, -65504.0, 65600.0, 7e5, *(
+    sign * np.inf for sign in (1, -1)), np.nan)  # fmt: skip
+
+
+def judged_alone(a: float, e: float, unjudged: bool, rules: Rules) -> tuple[float, ...]:
+    """Judge one element as the documentation says: error, share, failed, without a verdict."""
+    fmt, finite = rules.clip, math.isfinite(a) and math.isfinite(e)
+    if fmt is not None and math.isfinite(e):
+        e = min(max(e, -fmt.max), fmt.max)
+    allowed = abs(e) / 64 + 0.5
+    error = abs(a - e)
+    share = error / allowed if finite else 0.0
+    failed = not error <= allowed
+    if not finite:
+        matches = a == e or (math.isnan(a) and math.isnan(e))
+        if fmt is not None:
+            largest = math.copysign(fmt.max, e if math.isnan(a) else a)
+            over = math.isinf(a) or (math.isnan(a) and not fmt.has_inf)
+            matches |= over and math.isfinite(e) and abs(largest - e) <= allowed
+            saturated = math.isnan(a) or a == math.copysign(fmt.max, e)
+            matches |= not fmt.has_inf and math.isinf(e) and saturated
+        error = share = 0.0 if matches else math.inf
+        forbidden = rules.nan == "strict" and math.isnan(a)
+        forbidden |= rules.inf == "strict" and math.isinf(a)
+        share = 0.0 if forbidden and unjudged else share
+        failed, unjudged = not matches or forbidden, unjudged and not forbidden
+        nan = math.isnan(e) or (math.isnan(a) and rules.special_inputs)
+        inf = math.isinf(e) or (math.isinf(a) and rules.special_inputs)
+        neither = not math.isnan(a) and not math.isnan(e)
+        unjudged |= (rules.nan == "ignore" and nan) or (rules.inf == "ignore" and inf and neither)
+    return error, 0.0 if unjudged else share, failed and not unjudged, failed and unjudged
+
+
+def test_all_pairs_of_values_are_judged_as_documented_under_all_policies() -> None:
+    everything = np.array(list(itertools.product(TRIED, TRIED)))
+    policies = ("match", "strict", "ignore")
+    clips = (None, FLOAT_LIMITS["float16"], FLOAT_LIMITS["float8_e4m3fn"])
+    plain = AffineBound(0.5, 1 / 64)
+    for nan, inf, special, clip in itertools.product(policies, policies, (False, True), clips):
+        rules = Rules(nan, inf, special, clip)
+        for pairs in (everything, everything[everything[:, 1] > 0]):
+            for marks in (np.zeros(len(pairs), bool), np.arange(len(pairs)) % 2 == 0):
+                bound = ExcusedBound(plain, marks) if marks.any() else plain
+                found = judge(pairs[:, 0], pairs[:, 1], bound, slice(0, len(pairs)), rules)
+                unjudged = np.zeros(len(pairs)) if found.unjudged is None else found.unjudged
+                rows = np.stack([found.error, found.share, found.failed, unjudged], axis=1)
+                each = zip(pairs.tolist(), marks, strict=True)
+                wanted = [judged_alone(*pair, mark, rules) for pair, mark in each]
+                wrong = ~np.isclose(rows, np.array(wanted, float)).all(axis=1)
+                assert not wrong.any(), (rules, marks.any(), pairs[wrong], rows[wrong])
+    exact = judge(np.array([0.0, 2]), np.array([0.0, 1]), AffineBound(0, 0), slice(0, 2), Rules())
+    assert (exact.share.tolist(), exact.failed.tolist()) == ([0, np.inf], [False, True])
+
+
+def first_of(marks: np.ndarray) -> int | None:
+    return int(marks.argmax()) if marks.any() else None
+
+
+@for_each("nan", ["match", "strict", "ignore"])
+@for_each("inf", ["match", "strict", "ignore"])
+def test_totals_over_blocks_equal_plain_counts(nan: str, inf: str) -> None:
+    pairs = np.array(list(itertools.product(TRIED, TRIED)))
+    pairs = np.random.default_rng(2).permutation(pairs)
+    finite, near = np.isfinite(pairs).all(axis=1), (abs(pairs - 1) < 0.1).all(axis=1)
+    for every, chosen in itertools.product((0, 2, 3), (slice(None), finite, near)):
+        a, e = pairs[chosen].T
+        marks = np.arange(a.size) % every == 0 if every else np.zeros(a.size, bool)
+        bound = ExcusedBound(AffineBound(0.5, 1 / 64), marks)
+        totals, rules = Totals(), Rules(nan, inf)
+        for where in (slice(0, 50), slice(50, 50), slice(50, 130), slice(130, a.size)):
+            if where.start > a.size:
+                continue
+            found = judge(a[where], e[where], bound, where, rules)
+            totals.add(found, a[where], e[where], where.start)
+        each = zip(a.tolist(), e.tolist(), marks, strict=True)
+        rows = np.array([judged_alone(*one, rules) for one in each], float)
+        error, share, failed = rows[:, 0], rows[:, 1], rows[:, 2] > 0
+        unjudged = rows[:, 3] > 0
+        error[unjudged] = share[unjudged] = 0.0
+        values = failed & ~np.isnan(a) & (share > 0)
+        assert (totals.count, totals.judged) == (a.size, np.count_nonzero(~unjudged))
+        assert totals.finite == np.count_nonzero(~unjudged & np.isfinite(e))
+        assert totals.nan == np.count_nonzero(~unjudged & ~failed & np.isnan(e))
+        assert totals.nan_unjudged == np.count_nonzero(unjudged & np.isnan(a) & np.isfinite(e))
+        assert totals.failing == np.count_nonzero(failed)
+        assert totals.failing_values == np.count_nonzero(values)
+        assert totals.failing_nan == np.count_nonzero(failed & np.isnan(a))
+        assert totals.failing_inf == np.count_nonzero(failed & np.isinf(a))
+        assert totals.first_nan == first_of(failed & np.isnan(a))
+        assert totals.first_inf == first_of(failed & np.isinf(a))
+        assert totals.sum_abs == pytest.approx(error.sum())
+        assert totals.max_abs == error.max()
+        assert totals.share == share[np.isfinite(a) & np.isfinite(e)].max()
+        assert totals.worst.position == share.argmax()
+        assert totals.worst.share == share.max()
+        wanted = values & np.isfinite(e)
+        at = int(np.where(wanted if wanted.any() else values, share, -1).argmax())
+        told = totals.worst_value
+        if values.any():
+            assert (told.position, told.share) == (at, share[at])
+            assert (told.actual, told.expected) == (a[at], e[at])
+        else:
+            assert told.position is None
+        with np.errstate(all="ignore"):
+            relative = error[np.abs(e) > 0] / np.abs(e[np.abs(e) > 0])
+        assert totals.max_rel == np.where(np.isnan(relative), np.inf, relative).max()
+
+
+def test_integers_beyond_the_tolerance_fail_unless_they_are_excused() -> None:
+    actual, expected = np.array([7, -9, 100, 5]), np.array([5, -5, 90, 5])
+    bound = ExcusedBound(AffineBound(2.0, 0.02), np.array([False, False, True, True]))
+    found = judge_integers(actual, expected, bound, slice(0, 4))
+    assert found.error.tolist() == [2, 4, 10, 0]
+    assert found.share.tolist() == pytest.approx([2 / 2.1, 4 / 2.1, 0, 0])
+    assert found.failed.tolist() == [False, True, False, False]
+    assert found.unjudged is not None and found.unjudged.tolist() == [False, False, True, False]
+    exact = judge_integers(actual, expected, AffineBound(0, 0), slice(0, 4))
+    assert exact.share.tolist() == [np.inf, np.inf, np.inf, 0]
+
+
+def test_errors_are_excused_up_to_one_and_a_half_times_those_of_rounded_operands() -> None:
+    variance = np.array([1.0, 4.0, 0.25, 0.0] * 100)
+    without = ElementBound(None, None)
+
+    def excuse(largest: float, count: int = 400) -> Excuse:
+        return Excuse(variance[:count], largest, without)
+
+    expected = np.zeros(400)
+    actual = np.array([2.0, -4.0, 1.0, 1e9] * 100)  # twice each standard deviation
+    assert excuse(1.0).size(np.abs(actual)) == 4.0
+    assert excuse(4 / 1.5).holds(actual, expected)
+    assert not excuse(4 / 1.501).holds(actual, expected)
+    assert excuse(0.0, 340).holds(actual[:340], expected[:340]), "255 elements prove nothing"
+    assert not excuse(0.0, 342).holds(actual[:342], expected[:342])
+    far = np.where(np.arange(400) == 0, 1e6, 0.0)
+    assert excuse(1.0).size(far) == pytest.approx(64 / 300)
+    infinite = np.where(np.arange(400) == 0, np.inf, 1.0)
+    assert excuse(1.0).size(infinite) == pytest.approx((99 + 100 / 4 + 100 * 4) / 299)
+    assert Excuse(np.zeros(3), 1.0, without).size(np.ones(3)) == 0.0
+
+
+@for_each("name", FLOATS)
+def test_the_quick_bound_is_the_documented_sum(name: str) -> None:
+    fmt, wide = FLOAT_LIMITS[name], name == "float64"
+    expected = np.array([0.0, 1.0, -1.5, 100.0, fmt.smallest_normal / 2, fmt.max])
+    with np.errstate(over="ignore"):
+        ulp = np.maximum(np.ldexp(fmt.eps / 2, np.frexp(expected)[1]), fmt.smallest_subnormal)
+    ulp[0] = fmt.smallest_subnormal
+    smallest, unit = (2.0**-1022, 2.0**-52) if wide else (2.0**-126, 2.0**-23)
+    for longest in (1, 64, 1024):
+        factor = 8 * (1 + math.sqrt(longest) / 8)
+        for exact in (False, True):
+            bound = make_quick_bound(fmt, longest, exact_op=exact)
+            share, floor = (0.0, smallest) if exact else (factor * unit, factor * smallest)
+            wanted = share * np.abs(expected) + 2 * ulp + floor
+            found = bound.tolerance(expected, slice(None))
+            assert np.allclose(found, wanted, rtol=1e-12, atol=0)
+            atol, rtol = bound.proof
+            assert (atol + rtol * np.abs(expected) <= found * (1 + 2.0**-50)).all()
+            assert (atol, rtol) == pytest.approx(
+                (fmt.smallest_subnormal / 4 + floor, share + 0.875 * fmt.eps), rel=1e-12
+            )

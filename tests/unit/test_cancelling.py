@@ -182,7 +182,13 @@ def draws(function: Callable[[Array], Array], x: Array) -> list[Array]:
     operands = Operands()
     units = [0.0, UNIT, -UNIT, UNIT]
     return [
-        np.asarray(function(cancelling({"x": x}, SeededRng(n), unit, operands)["x"]))
+        np.asarray(
+            function(
+                cancelling({"x": x}, SeededRng(n), unit, operands, shadow=x.dtype == np.float32)[
+                    "x"
+                ]
+            )
+        )
         for n, unit in enumerate(units)
     ]
 

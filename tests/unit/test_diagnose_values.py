@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from diagnosing import CLOSE, EXACT, kinds, one, values, with_zeroed
+from for_each import for_each
 
 from gpuemu_flow.model.types import Tolerance
 from gpuemu_flow.numerics.diagnose import diagnose
@@ -87,6 +88,30 @@ def test_missing_terms_of_a_product_are_counted() -> None:
     a, b = values(40, 50), values(50, 30, seed=1)
     finding = one(diagnose(a[:, :-3] @ b[:-3], a @ b, Tolerance(1e-4, 0)), "low-rank")
     assert finding.numbers["rank"] == 3
+
+
+def test_errors_of_right_values_with_few_terms_are_no_missing_terms() -> None:
+    """Whatever rows a bug takes instead, here by a wrong stride, it is one product, too."""
+    a, b = values(12, 1), values(1, 8, seed=1)
+    taken = np.zeros_like(a)
+    taken[:2] = a[::8]
+    assert "low-rank" not in kinds(diagnose(taken @ b, a @ b, CLOSE))
+
+
+def test_sums_of_a_constant_input_are_no_constant_offset() -> None:
+    x = np.full((4, 60), -50, np.int32)
+    expected = np.cumsum(x, axis=1, dtype=np.int32)
+    for dtype in (np.int32, np.float32):
+        x, expected = x.astype(dtype), expected.astype(dtype)
+        found = diagnose(expected - x // 2, expected, CLOSE, inputs={"x": x})
+        assert "offset" not in kinds(found), dtype
+
+
+def test_memory_that_nobody_wrote_is_called_so() -> None:
+    expected = values(8, 20)
+    actual = expected.copy()
+    actual.view(np.uint8)[2:4] = 0xA5
+    assert "before anyone writes it" in one(diagnose(actual, expected, CLOSE), "constant").sentence
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
@@ -248,3 +273,100 @@ def test_values_that_occur_everywhere_prove_no_move() -> None:
     expected[values(30, 60) > 2] = 0
     found = diagnose(np.ones_like(expected), expected, CLOSE)
     assert not {"shifted", "transposed", "repeated", "reversed"} & set(kinds(found))
+
+
+def test_moves_are_claimed_from_the_least_evidence_on() -> None:
+    def said(actual: np.ndarray, expected: np.ndarray) -> list[str]:
+        return kinds(diagnose(actual, expected, EXACT))
+
+    order = np.array([3, 0, 4, 1, 6, 2, 7, 5])
+    for count in (7, 8):
+        expected = values(1, 90)
+        actual = expected.copy()
+        actual[0, 30 : 30 + count] = expected[0, 30 + (order[order < count])]
+        assert ("permuted" in said(actual, expected)) == (count == 8)
+    for size, lines in ((15, 2), (15, 3), (16, 2)):
+        expected = values(size, 40)
+        actual = expected.copy()
+        actual[4 : 4 + lines] = expected[3 : 3 + lines]
+        assert ("shifted" in said(actual, expected)) == ((size, lines) != (15, 2))
+    close = expected * np.float32(1 + 1e-3)
+    assert "permuted" not in said(np.sort(close), np.sort(expected))
+
+
+def test_shifts_and_repetitions_of_the_usual_tiles_are_found() -> None:
+    long, table = values(2600), values(600, 3)
+    powers = [1 << n for n in range(9)]
+    for distance in [*powers, 3, 512]:
+        moved = distance if distance.bit_length() % 2 else -distance
+        found = diagnose(np.roll(long, -moved), long, EXACT)
+        told = [each.numbers["distance"] for each in found if each.kind == "shifted"]
+        assert told == ([moved] if distance in powers else [])
+    for tile in [*powers, 24]:
+        found = diagnose(table[np.arange(600) % tile], table, EXACT)
+        told = [each.numbers["tile"] for each in found if each.kind == "repeated"]
+        assert told == ([tile] if tile in (1, *powers[3:]) else [])
+
+
+@for_each(
+    ("total", "wrong", "claimed"),
+    [(90, 7, False), (90, 8, True), (60, 53, False), (60, 52, True), (400, 381, False),
+     (400, 380, True)],
+)  # fmt: skip
+def test_a_border_needs_enough_elements_on_both_sides(
+    total: int, wrong: int, claimed: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.permutation(np.arange(total) + 0.5).astype(np.float32)
+    expected = values(total)
+    for sign in (1, -1):
+        failing = sign * x > np.sort(sign * x)[total - wrong - 1]
+        actual = np.where(failing, expected + rng.uniform(0.2, 2, total), expected)
+        found = diagnose(actual.astype(np.float32), expected, EXACT, inputs={"x": x})
+        assert ("input-value" in kinds(found)) == claimed
+        for each in found:
+            if each.kind == "input-value":
+                border = x[failing].min() if sign == 1 else x[failing].max()
+                assert abs(each.numbers["border"] - border) <= 1 + 0.01 * wrong
+                assert each.numbers["side"] == ("above" if sign == 1 else "below")
+
+
+@for_each(
+    ("rows", "what", "claimed"),
+    [(5, "holds NaN", True), (4, "holds NaN", False), (100, "is all negative", True),
+     (99, "is all negative", False), (5, "is all zeros", True), (100, "is constant", True),
+     (99, "is constant", False), (5, "holds -Inf", True), (5, "holds +Inf", True),
+     (5, "is -Inf throughout", True), (100, "holds ties", True), (99, "holds ties", False)],
+)  # fmt: skip
+def test_a_row_is_blamed_on_what_it_holds_unless_by_chance(
+    rows: int, what: str, claimed: bool
+) -> None:
+    x = 1 + np.random.default_rng(4).random((rows, 6)).astype(np.float32)
+    x[2] = {
+        "holds NaN": [1, np.nan, 1.2, 1.3, 1.4, 1.5], "is all negative": [-1, -2, -3, -4, -5, -6],
+        "is all zeros": 0, "is constant": 1.5, "holds -Inf": [1, -np.inf, 1.2, 1.3, 1.4, 1.5],
+        "holds +Inf": [1, np.inf, 1.2, 1.3, 1.4, 1.5], "is -Inf throughout": -np.inf,
+        "holds ties": [1, 1, 1.2, 1.3, 1.4, 1.5],
+    }[what]  # fmt: skip
+    expected = values(rows)
+    actual = expected.copy()
+    actual[2] += 1
+    found = diagnose(actual, expected, EXACT, inputs={"x": x}, limit=9)
+    told = [each.numbers.get("holds") for each in found if each.kind == "input-row"]
+    assert told == ([what] if claimed else [])
+
+
+def test_the_measure_that_tells_wrong_rows_best_is_named() -> None:
+    rng = np.random.default_rng(5)
+    for wrong in (7, 8):
+        x = rng.uniform(-1, 1, (60, 30)).astype(np.float32)
+        rows = rng.permutation(60)[:wrong]
+        x[rows, 3] = -90 - np.arange(wrong)
+        expected = values(60)
+        actual = expected.copy()
+        actual[rows] += rng.uniform(0.5, 2, wrong)
+        found = diagnose(actual.astype(np.float32), expected, EXACT, inputs={"x": x}, limit=9)
+        told = [each.numbers for each in found if each.kind == "input-row"]
+        assert told == ([] if wrong == 7 else [
+            {"input": "x", "measure": "the largest magnitude", "side": "above", "border": 90.0}
+        ])  # fmt: skip

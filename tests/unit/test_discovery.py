@@ -13,14 +13,19 @@ from for_each import for_each
 from import_graph import read_imports, source_files
 
 from gpuemu_flow.build import stamps
-from gpuemu_flow.build.discovery import Discovery, Distributions, ObservedSets, StoredSets
+from gpuemu_flow.build.discovery import (
+    Discovery,
+    Distributions,
+    ObservedSets,
+    StoredSets,
+    grouped,
+)
 from gpuemu_flow.build.files import FileTable, own_code_digest, own_code_paths
 from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
 from gpuemu_flow.report.workspace_text import observed_line
 from gpuemu_flow.store.cache import JsonStore
-from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
-from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.keys import MAX_SETS, Discovered, KnownInputs, SeenInputs, digest_bytes
 from gpuemu_flow.workers.process import THREAD_VARIABLES
 
 SECRET = "hunter2"
@@ -345,6 +350,20 @@ def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
     assert discovery(root).parts(names) == discovery(root, **stamps.WORKER_DEFAULTS).parts(names)
     given = {"PYTHONHASHSEED", *THREAD_VARIABLES}
     assert set(stamps.WORKER_DEFAULTS) == given
+
+
+def test_inputs_are_shown_by_their_kind_and_name() -> None:
+    """A package that lies in several places is one; a bar in a file's name means nothing."""
+    names = Discovered(
+        files=frozenset({"b|x", "a|x"}),
+        packages=frozenset({"lib|numpy", "venv|numpy", "venv|torch"}),
+        variables=frozenset({"HOME"}),
+    )
+    assert [*grouped(names)] == [
+        ("file", "a|x", ("a|x",)), ("file", "b|x", ("b|x",)),
+        ("package", "numpy", ("lib|numpy", "venv|numpy")), ("package", "torch", ("venv|torch",)),
+        ("variable", "HOME", ("HOME",)),
+    ]  # fmt: skip
 
 
 def test_names_that_begin_alike_count_as_one(root: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gpuemu_flow.build.graph import Graph
 from gpuemu_flow.build.run import longest_first, spread
-from gpuemu_flow.tasks.base import TaskInput, TaskSpec
-from gpuemu_flow.tasks.params import DiffParams, plain
+from gpuemu_flow.tasks.base import DiffParams, TaskInput, TaskSpec, plain
 
 PARAMS = plain(DiffParams(regression_threshold=0.1))  # it does not count here
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from for_each import for_each
 
-from gpuemu_flow.model.expressions import ExpressionError, compute, solve
+from gpuemu_flow.model.syntax import ExpressionError, compute, solve
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gpuemu_flow.fuzz.failures import (
+    CONFIRMED_BY,
+    DIFFERS,
+    FailureSetting,
+    shows_all,
+    told_by_setting,
+)
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.types import (
@@ -119,6 +126,7 @@ def test_ids_that_begin_alike_are_made_longer(store: FailureStore) -> None:
     store._records.put(taken, plain(squatter))
     moved = store.add(record, TENSORS)
     assert moved.startswith(taken)
+    assert ID_LENGTH == 12
     assert len(moved) == ID_LENGTH + 1
     assert store.get(taken).op == "other"
     assert store.get(moved).op == "softmax"
@@ -250,6 +258,68 @@ def test_public_json_is_what_the_interface_page_lists(store: FailureStore) -> No
     assert (option, text) == ("--case", make(seed=seed).case.to_text())
 
 
+def test_the_tolerance_is_that_of_the_output_which_failed() -> None:
+    """That of its dtype where the output has none; none of the two under ``auto``."""
+    own, table = {"atol": 1.0, "rtol": 2.0}, {"float32": {"atol": 3.0}, "float64": {"atol": 4.0}}
+    other = {"name": "x", "tolerance": {"atol": 5.0}}
+    for compare, wanted in (
+        (None, (None, None)),
+        ({}, (None, None)),
+        ({"tolerances": table}, (3.0, None)),
+        ({"tolerances": {"float64": own}}, (None, None)),
+        ({"tolerances": table, "outputs": [other, {"name": "y"}]}, (3.0, None)),
+        ({"tolerances": table, "outputs": [other, {"name": "y", "tolerance": own}]}, (1.0, 2.0)),
+    ):
+        record = replace(make(), provenance={"compare": compare})
+        assert tuple(record.tolerance.values()) == wanted, compare
+    assert replace(make(), provenance=None).tolerance == {"atol": None, "rtol": None}
+
+
 def test_an_unknown_source_is_refused() -> None:
     with pytest.raises(ValueError, match="no source 'guess'"):
         make(source="guess")
+
+
+@pytest.mark.parametrize(
+    ("alone", "other", "told"),
+    [
+        ([], [], FailureSetting.AFTER_DECOY.value),
+        ([2], [], DIFFERS),
+        ([], [3], DIFFERS),
+    ],
+    ids=["confirmed", "fails alone once", "passes there once"],
+)
+def test_a_setting_is_told_once_repeated_runs_confirm_it(
+    alone: list[int], other: list[int], told: str
+) -> None:
+    counts = {FailureSetting.ALONE: 0, FailureSetting.AFTER_DECOY: 0}
+
+    def fails(setting: FailureSetting) -> bool:
+        counts[setting] += 1
+        if setting is FailureSetting.ALONE:
+            return counts[setting] in alone
+        return counts[setting] not in other
+
+    assert told_by_setting(FailureSetting.AFTER_DECOY, fails) == told
+    if told != DIFFERS:
+        assert set(counts.values()) == {CONFIRMED_BY - 1}
+    assert told_by_setting(FailureSetting.ALONE, fails) == ""
+
+
+def test_a_failure_shows_again_with_its_verdict_and_all_its_reasons() -> None:
+    def result(verdict: Verdict, *kinds: FailureKind) -> CheckResult:
+        return CheckResult(verdict, tuple(Failure(kind, "") for kind in kinds))
+
+    tolerance, shape, ended = FailureKind.TOLERANCE, FailureKind.SHAPE, FailureKind.EXECUTION
+    record = replace(make(), result=result(Verdict.FAILED, tolerance, shape))
+    for again, shows in (
+        (result(Verdict.FAILED, tolerance, shape), True),
+        (result(Verdict.FAILED, shape, ended, tolerance), True),
+        (result(Verdict.FAILED, tolerance), False),
+        (result(Verdict.ERROR, tolerance, shape), False),
+        (result(Verdict.INCONCLUSIVE), False),
+    ):
+        assert shows_all(record, again) == shows, again
+    untold = replace(record, result=result(Verdict.FAILED))
+    assert shows_all(untold, result(Verdict.ERROR, ended))
+    assert not shows_all(untold, result(Verdict.INCONCLUSIVE))

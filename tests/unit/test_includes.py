@@ -64,6 +64,18 @@ def test_a_file_that_a_flag_names_counts(tmp_path: Path, flags: list[str]) -> No
     assert find_includes(tmp_path / "k.cu", flags, tmp_path).files == ["k.cu", "more.rsp"]
 
 
+def test_folders_and_files_are_named_by_each_option(tmp_path: Path) -> None:
+    write(tmp_path, k_cu='#include "x.h"\n', j__x_h="", a_h="", b_h="")
+    for option in ("-I", "--include-path", "-isystem", "--system-include"):
+        for flags in ([option, "i,j"], [f"{option}=i,j"], [option, "i", f"{option}=j"]):
+            found = find_includes(tmp_path / "k.cu", flags, tmp_path)
+            assert (found.files, found.absent) == (["j/x.h", "k.cu"], ["i/x.h", "x.h"]), flags
+    for option in ("-include", "--pre-include"):
+        for flags in ([option, "a.h,b.h"], [f"{option}=a.h,b.h"], [option, "a.h", option, "b.h"]):
+            found = find_includes(tmp_path / "k.cu", [*flags, "-Ij"], tmp_path)
+            assert found.files == ["a.h", "b.h", "j/x.h", "k.cu"], flags
+
+
 def test_a_missing_file_of_options_is_left_to_the_compiler(tmp_path: Path) -> None:
     write(tmp_path, k_cu="")
     assert find_includes(tmp_path / "k.cu", ["-optf", "none", "-optf"], tmp_path).files == ["k.cu"]

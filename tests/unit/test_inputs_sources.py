@@ -79,6 +79,32 @@ def test_the_imports_digest_follows_imports_only(root: Path) -> None:
     assert SourceIndex(root).imports_digest(path) != before
 
 
+def test_what_an_import_would_have_found_first_is_named(root: Path) -> None:
+    index = SourceIndex(root)
+    index.closure(root / "scripts/sibling.py")
+    assert index.absent == [
+        "scripts/nothing", "scripts/nothing.py", "scripts/nothing/__init__.py",
+    ] or index.absent == ["scripts/__init__.py", "scripts/nothing", "scripts/nothing.py",
+                          "scripts/nothing/__init__.py"]  # fmt: skip
+    assert index.relative(root.parent / "elsewhere.py") == f"{root.parent}/elsewhere.py"
+    assert index.packages_around("scripts.lib.deep.inner") == [
+        root / "scripts/lib/__init__.py", root / "scripts/lib/deep/__init__.py",
+    ]  # fmt: skip
+
+
+def test_a_program_is_python_by_its_name_or_its_first_line(root: Path) -> None:
+    index = SourceIndex(root)
+    for name, text, is_python in (
+        ("a.py", "", True), ("a", "#!/usr/bin/env python3\nimport lib.masks", True),
+        ("b", "#!/bin/sh\nimport python", False), ("c", "import python\n", False),
+    ):  # fmt: skip
+        path = root / "scripts" / name
+        path.write_text(text)
+        assert index.can_follow(path) is is_python
+        assert ("scripts/lib/masks.py" in index.closure(path).files) is ("masks" in text)
+    assert not index.can_follow(root / "none.py")
+
+
 def test_a_dotted_module_is_found_in_the_workspace(root: Path) -> None:
     index = SourceIndex(root)
     assert index.module_file("pkg.mod") == root / "pkg/mod.py"

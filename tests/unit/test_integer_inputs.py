@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.numerics.envelope import is_exact_op, shadow_is_faithful
 from gpuemu_flow.numerics.evaluations import on_each
+from gpuemu_flow.numerics.perturb import moved_integers
 from gpuemu_flow.numerics.shadow import shadow_source
 
 Array = NDArray[Any]
@@ -36,10 +37,6 @@ def op(t):
     "image": """
 def op(t):
     return (t / 255 - 0.485) / 0.229
-""",
-    "image in float64": """
-def op(t):
-    return (t.astype(np.float64) / 255 - 0.485) / 0.229
 """,
     "image in float": """
 def op(t):
@@ -82,6 +79,10 @@ class Reference:
             names: dict[str, Any] = {}
             exec(source, names)
             self._functions[shadow] = names["op"]
+
+    def plain(self, *inputs: Array) -> Array:
+        found: Array = self._functions[False](*inputs)
+        return found
 
     def __call__(self, inputs: Mapping[str, Array], *, shadow: bool = False) -> dict[str, Array]:
         return {"y": np.asarray(self._functions[shadow](*inputs.values()))}
@@ -153,7 +154,6 @@ OPS: dict[str, list[tuple[Any, Any]]] = {
         ),
     ],
     "image": IMAGES,
-    "image in float64": IMAGES,
     "image in float": IMAGES,
     "image in a dtype by name": IMAGES,
     "spread": [(spread, lambda t: spread(t, 1))],
@@ -184,6 +184,85 @@ def test_float32_arithmetic_on_integers_passes_and_wrong_values_fail(name: str) 
             result, _ = check(Reference(name), wrong, {"t": t}, "float32")
             found.append(result.verdict)
         assert found[-1] is Verdict.FAILED
+
+
+def mean(y: Array) -> Array:
+    return np.cumsum(y, axis=1, dtype=y.dtype)[:, -1:] * y.dtype.type(1 / y.shape[1])
+
+
+def running_variance(x: Array) -> Array:
+    out = np.zeros(len(x), F32)
+    for r, row in enumerate(x.astype(F32)):
+        center = total = F32(0)
+        for i, value in enumerate(row):
+            away = value - center
+            center = center + away / F32(i + 1)
+            total = total + away * (value - center)
+        out[r] = total / F32(len(row))
+    return out
+
+
+def normed(x: Array) -> Array:
+    away = x.astype(F32) - mean(x.astype(F32))
+    return away / np.sqrt(mean(away * away) + F32(1e-5))
+
+
+def less_mean(x: Array) -> Array:
+    y = x.astype(F32)
+    return y - mean(y)
+
+
+CANCELLING = {
+    "x - x.mean(axis=1, keepdims=True)": (less_mean, lambda x: less_mean(x) * F32(1.001)),
+    "x.var(axis=1)": (running_variance, lambda x: running_variance(x) + F32(1e-4)),
+    "(x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)": (
+        normed,
+        lambda x: normed(x) * F32(1.001),
+    ),
+}
+
+
+@for_each("expression", CANCELLING)
+def test_what_cancels_in_the_reference_alone_may_be_rounded(expression: str) -> None:
+    """All that the reference computes is exact: sums, their quotients, differences, squares."""
+    evaluate = Reference.of(f"def op(x):\n    return {expression}\n")
+    for seed, size in ((1, 7), (2, 16)):
+        rng = np.random.default_rng(seed)
+        x = np.repeat(rng.integers(20, 40, 6), size).reshape(6, size).astype(np.int8)
+        x += rng.integers(-1, 2, x.shape).astype(np.int8)
+        right, wrong = CANCELLING[expression]
+        assert check(evaluate, right, {"x": x}, "float32")[0].verdict is Verdict.PASSED
+        assert check(evaluate, wrong, {"x": x}, "float32")[0].verdict is Verdict.FAILED
+
+
+@for_each("expression", CANCELLING)
+def test_a_float64_op_that_computes_in_float32_fails(expression: str) -> None:
+    evaluate = Reference.of(f"def op(x):\n    return {expression}\n")
+    x = np.random.default_rng(1).integers(20, 40, (6, 7)).astype(np.int32)
+    x[3] = 30
+    in_float32, _ = CANCELLING[expression]
+    for op, verdict in ((in_float32, Verdict.FAILED), (evaluate.plain, Verdict.PASSED)):
+        assert check(evaluate, op, {"x": x}, "float64")[0].verdict is verdict
+
+
+@for_each(
+    "expression",
+    ["(x > 3) - x * 0.0", "x // 4 * 0.1", "np.floor(x / 4) * 0.1", "np.arange(99.0)[x] * 0.1"],
+)
+def test_no_integer_is_moved_over_a_step(expression: str) -> None:
+    def evaluate(inputs: Any) -> dict[str, Array]:
+        return {"y": np.asarray(eval(expression, {"np": np, "x": inputs["x"]}))}
+
+    def checked(inputs: Any) -> Any:
+        try:
+            return evaluate(inputs)
+        except IndexError:
+            return None
+
+    given = {"x": np.arange(12, dtype=np.int32)}
+    assert not list(moved_integers(given, 5, 2.0**-23, checked))
+    smooth = moved_integers(given, 5, 2.0**-23, lambda inputs: {"y": inputs["x"] * 0.1})
+    assert len(list(smooth)) == 4
 
 
 @for_each("name", [name for name in REFERENCES if name != "buckets"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import Envelope, shadow_is_faithful
 from gpuemu_flow.numerics.evaluations import on_each
-from gpuemu_flow.numerics.noise import flushing, noisy, noisy64
+from gpuemu_flow.numerics.noise import Noisy64, flushing, noisy, wrapped64
 from gpuemu_flow.numerics.perturb import Arrays, Perturbation
 from gpuemu_flow.numerics.rng import SeededRng
 
@@ -282,6 +282,10 @@ def test_a_scalar_of_float64_does_not_widen_what_follows() -> None:
 LONG_DOUBLES = np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
 
 
+def noisy64(x: Array, seed: int) -> Array:
+    return wrapped64({"x": x}, Noisy64, rng=SeededRng(seed), unit=2.0**-52)["x"]
+
+
 @pytest.mark.skipif(not LONG_DOUBLES, reason="long doubles are no wider than float64 here")
 @pytest.mark.parametrize(
     "compute",
@@ -297,15 +301,14 @@ LONG_DOUBLES = np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
 def test_roundings_of_float64_move_too(compute: Any) -> None:
     x = np.random.default_rng(4).random((20, 30))
     plain = compute(x.copy())
-    first, second = (
-        np.asarray(compute(noisy64({"x": x.copy()}, SeededRng(seed), 2.0**-52)["x"]))
-        for seed in (1, 2)
-    )
+    first, second = (np.asarray(compute(noisy64(x.copy(), seed))) for seed in (1, 2))
     assert first.dtype == plain.dtype and first.shape == plain.shape
     assert (first != plain).any() and (first != second).any()
     assert np.abs(first - plain).max() <= 100 * 2.0**-52 * np.abs(plain).max()
-    exact = noisy64({"x": np.arange(12.0)}, SeededRng(1), 2.0**-52)["x"]
-    assert np.asarray(exact * 2 - exact.max()).tolist() == (np.arange(12.0) * 2 - 11).tolist()
+    for dtype in (np.float64, np.int32):
+        exact = noisy64(np.arange(12, dtype=dtype), 1)
+        assert np.asarray(exact * 2 - exact.max()).tolist() == (np.arange(12.0) * 2 - 11).tolist()
+        assert (np.asarray((exact - 3) * 0.1) != (np.arange(12) - 3) * 0.1).any()
 
 
 @pytest.mark.skipif(not LONG_DOUBLES, reason="long doubles are no wider than float64 here")

@@ -34,10 +34,11 @@ dims = {{ B = [1, 3], T = [2, 5] }}
 x = ["B", "T"]
 m = {{ dims = ["B", "T"], dtype = "bool" }}
 n = {{ dims = ["B"], dtype = "int32" }}
+w = {{ dims = ["B", "B"], dtype = "bool" }}
 [ops.schema.outputs]
 y = {{ dims = ["B", "T"], {said} }}
 """
-LINE = 12
+LINE = 13
 
 
 @pytest.fixture
@@ -56,17 +57,38 @@ def contract(workspace: ConfigWorkspace, said: str) -> OutputContract:
         ('dtype = "fp16"', {"dtype": "float16"}),
         ('dtype = "same as x"', {"dtype": "same as x"}),
         ('dtype = "promote"', {"dtype": "promote"}),
+        ('dtype = "complex64"', {"dtype": "complex64"}),
         ("range = [0, inf]", {"low": 0.0}),
+        ("range = [-inf, 2]", {"high": 2.0}),
+        ("range = [2, 2]", {"low": 2.0, "high": 2.0}),
         ("tolerance = 0.5", {"atol": 0.5, "rtol": 0.0}),
+        ("tolerance = 0", {"atol": 0.0, "rtol": 0.0}),
         ("tolerance = { rtol = 0.5 }", {"atol": 0.0, "rtol": 0.5}),
         ('ties = "any", of = "x", axis = "T"', {"ties": "x", "axis": 1}),
         ('order = "any", axis = 0', {"order": True, "axis": 0}),
+        ('order = "any", axis = -2', {"order": True, "axis": -2}),
+        ('ties = "any", of = "n"', {"ties": "n", "axis": 0}),
+        (
+            'ties = "any", order = "any", of = "x", axis = 1',
+            {"ties": "x", "order": True, "axis": 1},
+        ),
         ('up_to = "sign", axis = -1', {"up_to": "sign", "axis": -1}),
         ('up_to = "permutation"', {"up_to": "permutation"}),
         ('only = "not m"', {"only": Mask("m", (0, 1), "false")}),
         ('only = "n != -1"', {"only": Mask("n", (0,), "!=", -1.0)}),
         ('only = "T < n"', {"only": Mask("n", (0,), "<", along=1)}),
+        ('only = "m"', {"only": Mask("m", (0, 1), "true")}),
+        ('only = "n == 2"', {"only": Mask("n", (0,), "==", 2.0)}),
         ("statistics = { mean = 0, std = 1 }", {"statistics": Statistics(0.0, 1.0)}),
+        (
+            "statistics = { mean = 0, std = 0, samples = 100, false_alarms = 1e-15 }",
+            {"statistics": Statistics(0.0, 0.0, samples=100, false_alarms=1e-15)},
+        ),
+        (
+            'statistics = { mean = "x", zeros = 0, samples = 1000000, false_alarms = 0.01 }',
+            {"statistics": Statistics("x", zeros=0.0, samples=1000000, false_alarms=0.01)},
+        ),
+        ('statistics = { mean = "x", zeros = 1 }', {"statistics": Statistics("x", zeros=1.0)}),
     ],
 )
 def test_a_contract_is_read_and_kept(
@@ -81,8 +103,16 @@ def test_a_contract_is_read_and_kept(
     ("said", "slug", "mend"),
     [
         ('dtype = "same as z"', "schema-contract", "x, m, n"),
-        ('dtype = "floaty32"', "schema-dtype", ""),
+        ('dtype = "floaty32"', "schema-dtype", "float32"),
+        ('dtype = "same of x"', "schema-dtype", "same as x"),
+        ("dtype = 3", "schema-dtype", "same as x"),
         ("range = [1, 0]", "schema-range", "lowest"),
+        ("range = [inf, inf]", "schema-range", "lowest"),
+        ("range = [-inf, -inf]", "schema-range", "lowest"),
+        ("range = [0]", "schema-range", "lowest"),
+        ("tolerance = inf", "schema-contract", "atol"),
+        ("tolerance = {}", "schema-contract", "atol"),
+        ("tolerance = 1, statistics = { mean = 0 }", "schema-contract", "remove"),
         ("tolerance = -1", "schema-contract", "atol"),
         ("tolerance = { abs = 1 }", "schema-contract", "atol"),
         ('ties = "all", of = "x", axis = 1', "schema-contract", '"any"'),
@@ -94,16 +124,28 @@ def test_a_contract_is_read_and_kept(
         ('order = "none", axis = 0', "schema-contract", '"any"'),
         ('order = "any"', "schema-contract", "axis = -1"),
         ('order = "any", axis = "Q"', "schema-contract", "dim"),
+        ('order = "any", axis = -3', "schema-contract", "-2 to 1"),
+        ('order = "any", axis = 32', "schema-contract", "name of one dim"),
+        ('order = "any", axis = true', "schema-contract", "name of one dim"),
+        ('ties = "any", of = "w", axis = "B"', "schema-contract", "name of one dim"),
         ('up_to = "scale", axis = 0', "schema-contract", "sign"),
         ("axis = 0", "schema-contract", "remove"),
         ('order = "any", axis = 0, up_to = "sign"', "schema-contract", "keep one"),
         ('order = "any", axis = 0, only = "m"', "schema-contract", "keep one"),
-        ('only = "k"', "schema-contract", "m, n, x"),
+        ('only = "k"', "schema-contract", "m, n, w, x"),
+        ('only = "w"', "schema-contract", "each dim of 'w'"),
+        ('only = "m", compare = "scripts/softmax.py:softmax"', "schema-contract", "keep one"),
         ('only = "m + 1"', "schema-contract", "lengths"),
         ('only = "Q < n"', "schema-contract", "mask"),
         ("statistics = 1", "schema-contract", "samples"),
         ('statistics = { mean = "z" }', "schema-contract", "input"),
-        ("statistics = { samples = 5 }", "schema-contract", "100"),
+        ("statistics = { samples = 99 }", "schema-contract", "100"),
+        ("statistics = { mean = 0, samples = true }", "schema-contract", "100"),
+        ("statistics = { mean = inf }", "schema-contract", "input"),
+        ("statistics = { mean = 0, std = -0.1 }", "schema-contract", "from 0"),
+        ("statistics = { mean = 0, zeros = 1.01 }", "schema-contract", "0 to 1"),
+        ("statistics = { mean = 0, zeros = -0.01 }", "schema-contract", "0 to 1"),
+        ("statistics = { mean = 0, false_alarms = 9e-16 }", "schema-contract", "0.01"),
         ("statistics = { false_alarms = 0.5 }", "schema-contract", "0.01"),
         ('tolerance = 1, ties = "any", of = "x", axis = 1', "schema-contract", "remove"),
         ('compare = "scripts/softmax.py"', "schema-contract", "compare.py:function"),

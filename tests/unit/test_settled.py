@@ -11,7 +11,7 @@ import pytest
 from gpuemu_flow.build.discovery import Discovery
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.model.types import ConfiguredEnv, Observation
-from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import Discovered
 
 
 def tick(probe: Path) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from for_each import for_each
+from msgspec.structs import replace
+from report_samples import failed, results_of
 
-from gpuemu_flow.cases.conditions import meets
-from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec
+from gpuemu_flow.cases.conditions import Rule, meets
+from gpuemu_flow.judge.results import Minimal, MinimalInput
+from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.model.verdicts import Condition, shown_values
+from gpuemu_flow.report.text import Style, render_failures, says
 
 
 def shown(**fields: object) -> str:
@@ -69,3 +73,43 @@ def test_a_small_case_is_held_against_a_condition_on_its_own_values(
     case = Case(0, 1, "float32", "contiguous", "special", (spec,))
     for values, expected in zip(([0.0, -1.0], [1.0, np.nan]), met, strict=True):
         assert meets(case, {"x": np.array(values)}, Condition(kind, "x", "", "")) is expected
+
+
+def test_beside_a_failure_a_case_without_a_verdict_is_said_in_a_line() -> None:
+    wrong = failed("total", 1)
+    unjudged = failed("total", 2, verdict=Verdict.INCONCLUSIVE, notes=("no verdict on 3 of 15",))
+    page = "\n".join(render_failures(results_of([wrong, unjudged]), Style()))
+    assert page.count("inconclusive total: ") == 1 and "no verdict on 3" not in page
+    assert page.count("reproduce: ") == 2
+    alone = "\n".join(render_failures(results_of([unjudged]), Style()))
+    assert "no verdict on 3 of 15" in alone
+
+
+def test_the_values_that_stand_first_are_not_said_again() -> None:
+    wrong = failed("total", 1, "3 of 15 elements are NaN")
+    (failure,) = wrong.result.failures
+    minimal = Minimal(
+        {"x": MinimalInput("float32", (3, 5), "x")}, "", failure.output, failure.index,
+        failure.expected, failure.actual, says(failure, "float32"),
+    )  # fmt: skip
+    key = ("total", 1, wrong.case.dtype)
+    page = "\n".join(render_failures(results_of([wrong]), Style(), {key: minimal}))
+    assert page.count("expected 2") == 1 and "3 of 15 elements are NaN" in page
+    other = replace(minimal, index=(0, 0))
+    page = "\n".join(render_failures(results_of([wrong]), Style(), {key: other}))
+    assert "output[1, 2]: actual 2.5, expected 2.0" in page
+
+
+def test_few_allowed_sizes_that_two_conditions_share_tell_of_neither() -> None:
+    """With C in (1, 3, 33) and B in (1, 4), only C = 33 is larger than B where both count."""
+    larger = Rule("larger", "C", "B")
+    assert larger.may_be_taken_for(Rule("above", "C", 33, 3))
+    assert not larger.may_be_taken_for(larger)
+
+
+def test_of_a_listed_scalar_the_values_are_named() -> None:
+    rule = Rule("value_below", "alpha", 0.5, 1.0)
+    told = rule.condition(whole=False, listed=[-2.0, 0.5, 1.0])
+    assert told.sentence == "alpha is -2 or 0.5 (not when it is 1)"
+    drawn = rule.condition(whole=False).sentence
+    assert drawn == "alpha is 0.5 or less (not when it is 1 or more)"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpuemu_flow.model.types import Observation
@@ -149,6 +150,27 @@ def test_what_is_looked_at_counts_by_its_kind_even_when_it_is_written_to(
     assert seen.looked == {"/f/log", "/f"}
     assert seen.listed == {"/h"}
     assert seen.files == set()
+
+
+def test_a_package_changes_as_a_whole(report: int, sightings: Sightings) -> None:
+    """Where names come and go beside packages counts, not what is sought in one that is there."""
+    package = str(Path(np.__file__).parent)
+    site = str(Path(package).parent)
+    stdlib = str(Path(os.__file__).parent)
+    inside = [b"m%b/none.py", b"m%b/none/x.py", b"l%b", b"l%b/linalg"]
+    kept = [f"{site}/none.py", f"{site}/no_package/x.py", f"{site}/numpy"]
+    seen = told(
+        report,
+        sightings,
+        *(record % package.encode() for record in inside),
+        *(f"m{path}".encode() for path in kept),
+        *(f"{kind}{stdlib}/json{name}".encode() for kind, name in (("m", "/none.py"), ("l", ""))),
+        f"l{site}".encode(),
+        b"m/f/none.py",
+        b"l/f/a-packages/b",
+    )
+    assert seen.missed == {*kept, "/f/none.py"}
+    assert seen.listed == {site, "/f/a-packages/b"}
 
 
 @pytest.mark.parametrize("folder", ["/tmp/gpuemu-scratch-ab/w1", "/elsewhere/w1"])

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
-from gpuemu_flow.store.cache import WorkspaceCache
+from gpuemu_flow.store.cache import OtherFormatError, WorkspaceCache, seal
 
 FIGURES = {
     "sent": ArtifactMetrics("sent", 8, 1, 0, 0, 20, ("ld.global", "st.local"), "Sass", 1),
@@ -52,6 +52,20 @@ def test_a_file_under_another_name_is_not_believed(store: BaselineStore, tmp_pat
         store.get("b")
 
 
+def test_what_another_version_wrote_stays_and_is_named(
+    store: BaselineStore, tmp_path: Path
+) -> None:
+    store.put(FULL)
+    (path,) = tmp_path.rglob("*.baseline")
+    path.write_bytes(seal({**plain(FULL), "format": 2}))
+    with pytest.raises(UsageError, match="stored by another version"):
+        store.get("a")
+    assert store.list() == ()
+    assert path.exists()
+    with pytest.raises(OtherFormatError, match="of format 2"):
+        Baseline.from_json({**plain(FULL), "format": 2})
+
+
 def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:
     data = plain(FULL)
     for name in ("submitted", "artifacts", "of_run"):
@@ -69,6 +83,12 @@ def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:
 def test_another_form_is_an_error(name: str, value: object) -> None:
     with pytest.raises(ValueError):
         Baseline.from_json({**plain(FULL), name: value})
+
+
+def test_what_is_no_baseline_is_an_error() -> None:
+    for data in ([], None, "baseline", {}, {**plain(FULL), "kind": "another tool's"}):
+        with pytest.raises(ValueError, match="is no baseline"):
+            Baseline.from_json(data)
 
 
 def test_a_run_is_compared_with_what_holds_one(store: BaselineStore) -> None:

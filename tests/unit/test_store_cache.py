@@ -109,6 +109,17 @@ def test_a_damaged_record_is_dropped(store: JsonStore, tmp_path: Path) -> None:
     assert store.get("k") == {"n": 2}
 
 
+def test_a_record_of_another_version_is_left_to_it(
+    store: JsonStore, tmp_path: Path, aside: Aside
+) -> None:
+    store.put("k", {"n": 1})
+    for record, is_damaged in ((b"gf2\nwhatever", False), (b"gf1\nwhatever", True)):
+        with contextlib.closing(database(tmp_path / "state")) as connection, connection:
+            connection.execute("update Cache set value = ?", (record,))
+        assert store.get("k") is None
+        assert (len(aside.reasons), list(store)) == (is_damaged, [] if is_damaged else ["k"])
+
+
 @pytest.mark.parametrize("mode", [2, 3, 4])
 def test_a_row_that_claims_to_be_a_pickle_or_a_file_is_not_followed(
     store: JsonStore, tmp_path: Path, mode: int
@@ -205,8 +216,9 @@ def test_a_database_that_stays_locked_is_told_not_set_aside(
     impatient = JsonStore(tmp_path / "state", aside)
     with contextlib.closing(database(tmp_path / "state")) as connection:
         connection.execute("begin immediate")
+        impatient._open = None  # type: ignore[method-assign, assignment]  # nobody tries again
         for act in (lambda: impatient.put("k", 1), lambda: impatient.put_many([("k", 1)])):
-            with pytest.raises(StoreError) as caught:
+            with pytest.raises(StoreError, match="stayed locked") as caught:
                 act()
             assert caught.value.slug == "cache-busy"
     assert aside.reasons == []
@@ -215,8 +227,14 @@ def test_a_database_that_stays_locked_is_told_not_set_aside(
 def test_a_path_that_sqlite_does_not_open_is_told_from_other_faults(
     tmp_path: Path, aside: Aside
 ) -> None:
-    with pytest.raises(StoreError, match="SQLite opens none of more than"):
-        JsonStore(tmp_path.joinpath(*["n" * 100] * 5), aside).put("a", 1)
+    deep = str(tmp_path.joinpath(*["n" * 60] * 9))
+    for length in (504, 505):
+        folder = deep[: length - len("/cache.db") - 1].removesuffix("/").ljust(length - 9, "n")
+        try:
+            JsonStore(Path(folder), aside).put("a", 1)
+            assert length == 504
+        except StoreError as error:
+            assert "has 505 bytes, and SQLite opens none of more than 504" in str(error)
 
 
 def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
-from gpuemu_flow.store.keys import KeyParts, canonical, changed_parts, digest_json
+from gpuemu_flow.store.keys import KeyParts, canonical, changed_parts, digest_json, encoded
 
 
 def test_order_of_keys_does_not_matter() -> None:
@@ -18,6 +18,30 @@ def test_order_of_keys_does_not_matter() -> None:
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="JSON"):
         canonical(value)
+
+
+class Named(Struct, frozen=True):
+    name: str
+    more: int = 1
+
+
+def test_equal_values_are_encoded_alike_even_names_that_are_no_text() -> None:
+    for value, text in (
+        ({"b": 1, "a": [1.5, None]}, b'{"a":[1.5,null],"b":1}'),
+        ({"b": 1, "a": "\udcff"}, b'{"a":"\\udcff","b":1}'),
+        (Named("n"), b'{"more":1,"name":"n"}'),
+        (Named("\udcff", 2), b'{"more":2,"name":"\\udcff"}'),
+    ):
+        assert encoded(value) == text
+
+
+def test_each_part_counts_in_a_key() -> None:
+    base = {"stage": "op/1", "code": {"a": "1"}, "params": {"k": 1}, "input": {"x": "2"},
+            "env": {"e": "3"}, "observed": {"file f": "4"}}  # fmt: skip
+    others = [KeyParts(**{**base, name: None}).key() for name in base if name != "stage"]
+    others += [KeyParts(**{**base, "stage": "op/2"}).key(), KeyParts("op/1").key()]
+    assert len({KeyParts(**base).key(), *others}) == len(others) + 1
+    assert KeyParts(**base).key() == KeyParts(**dict(reversed(base.items()))).key()
 
 
 def test_changes_are_named_with_old_and_new() -> None:

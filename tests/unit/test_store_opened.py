@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from diskcache import Cache
 
+from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.store.cache import JsonStore, SettledCache
 
 
@@ -29,6 +32,34 @@ def database(folder: Path) -> tuple[bytes, int]:
 def settings(folder: Path) -> dict[str, object]:
     with closing(sqlite3.connect(folder / "cache.db")) as connection:
         return dict(connection.execute("SELECT key, value FROM Settings"))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_what_may_not_be_written_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    store = opened(tmp_path / "actions", 1 << 30)
+    store.put_many([("a", {"n": 1}), ("b", [2])])
+    if closed:
+        store.close()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    before = database(tmp_path / "actions")
+    reader = opened(tmp_path / "actions", 1 << 30)
+    for _ in range(2):
+        assert (reader.get("a"), reader.get("c")) == ({"n": 1}, None)
+        assert reader.get_many(["a", "b"]) == {"a": {"n": 1}, "b": [2]}
+        assert (list(reader), reader.keys_from("b"), reader.volume() > 0) == (
+            ["a", "b"],
+            ["b"],
+            True,
+        )
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(reader.get, "b").result() == [2]
+        with pytest.raises(StoreError, match="cache-not-writable"):
+            reader.put("a", 2)
+    reader.close()
+    assert database(tmp_path / "actions") == before
+    store.close()
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 0])

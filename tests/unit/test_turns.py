@@ -170,19 +170,13 @@ def test_a_turn_is_part_of_a_case_as_text_and_as_json():
     assert spec.demands == "ends2turn3"
 
 
-def test_cases_that_are_drawn_together_keep_their_turns():
-    cases = [case for seed in SEEDS for case in plan(schema("x"), seed)]
-    for case, made in zip(cases, materialise_each(cases), strict=True):
-        assert made["x"].tobytes() == materialise(case)["x"].tobytes()
-
-
 def test_turns_keep_to_the_schema():
     for said, allowed in [
         ({"low": 0.0}, lambda x: np.isnan(x) | (x >= 0)),
         ({"low": 2.0, "high": 3.0}, lambda x: (x >= 2) & (x <= 3)),
         ({"rule": ValueRule(nonfinite=False)}, np.isfinite),
     ]:
-        for seed in SEEDS:
+        for seed in SEEDS[:2]:
             for case in plan(schema("x", axes=("M", "N"), **said), seed):
                 assert allowed(materialise(case)["x"]).all(), case.to_text()
 
@@ -226,11 +220,11 @@ def lone(rows: np.ndarray, *, zero: bool) -> list[int]:
 def test_a_long_row_has_a_single_zero_or_a_single_other_value_far_back(
     said: dict[str, Any],
 ):
-    for zero in [True, False]:
-        op = OpSchema((Dim("M", candidates=(2, 5)), Dim("N", min=1, max=100)),
-                      (TensorDef("x", ("M", "N"), **said),))  # fmt: skip
-        for seed in SEEDS:
-            found = [materialise(case)["x"] for case in plan(op, seed)]
+    op = OpSchema((Dim("M", candidates=(2, 5)), Dim("N", min=1, max=100)),
+                  (TensorDef("x", ("M", "N"), **said),))  # fmt: skip
+    for seed in SEEDS:
+        found = [materialise(case)["x"] for case in plan(op, seed)]
+        for zero in (True, False):
             assert any(place >= 64 for rows in found for place in lone(rows, zero=zero))
             assert any(rows.shape[1] - 1 in lone(rows, zero=zero) for rows in found)
 

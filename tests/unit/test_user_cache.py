@@ -29,7 +29,9 @@ def test_it_keeps_what_is_put_into_it(tmp_path: Path, monkeypatch: pytest.Monkey
         assert cache is not None
         assert cache.actions.get("key") == expected
         cache.actions.put("key", {"a": 1})
+        assert (tmp_path / "gpuemu-flow/actions/cache.db-wal").exists()
         cache.close()
+        assert not (tmp_path / "gpuemu-flow/actions/cache.db-wal").exists()
     assert (tmp_path / "gpuemu-flow" / "CACHEDIR.TAG").is_file()
 
 

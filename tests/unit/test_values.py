@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from for_each import for_each
 
+from gpuemu_flow.cases.generate import SHARED_SPECIALS, VARIETIES, input_values
+from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of, without_poison
+from gpuemu_flow.cases.special_values import may_hold_lone, near_constants
 from gpuemu_flow.cases.values import draw
-from gpuemu_flow.model.types import DTYPES, STRATEGIES
+from gpuemu_flow.model.types import (
+    DTYPES,
+    PATTERNS,
+    STRATEGIES,
+    Case,
+    InputSpec,
+    Unused,
+    ValueRule,
+    strategies_of,
+)
 from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype, to_float64
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.rng_arrays import fill_uniform
@@ -40,7 +54,7 @@ SHAPES = [(), (0,), (3, 0), (1,), (7,), (1, 1), (5, 1), (2, 3, 5)]
 
 
 @for_each("strategy", STRATEGIES)
-def test_shape_dtype_order_and_determinism(strategy: str):
+def test_shape_dtype_and_order(strategy: str):
     for dtype in sorted(DTYPES):
         for shape in SHAPES:
             first = tensor(strategy, dtype, shape)
@@ -48,7 +62,6 @@ def test_shape_dtype_order_and_determinism(strategy: str):
             assert first.dtype == numpy_dtype(dtype)
             assert first.flags.c_contiguous
             assert first.flags.writeable
-            assert first.tobytes() == tensor(strategy, dtype, shape).tobytes()
 
 
 @for_each("strategy", STRATEGIES)
@@ -307,7 +320,7 @@ def test_a_range_of_the_whole_of_float64_overflows_nowhere():
 def test_integers_stay_in_their_range(strategy: str, bounds: tuple[int, int]):
     for dtype in INTEGERS:
         low, high = bounds
-        for seed in SEEDS:
+        for seed in SEEDS[:3]:
             values = tensor(strategy, dtype, seed=seed, low=low, high=high)
             assert values.min() >= low
             assert values.max() <= high
@@ -381,3 +394,133 @@ def test_one_boolean_differs_from_its_row_wherever_it_is(
 def test_unknown_names(strategy: str, dtype: str):
     with pytest.raises(ValueError, match="there is no"):
         tensor(strategy, dtype)
+
+
+RANGES = ((None, None), (-3.1, 4.3), (0.3, None), (None, -2.1), (0, 0), (5.7, 700))
+KIND_RULES: dict[str, list[dict[str, object]]] = {
+    "sorted": [{"descending": True}, {"low": 2, "high": 5}],
+    "offsets": [{"to": 0}, {"to": 7}, {"to": 700}],
+    "lengths": [
+        {"to": 3},
+        {"to": 300, "total": 700},
+        {"low": 1, "high": 9, "total": 40},
+        {"to": 5, "total": 0},
+        {"low": 2, "high": 2, "total": 8},
+    ],
+    "mask": [{"allow_empty_rows": True}, {"share": 0.1}],
+    "positive": [{"low": 0.5, "high": 3}, {"values": (7,), "share": 0.3}],
+    "indices": [{"of": "t"}, {"of": "t", "axis": 1, "values": (-1,)}],
+    "quantized": [{"bits": 4}, {"bits": 8}],
+    "scalar": [{"values": (1, 2, 5)}, {"low": -2, "high": 7}],
+    "unique": [{"low": 3, "high": 30}, {"high": 5}],
+}
+VALUE_RULES = [
+    ValueRule(unused=Unused("n", 2, (0,))),
+    ValueRule(values=(3, 1, 7)), ValueRule(values=(3, 1), low=0, high=9), ValueRule(low=1),
+    ValueRule(values=(3,), low=0, high=9, share=0.5), ValueRule(low=0, high=5, nonfinite=True),
+    ValueRule(columns=((0, "<=", 2), (1, ">", 3))), ValueRule(low=-2, high=2, nonfinite=True),
+    ValueRule(low=1), ValueRule(nonfinite=False), ValueRule(low=2.1, nonfinite=False),
+    ValueRule(high=-3.1, nonfinite=False), ValueRule(nonfinite=False),
+    *(ValueRule(relation=sign, other="t", high=high)
+      for sign in ("<", "<=", ">", ">=", "==", "!=") for high in (None, 5)),
+    ValueRule(relation="<=", other="t", low=-2, high=2),
+]  # fmt: skip
+MATRICES, FLOATING = ("symmetric", "positive_definite"), ("probabilities",)
+LONE_RANGES = (
+    (0, 0.5),
+    (-0.5, 0),
+    (-7, 0),
+    (0, 1),
+    (-1, 0),
+    (None, 0),
+    (0.5, 9),
+    (-9, -0.5),
+    (0, 0),
+)
+SHAPES_DRAWN = ((4, 9), (1, 11), (6,), (2, 3, 70), (), (33, 3), (2, 66))
+RECORD = {
+    "uniform": "b2267535", "normal": "16415bb3", "small": "1be11e7c", "negative": "11e76cfa",
+    "sparse": "89757fac", "ties": "52f0c0a6", "integers": "5a11212a", "wide": "c659fac3",
+    "offset": "f88eac00", "extremes": "2de6857f", "special": "9de74eec", "permutation": "2308f32c",
+    "sorted": "3f7bb292", "offsets": "5f85cb99", "lengths": "4780fb25", "mask": "457f1743",
+    "one_hot": "bf07cd6f", "positive": "62ed1dd2", "probabilities": "ae1ff166",
+    "symmetric": "52dc7294", "positive_definite": "ab25c6f8", "unique": "745b2323",
+    "indices": "d370a8fe", "quantized": "b1568324", "packed": "610345b7", "scalar": "c96faddd",
+}  # fmt: skip
+
+
+def _inputs_of_strategy(strategy: str) -> Iterator[tuple[InputSpec, ...]]:
+    """Yield inputs of cases; the last one, and those that it depends on."""
+    shared = SHARED_SPECIALS if strategy == "special" else ()
+    turns = [*range(VARIETIES.get(strategy, 0) + 1), *shared]
+    demands = [*({"turn": turn} for turn in turns), {"ends": 1}, {"ends": 2}, {}]
+    dtypes = ("float32", "bfloat16", "float8_e4m3fn", "float64", "int64", "uint8", "bool")
+    for number, dtype in enumerate(dtypes):
+        for turn, more in enumerate(demands[: 1 if dtype == "bool" else None]):
+            shape = SHAPES_DRAWN[(number * 2 + turn) % len(SHAPES_DRAWN)]
+            for low, high in ((None, None), RANGES[(number + turn) % len(RANGES)]):
+                spec = InputSpec("x", shape, dtype, "contiguous", strategy, 1, low, high, **more)
+                spec = spec if more else near_constants(spec, (20.0, 0.3, 60000.0))
+                other = InputSpec("t", shape, dtype, "contiguous", strategy, 0, -20, None, 0, 5)
+                yield other, spec
+    ends = itertools.product(("float32", "int64"), ((3, 70), (5,)), (3, 4, 5), LONE_RANGES)
+    for dtype, shape, turn, (low, high) in ends if strategy == "normal" else ():
+        spec = InputSpec("x", shape, dtype, low=low, high=high, turn=turn, strategy=strategy)
+        assert low != high or not may_hold_lone(spec)
+        yield (spec,)
+    lengths = InputSpec("n", (3,), "int32", low=1, high=4)
+    for number, rule in enumerate(VALUE_RULES):
+        dtype = ("float32", "int8", "float16")[number % 3]
+        other = InputSpec("t", (3, 2, 5), dtype, "contiguous", "integers", 1)
+        yield lengths, other, InputSpec("x", (3, 2, 5), dtype, strategy=strategy, rule=rule)
+    rule = ValueRule(relation="cumsum", other="n")
+    yield lengths, InputSpec("x", (4,), "int32", strategy=strategy, rule=rule)
+    pages = InputSpec("p", (3, 2), "int32", low=0, high=6)
+    rule = ValueRule(unused=Unused("n", 1, table="p"))
+    yield lengths, pages, InputSpec("x", (6, 3, 2), "float32", strategy=strategy, rule=rule)
+
+
+def _inputs_of_kind(kind: str) -> Iterator[tuple[InputSpec, ...]]:
+    shapes = ((4, 9), (2, 2), (1,), (300,))
+    shapes = {"scalar": ((),), **dict.fromkeys(MATRICES, ((2, 5, 5), (1, 1)))}.get(kind, shapes)
+    table = InputSpec("t", (6, 11), "float32")
+    for more in [{}, *KIND_RULES.get(kind, [])]:
+        rule = ValueRule(kind=kind, **more)  # type: ignore[arg-type]
+        for dtype in ("float32", "bfloat16", "int32", "uint8")[: 2 if kind in FLOATING else None]:
+            for pattern in strategies_of(rule):
+                for shape in shapes[: 1 if dtype in ("bfloat16", "uint8") else None]:
+                    yield table, InputSpec("x", shape, dtype, strategy=pattern, rule=rule)
+
+
+def drawn_crc(all_inputs: Iterator[tuple[InputSpec, ...]]) -> str:
+    """Return a checksum of the values of all inputs, and of other values made to follow rules."""
+    crc = 0
+    for seed, inputs in enumerate(all_inputs):
+        case = Case(0, seed, "float32", "contiguous", "uniform", inputs)
+        made = {spec.name: input_values(case, spec) for spec in inputs}
+        for values in made.values():
+            crc = zlib.crc32(values.tobytes(), crc)
+        spec = inputs[-1]
+        if spec.rule is not None:
+            shapes = {each.name: each.shape for each in inputs}
+            setting = setting_of(spec, SeededRng(5), {}, shapes)
+            plain = (np.arange(made["x"].size) * 7 % 23 - 4).astype(made["x"].dtype)
+            if not spec.rule.kind and setting.floating:
+                plain[3::7] = np.nan
+            fitted = fit_to_rule(plain.reshape(spec.shape), setting, made)
+            crc = zlib.crc32(b"none" if fitted is None else fitted.tobytes(), crc)
+            if spec.rule.unused is not None:
+                others = [made[name] for name in spec.rule.unused.others]
+                crc = zlib.crc32(without_poison(made["x"], spec.rule, others).tobytes(), crc)
+                moved = [np.roll(each, 1) for each in others]
+                crc = zlib.crc32(without_poison(made["x"], spec.rule, moved).tobytes(), crc)
+    return f"{crc:08x}"
+
+
+def test_values_are_the_recorded_ones() -> None:
+    """A seed means the same values for ever: where they change on purpose, CHANGELOG.md says so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {name: drawn_crc(_inputs_of_strategy(name)) for name in STRATEGIES}
+        found |= {kind: drawn_crc(_inputs_of_kind(kind)) for kind in PATTERNS}
+    assert found == RECORD

@@ -37,8 +37,7 @@ from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import CancelledRunError, FlowError, Hint, Problem, RunnerError
 from gpuemu_flow.model.let_through import let_through
 from gpuemu_flow.store.cache import WorkspaceCache
-from gpuemu_flow.store.discovered import Discovered
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import Discovered, digest_json
 
 # Messages between the coordinator and a cluster's workers: compressed MessagePack.
 

@@ -20,7 +20,7 @@ from gpuemu_flow.judge.judge_requests import GivenCase
 from gpuemu_flow.judge.subject import provenance_of
 from gpuemu_flow.judge.verdicts import EXCEPTION, with_violations
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
+from gpuemu_flow.model.syntax import ExpressionError, compute, names_in
 from gpuemu_flow.model.types import (
     BAD,
     DTYPES,
@@ -47,7 +47,7 @@ from gpuemu_flow.services.daemon.replies import (
 from gpuemu_flow.services.daemon.service import Configured, Issued, Job, Service, digest_of, seed_of
 from gpuemu_flow.store.failures import SUBMITTED, FailureRecord
 from gpuemu_flow.store.results import CountedResult, NewResult
-from gpuemu_flow.workers import blobs
+from gpuemu_flow.workers.tensors import encode
 
 OTHER_INPUTS = (
     "judged as inputs of the client's own: they have other shapes or dtypes than those that the "
@@ -686,4 +686,4 @@ def record_failure(
     )
     values = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
     with service.failures_lock:
-        return service.failures.add(record, blobs.encode(values))
+        return service.failures.add(record, encode(values))

@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from gpuemu_flow.model.expressions import ExpressionError, compute, names_in
-from gpuemu_flow.model.syntax import parse_python
+from gpuemu_flow.model.syntax import ExpressionError, compute, names_in, parse_python
 from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.services.problems.found import (
     files_with,

@@ -17,8 +17,8 @@ from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.services.problems.model import Argument, ProblemFacts, ReferenceOutput
 from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.workers.api import Outcome
+from gpuemu_flow.workers.checked import ProgramSession
 from gpuemu_flow.workers.pool import Pool
-from gpuemu_flow.workers.work import ProgramSession
 
 ADAPTERS = Path(__file__).parent / "adapters"
 MOST_ANSWERED = 300 << 20

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from gpuemu_flow.model.expressions import OPERATORS, compute
+from gpuemu_flow.model.syntax import OPERATORS, compute
 from gpuemu_flow.services.problems.model import ProblemFacts
 from gpuemu_flow.services.problems.probing import ProbeError
 

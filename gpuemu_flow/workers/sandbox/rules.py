@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gpuemu_flow.workers.sandbox.listings import Listings
-from gpuemu_flow.workers.sandbox.spec import SCRATCH, Sandbox
+from gpuemu_flow.workers.sandbox.spec import SCRATCH, Sandbox, is_below
 
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel")
@@ -373,7 +373,7 @@ def _others_homes(own: set[str], root: str) -> Iterator[str]:
         pass
     real = {os.path.realpath(folder) for folder in own} | own
     for folder in found:
-        if folder not in real and os.path.isdir(folder) and not _is_below(root, folder):  # noqa: PTH112
+        if folder not in real and os.path.isdir(folder) and not is_below(root, (folder,)):  # noqa: PTH112
             yield folder
 
 
@@ -388,10 +388,10 @@ def copies_of(paths: Iterable[str], root: str) -> Iterator[str]:
     for folder, names in names_of.items():
         yield from _copies_beside(folder, names)
         above = (Path(folder), *Path(folder).parents)
-        if not _is_below(f"{folder}/", f"{root}/"):
+        if not is_below(folder, (root,)):
             yield from _histories(above, root)  # a checkout from which the workspace was made
             continue
-        yield from _histories((outer for outer in above if _is_below(str(outer), root)), root)
+        yield from _histories((outer for outer in above if is_below(str(outer), (root,))), root)
         yield from _built_copies([f"{folder}/{name}" for name in names], root)
         for tree, here in _working_trees(Path(root)):
             other = f"{tree}/{os.path.relpath(folder, here)}"
@@ -493,7 +493,7 @@ def _donors(git: Path) -> tuple[Path, ...]:
 def _histories(folders: Iterable[Path], root: str) -> Iterator[str]:
     """Yield the data of version control and editors in these folders; the workspace is none."""
     for folder in folders:
-        yield from (path for path in _history(folder) if not _is_below(root, path))
+        yield from (path for path in _history(folder) if not is_below(root, (path,)))
 
 
 @lru_cache(maxsize=4096)
@@ -522,7 +522,3 @@ def _read(path: Path) -> str:
             return os.fsdecode(stream.read(_MOST_BYTES))
     except (OSError, ValueError):
         return ""
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -120,7 +120,7 @@ def test_strategies() -> None:
         shrink(fails, {"x": values}, ROWS, strategy="shrink-all")
 
 
-@pytest.mark.parametrize("budget", [1, 2, 7, 40, 90, 200])
+@pytest.mark.parametrize("budget", [1, 7, 90])
 def test_a_budget_that_ends_first_is_admitted(budget: int) -> None:
     """Every element is needed as it is: nothing can be done, and that takes long to find out."""
     values = normal(30, 300)
@@ -132,6 +132,7 @@ def test_a_budget_that_ends_first_is_admitted(budget: int) -> None:
     assert np.array_equal(found.inputs["x"], values)
 
 
+@pytest.mark.ci
 @pytest.mark.ci
 def test_minimal_is_said_only_after_the_whole_search() -> None:
     """However the budget is divided between values and shapes, too little is never enough."""
@@ -160,6 +161,15 @@ def test_the_best_so_far_survives_the_end_of_the_budget() -> None:
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == values.size
     assert sizes[-1] == 1
+
+
+def test_values_that_become_zero_are_one_step() -> None:
+    values = normal(1, 24)
+    found = shrink(
+        x_of(lambda x: x[0, 20] > 0), {"x": abs(values)}, ROWS, strategy="binary-search-values"
+    )
+    zeroed = [line for line in found.log if "to zero" in line]
+    assert zeroed == ["23 values to zero"]
 
 
 def test_a_failure_that_no_longer_shows() -> None:
@@ -230,7 +240,7 @@ def test_nonsense_is_refused(settings: dict[str, Any], words: str) -> None:
         minimise(given.pop("inputs"), still_fails=lambda _: True, **given)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_set_of_needed_elements_is_found(seed: int) -> None:
     """Some elements are needed for the failure, wherever they lie: these remain, and only these."""
     rng = np.random.default_rng(seed)
