@@ -19,8 +19,8 @@ class Warps(Atomics):
         return self.spread(x).reshape(self.count, -1, WARP)
 
     def _by_lane(self, x: Array) -> Array:
-        """Repeat each warp's value for all of its lanes."""
-        return np.repeat(x, WARP, axis=1)
+        """Give lanes their values, of shape (blocks, warps, 32), or 1 for one of all lanes."""
+        return np.broadcast_to(x, (*x.shape[:2], WARP)).reshape(self.full.shape)
 
     def shuffle(
         self,
@@ -70,28 +70,33 @@ class Warps(Atomics):
         """Compute ``vote.sync``."""
         self.check_members(members, mask, step)
         voters = self._voters(members, mask)
-        given = self.by_warp(predicate)
+        given = self.by_warp(predicate)[..., None, :]
         if mode == "ballot":
             bits = np.where(given & voters, _BITS, np.uint32(0))
-            return self._by_lane(np.bitwise_or.reduce(bits, axis=2))
+            return self._by_lane(np.bitwise_or.reduce(bits, axis=3))
+        some = (given & voters).any(axis=3)
         if mode == "any":
-            return self._by_lane(np.asarray((given & voters).any(axis=2)))
-        every = np.asarray((given | ~voters).all(axis=2))
-        if mode == "all":
-            return self._by_lane(every)
-        none = ~np.asarray((given & voters).any(axis=2))
-        return self._by_lane(every | none)
+            return self._by_lane(some)
+        every = (given | ~voters).all(axis=3)
+        return self._by_lane(every if mode == "all" else every | ~some)
 
     def _voters(self, members: Array, mask: Array | None) -> Array:
+        """Return for each lane of a warp those with which it votes: they have its member mask. A
+        last axis is that of the others; the one before it has length 1 if all lanes agree."""
         lanes = np.arange(WARP, dtype=np.uint32)
-        named = (self.by_warp(members) >> lanes) & np.uint32(1) != 0
-        return named if mask is None else named & self.by_warp(mask)
+        given = self.by_warp(members)
+        named = (given >> lanes) & np.uint32(1) != 0
+        voters = named if mask is None else named & self.by_warp(mask)
+        least = np.where(voters, given, np.uint32(0xFFFFFFFF)).min(axis=2, keepdims=True)
+        if not (voters & (given != least)).any():
+            return voters[..., None, :]
+        return voters[..., None, :] & (given[..., :, None] == given[..., None, :])
 
     def active_mask(self, mask: Array | None) -> Array:
         """Compute ``activemask``."""
         active = self.by_warp(self.full if mask is None else mask)
         bits = np.where(active, _BITS, np.uint32(0))
-        return self._by_lane(np.bitwise_or.reduce(bits, axis=2))
+        return self._by_lane(np.bitwise_or.reduce(bits, axis=2, keepdims=True))
 
     def elect(self, members: Array, mask: Array | None, step: int) -> tuple[Array, Array]:
         """Execute ``elect.sync``; return the mask's lowest lane, and True only for that lane."""
@@ -110,14 +115,14 @@ class Warps(Atomics):
         self.check_members(members, mask, step)
         voters = self._voters(members, mask)
         given = self.by_warp(value)
-        equal = (given[..., :, None] == given[..., None, :]) & voters[..., None, :]
+        equal = (given[..., :, None] == given[..., None, :]) & voters
         if mode == "any":
             bits = np.where(equal, _BITS, np.uint32(0))
             found = np.bitwise_or.reduce(bits, axis=3)
             return found.reshape(self.full.shape), self.full
-        alike = (equal | ~voters[..., None, :]).all(axis=3)
-        voting = np.bitwise_or.reduce(np.where(voters, _BITS, np.uint32(0)), axis=2)
-        found = np.where(alike, voting[..., None], np.uint32(0))
+        alike = (equal | ~voters).all(axis=3)
+        voting = np.bitwise_or.reduce(np.where(voters, _BITS, np.uint32(0)), axis=3)
+        found = np.where(alike, voting, np.uint32(0))
         return found.reshape(self.full.shape), alike.reshape(self.full.shape)
 
     def reduce(
@@ -126,7 +131,7 @@ class Warps(Atomics):
         """Compute ``redux.sync``."""
         self.check_members(members, mask, step)
         voters = self._voters(members, mask)
-        given = self.by_warp(value)
+        given = self.by_warp(value)[..., None, :]
         kind = value.dtype
         limits = np.iinfo(kind)
         neutral, function = {
@@ -139,7 +144,7 @@ class Warps(Atomics):
         }[operation]
         blank = np.array(neutral, np.int64).astype(kind)
         chosen = np.where(voters, given, blank)
-        return self._by_lane(function.reduce(chosen, axis=2).astype(kind))
+        return self._by_lane(function.reduce(chosen, axis=3).astype(kind))
 
 
 # Copies that a thread starts and waits for later: cp.async.

@@ -19,7 +19,9 @@ from whole import sample
 
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.emulator.host import build
+from gpuemu_flow.emulator.host.places import Places
 from gpuemu_flow.lint.toolchain import Tool, find_tools
+from gpuemu_flow.model.types import CodePlace
 
 PROGRAMS = Path(__file__).parent / "programs"
 CASES = {
@@ -40,7 +42,7 @@ CASES = {
     ), ""),
     "features2": dict.fromkeys((
         "barrier", "pipeline", "branches", "functors", "queues", "pairs", "launches",
-        "pointers",
+        "pointers", "cublas",
     ), ""),
     "benchmarks": {
         "bfs": "memcheck", "hotspot": "racecheck", "lud": "racecheck", "nw": "racecheck",
@@ -110,6 +112,23 @@ def test_findings_name_allocations_as_the_program_does(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("float* h = (float*)malloc(n); CHECK(cudaMalloc((void**)&d_x, n * 4));", "d_x"),
+        ("cudaMalloc(&d_x, n); cudaMemset(d_x, 0, n);", "d_x"),
+        ("cudaMalloc(&d_x, n); cudaMalloc(&d_y, n);", ""),
+    ],
+)
+def test_an_allocation_never_bears_the_name_of_another(
+    line: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "one.cu"
+    source.write_text(line)
+    monkeypatch.setattr(Places, "of", lambda *_: CodePlace(str(source), 1))
+    assert Places(0).allocated(()).name == name
+
+
 def test_device_code_of_several_files_is_linked(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,14 +191,19 @@ def test_equal_launches_are_run_once(tmp_path: Path) -> None:
 def test_what_cannot_run_is_said_in_one_line(tmp_path: Path) -> None:
     source = tmp_path / "graph.cu"
     source.write_text(
-        "__global__ void k() {}\n"
-        "int main() { cudaGraph_t g; k<<<1, 1>>>();\n"
-        "return cudaGraphCreate(&g, 0) == cudaErrorNotSupported ? 0 : 1; }\n"
+        "__global__ void make(int** p) { *p = (int*)malloc(4); }\n"
+        "__global__ void use(int** p) { **p = 1; }\n"
+        "int main() { int **p, n; cudaGraph_t g; cudaMalloc(&p, 8);\n"
+        "if (cudaGraphCreate(&g, 0) != cudaErrorNotSupported) return 1;\n"
+        "make<<<1, 1>>>(p); use<<<1, 1>>>(p);\n"
+        "return cudaMemcpy(&n, p, 4, cudaMemcpyDeviceToHost) == cudaErrorNotSupported ? 0 : 1; }\n"
     )
     code, report = run(str(source), tmp_path=tmp_path)
-    assert code == 4
-    (problem,) = report["problems"]
-    assert "graph.cu:3: cudaGraphCreate is not supported" in problem
+    assert (code, report["program_exit_code"]) == (4, 0)
+    graph, malloc = report["problems"]
+    assert "graph.cu:4: cudaGraphCreate is not supported" in graph
+    assert "call of 'malloc'" in malloc
+    assert report["findings"] == []  # of what a launch that could not be run should have written
     done = CliRunner().invoke(cli, ["exec", str(tmp_path / "absent.cu")])
     assert done.exit_code != 0 and "absent.cu does not exist" in str(done.exception)
     source.write_text("int main() { return missing; }\n")

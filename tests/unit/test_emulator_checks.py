@@ -381,3 +381,34 @@ def test_an_address_from_a_product_that_wrapped_is_found(name: str, backend: str
     wide = launch(body, n=1 << 26, backend=backend).findings
     assert [(f.check, f.rule) for f in wide] == [("mem", "narrow-offset")] * found
     assert not launch(body, n=0, backend=backend).findings
+
+
+@needs_compiler
+@for_each("backend", ["numpy", "c"])
+def test_lanes_with_their_own_masks_vote_and_reduce_among_themselves(backend: str) -> None:
+    # As groups of cooperative_groups do: lanes of one `tid % 3` have one mask, in one instruction
+    found = launch(
+        "rem.u32 %r8, %r2, 3; match.any.sync.b32 %r9, %r8, -1;"
+        "setp.gt.u32 %p1, %r7, 20; selp.u32 %r21, 1, 0, %p1;"
+        "redux.sync.add.u32 %r10, %r2, %r9; redux.sync.max.u32 %r11, %r2, %r9;"
+        "vote.sync.ballot.b32 %r12, %p1, %r9; vote.sync.any.pred %p2, %p1, %r9;"
+        "vote.sync.all.pred %p3, %p1, %r9; selp.u32 %r13, 1, 0, %p2; selp.u32 %r14, 1, 0, %p3;"
+        "match.any.sync.b32 %r15, %r21, %r9; match.all.sync.b32 %r16|%p4, %r8, %r9;"
+        "mad.lo.u32 %r17, %r10, 31, %r11; mad.lo.u32 %r17, %r17, 31, %r12;"
+        "mad.lo.u32 %r17, %r17, 31, %r13; mad.lo.u32 %r17, %r17, 31, %r14;"
+        "mad.lo.u32 %r17, %r17, 31, %r15; mad.lo.u32 %r17, %r17, 31, %r16;"
+        "st.global.u32 [%rd5], %r17;",
+        backend=backend,
+    )
+    wanted = []
+    for thread in range(64):
+        ours = [t for t in range(thread & 32, (thread & 32) + 32) if t % 3 == thread % 3]
+        late = [t for t in ours if t % 32 > 20]
+        alike = late if thread % 32 > 20 else [t for t in ours if t not in late]
+        bits = [sum(1 << t % 32 for t in some) for some in (late, alike, ours)]
+        total = 0
+        for part in (sum(ours), max(ours), bits[0], bool(late), late == ours, *bits[1:]):
+            total = (total * 31 + part) & 0xFFFFFFFF
+        wanted.append(total)
+    assert found.buffers[1].view("u4").tolist() == wanted
+    assert not found.findings

@@ -1,7 +1,7 @@
 """Stands for nvcc and for c++ when PyTorch builds an extension.
 
-It asks nvcc for PTX with line numbers only, and tries small headers of PyTorch first; a source that
-needs more is compiled again with the whole ones.
+It asks nvcc for PTX with line numbers only, leaves the host's code unoptimised, and tries small
+headers of PyTorch first; a source that needs more is compiled again with the whole ones.
 """
 # Runs alone, for each file that is compiled: no pathlib.
 # ruff: noqa: PTH119, PTH123, SIM115, PTH110, PTH103, PTH105, S606, PLW1510
@@ -15,6 +15,7 @@ import sys
 REAL, SLIM, TORCH, HOME = "@REAL@", "@SLIM@", "@TORCH@", "@HOME@"
 NVCC = os.path.basename(sys.argv[0]) == "nvcc"
 _ARCH = re.compile(r"-{1,2}(gencode|generate-code|arch|gpu-architecture|code|gpu-code)\b")
+_FOR_ANOTHER = re.compile(r"-X\w+|--\w+-options")
 _NAMED = re.compile(r"\b(?:torch|at)::(\w+)\s*\(")
 _NEEDED = {
     "CONTEXT": r"Context\b|AT_CUDA_(NVRTC|DRIVER)_CHECK",
@@ -40,6 +41,16 @@ def for_emulator(given: list[str]) -> list[str]:
     chosen.append(os.environ.get("GPUEMU_ARCH", "80"))
     arch = max(chosen, key=lambda a: (int(a.rstrip("af")), a))
     return [*kept, f"-gencode=arch=compute_{arch},code=compute_{arch}", "-lineinfo"]
+
+
+def without_levels(given: list[str]) -> list[str]:
+    """Leave out -O3 and the like, which double the time of c++, and of nvcc's c++: the code that
+    launches kernels gains nothing by it. Kernels are optimised without it, too."""
+    return [
+        word
+        for before, word in zip(["", *given], given, strict=False)
+        if not re.fullmatch(r"-O[0-3sg]", word) or _FOR_ANOTHER.fullmatch(before)
+    ]
 
 
 def slim_flags(sources: list[str]) -> list[str] | None:
@@ -71,7 +82,7 @@ def slim_flags(sources: list[str]) -> list[str] | None:
 given = sys.argv[1:]
 if {"-dlink", "--version", "-dumpversion", "-dumpfullversion", "-v"} & set(given):
     os.execv(REAL, [REAL, *given])
-args = for_emulator(given) if NVCC else given
+args = without_levels(for_emulator(given) if NVCC else given)
 sources = [a for a in args if a.endswith((".cu", ".cpp", ".cc"))] if "-c" in args else []
 slim = slim_flags(sources) if sources else None
 if slim is not None:

@@ -14,7 +14,8 @@ from gpuemu_flow.model.types import CodePlace
 
 _SECONDS = 60
 _ALLOCATES = (
-    r"(?:(?:cuda|cu|hip)(?:Malloc|Mem|HostAlloc)\w*|\w*[aA]lloc\w*)\s*(?:<[^<>;]*>)?\s*\(\s*"
+    r"(?:(?:cuda|cu|hip)(?:Malloc|Mem|HostAlloc)\w*|\b(?!(?:m|c|re)alloc\b)\w*[aA]lloc\w*)"
+    r"\s*(?:<[^<>;]*>)?\s*\(\s*"
 )
 _FIRST = re.compile(
     _ALLOCATES
@@ -84,11 +85,12 @@ class Places:
                     yield place
 
     def allocated(self, addresses: tuple[int, ...]) -> Allocated:
-        """Read the line of an allocation: ``cudaMalloc(&d_x, n * sizeof(float))`` is ``d_x``."""
+        """Read the line of an allocation: ``cudaMalloc(&d_x, n * sizeof(float))`` is ``d_x``. Of
+        several in one line, which one it is cannot be known."""
         place = self.of(addresses)
         lines = _source(place.file)[place.line - 1 : place.line + 2] if place.line else []
         name, item = "", 0
-        if lines:
+        if lines and len(set(_FIRST.findall(lines[0]))) < 2:
             found = _FIRST.search(lines[0]) or _FIRST.search(" ".join(lines))
             name = found[1] if found else ""
             size = _SIZE.search(lines[0]) or _SIZE.search(" ".join(lines))

@@ -210,10 +210,16 @@ U uint32_t shuffle(int mode, int lane, uint32_t b, uint32_t c, int *inside) {
   *inside = mode == 0 ? source >= high : source <= high;
   return (*inside ? source : lane) & 31;
 }
-U uint32_t voting(const uint32_t *members, uint32_t mask) {
-  uint32_t named = 0;
+U void voting(const uint32_t *members, uint32_t mask, uint32_t *voters) {
+  uint32_t named = 0, differ = 0;
   for (int l = 0; l < 32; l++) named |= (members[l] >> l & 1) << l;
-  return named & mask;
+  named &= mask;
+  for (int l = 0; l < 32; l++) {
+    voters[l] = named;
+    if (named >> l & 1) differ |= members[l] ^ members[__builtin_ctz(named)];
+  }
+  if (differ) for (int l = 0; l < 32; l++) for (int j = 0; j < 32; j++)
+    if (members[j] != members[l]) voters[l] &= ~(1u << j);
 }
 U double element(uint32_t w, int kind, int j) {
   if (kind == 0) return h2f((uint16_t)(w >> 16 * j));
@@ -282,13 +288,13 @@ def _vote(body: WarpBody, step: Step) -> None:
     predicate, members = body.take(step.operands[1], "pred"), body.take(step.operands[2], "u32")
     body.check_members(members)
     body.work += [
-        f"uint32_t voters = voting({members}, mask), yes = 0;",
+        f"uint32_t voters[32], yes = 0; voting({members}, mask, voters);",
         f"for (int l = 0; l < 32; l++) yes |= (uint32_t)({predicate}[l] != 0) << l;",
-        "yes &= voters;",
     ]
+    body.writer.do("uint32_t ours = yes & voters[l];")
     value = {
-        "ballot": "yes", "any": "(yes != 0)", "all": "(yes == voters)",
-        "uni": "(yes == voters || yes == 0)",
+        "ballot": "ours", "any": "(ours != 0)", "all": "(ours == voters[l])",
+        "uni": "(ours == voters[l] || ours == 0)",
     }[mode]  # fmt: skip
     body.give(step, [value], ("b32" if mode == "ballot" else "pred",))
 
@@ -297,13 +303,13 @@ def _match(body: WarpBody, step: Step) -> None:
     words = step.opcode.segments[1:]
     value, members = body.take(step.operands[1], words[2]), body.take(step.operands[2], "u32")
     body.check_members(members)
-    body.work.append(f"uint32_t voters = voting({members}, mask);")
+    body.work.append(f"uint32_t voters[32]; voting({members}, mask, voters);")
     body.writer.do(
         f"uint32_t same = 0; for (int j = 0; j < 32; j++) "
-        f"same |= (uint32_t)({value}[j] == {value}[l]) << j; same &= voters;"
+        f"same |= (uint32_t)({value}[j] == {value}[l]) << j; same &= voters[l];"
     )
     found = ["same", "1"] if words[0] == "any" else [
-        "(same == voters ? voters : 0)", "(same == voters)",
+        "(same == voters[l] ? voters[l] : 0)", "(same == voters[l])",
     ]  # fmt: skip
     body.give(step, found, ("b32", "pred"))
 
@@ -317,16 +323,19 @@ def _redux(body: WarpBody, step: Step) -> None:
                "min": "INT32_MAX" if kind == "s32" else "UINT32_MAX",
                "max": "INT32_MIN" if kind == "s32" else "0"}[words[1]]  # fmt: skip
     sign = {"add": "+", "or": "|", "xor": "^", "and": "&"}.get(words[1], "")
-    x = f"{value}[l]"
+    x = f"{value}[j]"
     turn = f"total = ({c_type(kind)})((uint32_t)total {sign} (uint32_t){x})"
     if not sign:
         turn = f"if ({x} {'<' if words[1] == 'min' else '>'} total) total = {x}"
     body.work += [
-        f"uint32_t voters = voting({members}, mask); {c_type(kind)} total = "
-        f"({c_type(kind)}){neutral};",
-        f"for (int l = 0; l < 32; l++) if (voters >> l & 1) {{ {turn}; }}",
+        f"uint32_t voters[32]; {c_type(kind)} totals[32]; voting({members}, mask, voters);",
+        "for (int l = 0; l < 32; l++) {",
+        "if (l && voters[l] == voters[l - 1]) { totals[l] = totals[l - 1]; continue; }",
+        f"{c_type(kind)} total = ({c_type(kind)}){neutral};",
+        f"for (int j = 0; j < 32; j++) if (voters[l] >> j & 1) {{ {turn}; }}",
+        "totals[l] = total; }",
     ]
-    body.give(step, ["(uint32_t)total"], ("b32",))
+    body.give(step, ["(uint32_t)totals[l]"], ("b32",))
 
 
 def _activemask(body: WarpBody, step: Step) -> None:

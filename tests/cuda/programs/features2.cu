@@ -2,6 +2,7 @@
 #include "common.h"
 
 #include <cooperative_groups.h>
+#include <cublas_v2.h>
 #include <cuda/barrier>
 #include <cuda/pipeline>
 #include <cuda_bf16.h>
@@ -228,8 +229,50 @@ bool pointers(bool) {
   return true;
 }
 
+#define CUBLAS(x) do { if ((x) != CUBLAS_STATUS_SUCCESS) return false; } while (0)
+bool cublas_(bool) {
+  const int m = 3, n = 2;
+  double a[] = {1, -2, 3, 4, -5, 6}, b[] = {7, 8, 9, 10, 11, 12}, got[6], sum, one = 1, two = 2, none = 0;
+  double *d_a, *d_b, *d_c, **d_list;
+  int place;
+  for (double** d : {&d_a, &d_b, &d_c}) CHECK(cudaMalloc(d, sizeof a));
+  cublasHandle_t h;
+  CUBLAS(cublasCreate(&h));
+  CUBLAS(cublasSetMatrix(m, n, sizeof *a, a, m, d_a, m));
+  CUBLAS(cublasSetVector(6, sizeof *b, b, 1, d_b, 1));
+  CUBLAS(cublasDasum(h, 6, d_a, 1, &sum));
+  if (sum != 21) return false;
+  CUBLAS(cublasIdamax(h, 6, d_a, 1, &place));
+  if (place != 6) return false;
+  CUBLAS(cublasIdamin(h, 6, d_a, 1, &place));
+  if (place != 1) return false;
+  CUBLAS(cublasDgeam(h, CUBLAS_OP_T, CUBLAS_OP_N, n, m, &two, d_a, m, &none, d_b, n, d_c, n));
+  CUBLAS(cublasGetMatrix(n, m, sizeof *got, d_c, n, got, n));
+  for (int i = 0; i < 6; i++) if (got[i] != 2 * a[i / n + i % n * m]) return false;
+  CUBLAS(cublasDcopy(h, 6, d_b, 1, d_c, 1));
+  CUBLAS(cublasDger(h, m, n, &two, d_a, 1, d_a + 3, 1, d_c, m));
+  CUBLAS(cublasDswap(h, 6, d_b, 1, d_c, 1));
+  CUBLAS(cublasDscal(h, 6, &two, d_c, 1));
+  CUBLAS(cublasGetVector(6, sizeof *got, d_b, 1, got, 1));
+  for (int i = 0; i < 6; i++) if (got[i] != b[i] + 2 * a[i % m] * a[3 + i / m]) return false;
+  CUBLAS(cublasGetVector(6, sizeof *got, d_c, 1, got, 1));
+  for (int i = 0; i < 6; i++) if (got[i] != 2 * b[i]) return false;
+  double* list[] = {d_a, d_a, d_b, d_c};  // twice a^T a
+  CHECK(cudaMalloc(&d_list, sizeof list));
+  CHECK(cudaMemcpy(d_list, list, sizeof list, cudaMemcpyHostToDevice));
+  CUBLAS(cublasDgemmBatched(h, CUBLAS_OP_T, CUBLAS_OP_N, n, n, m, &one, d_list, m, d_list, m, &none, d_list + 2, n, 2));
+  CUBLAS(cublasGetVector(4, sizeof *got, d_c, 1, got, 1));
+  for (int i = 0; i < 4; i++) {
+    for (int k = 0; k < m; k++) got[i] -= a[i % n * m + k] * a[i / n * m + k];
+    if (got[i]) return false;
+  }
+  CUBLAS(cublasDestroy(h));
+  return true;
+}
+
 int main(int argc, char** argv) {
   const Case cases[] = {{"barrier", barrier}, {"pipeline", pipeline}, {"branches", branches}, {"functors", functors},
-                        {"queues", queues}, {"pairs", pairs}, {"launches", launches}, {"pointers", pointers}};
+                        {"queues", queues}, {"pairs", pairs}, {"launches", launches}, {"pointers", pointers},
+                        {"cublas", cublas_}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }

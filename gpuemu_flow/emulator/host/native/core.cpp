@@ -498,7 +498,7 @@ GpuKernel* gpuemu_kernel(GpuModule* m, const char* name) {
   if (word == "none") { delete k; return m->kernels[name] = nullptr; }
   if (word != "ok") {
     std::string said;
-    std::getline(words, said);
+    std::getline(words >> std::ws, said);
     k->problem = strdup(said.c_str());
     return m->kernels[name] = k;
   }
@@ -521,7 +521,7 @@ int gpuemu_launch(GpuKernel* k, const uint32_t grid[3], const uint32_t block[3],
                   int cooperative, const void* parameters) {
   GUARD;
   if (sticky_) return sticky_;
-  if (k->problem) { gpuemu_problem(k->problem); return kNotSupported; }
+  if (k->problem) { gpuemu_problem(k->problem); return sticky_ = kNotSupported; }  // what it would have written is unknown
   uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
   if (!threads || threads > 1024 || threads > k->threads || block[0] > 1024 || block[1] > 1024 || block[2] > 64 || !grid[0] ||
       !grid[1] || !grid[2] || grid[0] > 0x7fffffffu || grid[1] > 65535 || grid[2] > 65535) {

@@ -14,6 +14,7 @@
 
 namespace {
 typedef cublasStatus_t S;
+typedef cublasOperation_t O;
 constexpr S kOk = CUBLAS_STATUS_SUCCESS;
 struct Handle { cudaStream_t stream; cublasPointerMode_t mode; };
 
@@ -129,13 +130,45 @@ template <class T> S axpy(const char* name, int n, double a, const T* x, int ix,
   for (int i = 0; i < n; i++) y[(size_t)i * iy] = (T)(a * x[(size_t)i * ix] + y[(size_t)i * iy]);
   return kOk;
 }
-template <class T> S result(cublasHandle_t, T* to, double v) { *at(to) = (T)v; gpuemu_mark(to, sizeof(T), kWritten); return kOk; }
-template <class T> S dot(const char* name, cublasHandle_t h, int n, const T* x, int ix, const T* y, int iy, T* to) {
+template <class T> S copy(const char* name, int n, const T* x, int ix, T* y, int iy) {
+  if (n <= 0) return kOk;
+  reads(name, x, n, sizeof(T), ix * sizeof(T));
+  if (!writes(name, y, n, sizeof(T), iy * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  x = at(x); y = at(y);
+  for (int i = 0; i < n; i++) y[(size_t)i * iy] = x[(size_t)i * ix];
+  return kOk;
+}
+template <class T> S swap(const char* name, int n, T* x, int ix, T* y, int iy) {
+  std::vector<T> held(n > 0 ? n : 0);
+  if (n <= 0) return kOk;
+  reads(name, x, n, sizeof(T), ix * sizeof(T));
+  for (int i = 0; i < n; i++) held[i] = at(x)[(size_t)i * ix];
+  S done = copy<T>(name, n, y, iy, x, ix);
+  if (done != kOk || !writes(name, y, n, sizeof(T), iy * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  for (int i = 0; i < n; i++) at(y)[(size_t)i * iy] = held[i];
+  return kOk;
+}
+template <class T> S result(T* to, double v) { *at(to) = (T)v; gpuemu_mark(to, sizeof(T), kWritten); return kOk; }
+template <class T> double dot(const char* name, int n, const T* x, int ix, const T* y, int iy) {
   double sum = 0;
-  if (n > 0) { reads(name, x, n, sizeof(T), ix * sizeof(T)); reads(name, y, n, sizeof(T), iy * sizeof(T)); }
+  if (n > 0) { reads(name, x, n, sizeof(T), ix * sizeof(T)); if (y != x) reads(name, y, n, sizeof(T), iy * sizeof(T)); }
   x = at(x); y = at(y);
   for (int i = 0; i < n; i++) sum += (double)x[(size_t)i * ix] * y[(size_t)i * iy];
-  return result(h, to, sum);
+  return sum;
+}
+// The sum of absolute values, or with `sign` the place, from 1, of the largest (1) or smallest (-1).
+template <class T> double absolute(const char* name, int n, const T* x, int ix, int sign) {
+  if (n <= 0) return 0;
+  reads(name, x, n, sizeof(T), ix * sizeof(T));
+  x = at(x);
+  double sum = 0, best = 0;
+  int place = 0;
+  for (int i = 0; i < n; i++) {
+    double v = std::abs((double)x[(size_t)i * ix]);
+    sum += v;
+    if (!place || v * sign > best * sign) { best = v; place = i + 1; }
+  }
+  return sign ? place : sum;
 }
 template <class T> S scal(const char* name, int n, double a, T* x, int ix) {
   if (n <= 0) return kOk;
@@ -144,6 +177,42 @@ template <class T> S scal(const char* name, int n, double a, T* x, int ix) {
   x = at(x);
   for (int i = 0; i < n; i++) x[(size_t)i * ix] = (T)(a * x[(size_t)i * ix]);
   return kOk;
+}
+template <class T> S ger(const char* name, int m, int n, double alpha, const T* x, int ix, const T* y, int iy, T* A, int lda) {
+  if (m <= 0 || n <= 0) return kOk;
+  reads(name, x, m, sizeof(T), ix * sizeof(T));
+  reads(name, y, n, sizeof(T), iy * sizeof(T));
+  reads(name, A, n, m * sizeof(T), lda * sizeof(T));
+  if (!writes(name, A, n, m * sizeof(T), lda * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  x = at(x); y = at(y); A = at(A);
+  for (int j = 0; j < n; j++)
+    for (int i = 0; i < m; i++) A[(size_t)j * lda + i] = (T)(A[(size_t)j * lda + i] + alpha * x[(size_t)i * ix] * y[(size_t)j * iy]);
+  return kOk;
+}
+template <class T> S geam(const char* name, bool ta, bool tb, int m, int n, double alpha, const T* A, int lda, double beta, const T* B, int ldb, T* C, int ldc) {
+  if (m <= 0 || n <= 0) return kOk;
+  if (alpha != 0) reads(name, A, ta ? m : n, (ta ? n : m) * sizeof(T), lda * sizeof(T));
+  if (beta != 0) reads(name, B, tb ? m : n, (tb ? n : m) * sizeof(T), ldb * sizeof(T));
+  if (!writes(name, C, n, m * sizeof(T), ldc * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
+  A = at(A); B = at(B); C = at(C);
+  for (int j = 0; j < n; j++)
+    for (int i = 0; i < m; i++) {
+      double a = alpha != 0 ? alpha * A[ta ? (size_t)i * lda + j : (size_t)j * lda + i] : 0, b = beta != 0 ? beta * B[tb ? (size_t)i * ldb + j : (size_t)j * ldb + i] : 0;
+      C[(size_t)j * ldc + i] = (T)(a + b);
+    }
+  return kOk;
+}
+template <class T> S gemms(const char* name, bool ta, bool tb, int m, int n, int k, double alpha, const T* const* A, int lda, const T* const* B, int ldb, double beta,
+                           T* const* C, int ldc, int count) {
+  for (size_t z = 0; z < (size_t)count; z++) {
+    S done = gemm(name, ta, tb, m, n, k, alpha, at(A)[z], type<T>(), lda, 0, at(B)[z], type<T>(), ldb, 0, beta, at(C)[z], type<T>(), ldc, 0, 1);
+    if (done != kOk) return done;
+  }
+  return kOk;
+}
+// What the host and the device hold of a vector or matrix, each as columns of some bytes.
+S moved(const char* name, int columns, size_t length, const void* from, size_t from_step, void* to, size_t to_step, int kind) {
+  return gpuemu_copy(to, from, length, columns, to_step, from_step, kind, name) ? CUBLAS_STATUS_MAPPING_ERROR : kOk;
 }
 }  // namespace
 
@@ -156,13 +225,60 @@ S cublasSetMathMode(cublasHandle_t, cublasMath_t) { return kOk; }
 S cublasSetPointerMode_v2(cublasHandle_t, cublasPointerMode_t) { return kOk; }  // device memory is the host's, too
 S cublasGetVersion_v2(cublasHandle_t, int* v) { *v = 130000; return kOk; }
 S cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) { return kOk; }
-S cublasSgemm_v2(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const float* al, const float* A, int lda, const float* B, int ldb,
-                 const float* be, float* C, int ldc) {
-  return gemm("cublasSgemm", x, y, m, n, k, *at(al), A, CUDA_R_32F, lda, 0, B, CUDA_R_32F, ldb, 0, *at(be), C, CUDA_R_32F, ldc, 0, 1);
+#define BOTH(P, p, T)                                                                                                                                     \
+  S cublas##P##gemm_v2(cublasHandle_t, O x, O y, int m, int n, int k, const T* al, const T* A, int lda, const T* B, int ldb, const T* be, T* C, int ldc) {  \
+    return gemm("cublas" #P "gemm", x, y, m, n, k, *at(al), A, type<T>(), lda, 0, B, type<T>(), ldb, 0, *at(be), C, type<T>(), ldc, 0, 1);                 \
+  }                                                                                                                                                       \
+  S cublas##P##gemmBatched(cublasHandle_t, O x, O y, int m, int n, int k, const T* al, const T* const A[], int lda, const T* const B[], int ldb,            \
+                           const T* be, T* const C[], int ldc, int count) {                                                                               \
+    return gemms("cublas" #P "gemmBatched", x, y, m, n, k, *at(al), A, lda, B, ldb, *at(be), C, ldc, count);                                               \
+  }                                                                                                                                                       \
+  S cublas##P##gemmStridedBatched(cublasHandle_t, O x, O y, int m, int n, int k, const T* al, const T* A, int lda, long long sa, const T* B, int ldb,      \
+                                  long long sb, const T* be, T* C, int ldc, long long sc, int count) {                                                    \
+    return gemm("cublas" #P "gemmStridedBatched", x, y, m, n, k, *at(al), A, type<T>(), lda, sa, B, type<T>(), ldb, sb, *at(be), C, type<T>(), ldc, sc,     \
+                count);                                                                                                                                   \
+  }                                                                                                                                                       \
+  S cublas##P##geam(cublasHandle_t, O x, O y, int m, int n, const T* al, const T* A, int lda, const T* be, const T* B, int ldb, T* C, int ldc) {            \
+    return geam("cublas" #P "geam", x, y, m, n, *at(al), A, lda, *at(be), B, ldb, C, ldc);                                                                 \
+  }                                                                                                                                                       \
+  S cublas##P##gemv_v2(cublasHandle_t, O o, int m, int n, const T* al, const T* A, int lda, const T* x, int ix, const T* be, T* y, int iy) {                \
+    return gemv("cublas" #P "gemv", o, m, n, *at(al), A, lda, x, ix, *at(be), y, iy);                                                                      \
+  }                                                                                                                                                       \
+  S cublas##P##ger_v2(cublasHandle_t, int m, int n, const T* al, const T* x, int ix, const T* y, int iy, T* A, int lda) {                                  \
+    return ger("cublas" #P "ger", m, n, *at(al), x, ix, y, iy, A, lda);                                                                                    \
+  }                                                                                                                                                       \
+  S cublas##P##axpy_v2(cublasHandle_t, int n, const T* a, const T* x, int ix, T* y, int iy) { return axpy("cublas" #P "axpy", n, *at(a), x, ix, y, iy); }   \
+  S cublas##P##copy_v2(cublasHandle_t, int n, const T* x, int ix, T* y, int iy) { return copy("cublas" #P "copy", n, x, ix, y, iy); }                       \
+  S cublas##P##swap_v2(cublasHandle_t, int n, T* x, int ix, T* y, int iy) { return swap("cublas" #P "swap", n, x, ix, y, iy); }                             \
+  S cublas##P##scal_v2(cublasHandle_t, int n, const T* a, T* x, int ix) { return scal("cublas" #P "scal", n, *at(a), x, ix); }                              \
+  S cublas##P##dot_v2(cublasHandle_t, int n, const T* x, int ix, const T* y, int iy, T* to) {                                                              \
+    return result(to, dot("cublas" #P "dot", n, x, ix, y, iy));                                                                                           \
+  }                                                                                                                                                       \
+  S cublas##P##nrm2_v2(cublasHandle_t, int n, const T* x, int ix, T* to) { return result(to, std::sqrt(dot("cublas" #P "nrm2", n, x, ix, x, ix))); }        \
+  S cublas##P##asum_v2(cublasHandle_t, int n, const T* x, int ix, T* to) { return result(to, absolute("cublas" #P "asum", n, x, ix, 0)); }                  \
+  S cublasI##p##amax_v2(cublasHandle_t, int n, const T* x, int ix, int* to) { return result(to, absolute("cublasI" #p "amax", n, x, ix, 1)); }              \
+  S cublasI##p##amin_v2(cublasHandle_t, int n, const T* x, int ix, int* to) { return result(to, absolute("cublasI" #p "amin", n, x, ix, -1)); }
+BOTH(S, s, float)
+BOTH(D, d, double)
+S cublasSetVector(int n, int size, const void* x, int ix, void* y, int iy) { return moved("cublasSetVector", n, size, x, (size_t)ix * size, y, (size_t)iy * size, kHostToDevice); }
+S cublasGetVector(int n, int size, const void* x, int ix, void* y, int iy) { return moved("cublasGetVector", n, size, x, (size_t)ix * size, y, (size_t)iy * size, kDeviceToHost); }
+S cublasSetMatrix(int m, int n, int size, const void* A, int lda, void* B, int ldb) {
+  return moved("cublasSetMatrix", n, (size_t)m * size, A, (size_t)lda * size, B, (size_t)ldb * size, kHostToDevice);
 }
-S cublasDgemm_v2(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const double* al, const double* A, int lda, const double* B, int ldb,
-                 const double* be, double* C, int ldc) {
-  return gemm("cublasDgemm", x, y, m, n, k, *at(al), A, CUDA_R_64F, lda, 0, B, CUDA_R_64F, ldb, 0, *at(be), C, CUDA_R_64F, ldc, 0, 1);
+S cublasGetMatrix(int m, int n, int size, const void* A, int lda, void* B, int ldb) {
+  return moved("cublasGetMatrix", n, (size_t)m * size, A, (size_t)lda * size, B, (size_t)ldb * size, kDeviceToHost);
+}
+const char* cublasGetStatusString(S s) { return cublasGetStatusName(s); }
+const char* cublasGetStatusName(S s) {
+  switch (s) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default: return "unknown cuBLAS status";
+  }
 }
 S cublasHgemm(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const __half* al, const __half* A, int lda, const __half* B, int ldb,
               const __half* be, __half* C, int ldc) {
@@ -172,27 +288,9 @@ S cublasGemmEx(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, 
                cudaDataType bt, int ldb, const void* be, void* C, cudaDataType ct, int ldc, cublasComputeType_t c, cublasGemmAlgo_t) {
   return gemm("cublasGemmEx", x, y, m, n, k, scale(al, c), A, at, lda, 0, B, bt, ldb, 0, scale(be, c), C, ct, ldc, 0, 1);
 }
-S cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const float* al, const float* A, int lda, long long sa,
-                            const float* B, int ldb, long long sb, const float* be, float* C, int ldc, long long sc, int count) {
-  return gemm("cublasSgemmStridedBatched", x, y, m, n, k, *at(al), A, CUDA_R_32F, lda, sa, B, CUDA_R_32F, ldb, sb, *at(be), C, CUDA_R_32F, ldc, sc, count);
-}
 S cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t x, cublasOperation_t y, int m, int n, int k, const void* al, const void* A, cudaDataType at, int lda,
                              long long sa, const void* B, cudaDataType bt, int ldb, long long sb, const void* be, void* C, cudaDataType ct, int ldc, long long sc,
                              int count, cublasComputeType_t c, cublasGemmAlgo_t) {
   return gemm("cublasGemmStridedBatchedEx", x, y, m, n, k, scale(al, c), A, at, lda, sa, B, bt, ldb, sb, scale(be, c), C, ct, ldc, sc, count);
 }
-S cublasSgemv_v2(cublasHandle_t, cublasOperation_t o, int m, int n, const float* al, const float* A, int lda, const float* x, int ix, const float* be, float* y, int iy) {
-  return gemv("cublasSgemv", o, m, n, *at(al), A, lda, x, ix, *at(be), y, iy);
-}
-S cublasDgemv_v2(cublasHandle_t, cublasOperation_t o, int m, int n, const double* al, const double* A, int lda, const double* x, int ix, const double* be, double* y, int iy) {
-  return gemv("cublasDgemv", o, m, n, *at(al), A, lda, x, ix, *at(be), y, iy);
-}
-S cublasSaxpy_v2(cublasHandle_t, int n, const float* a, const float* x, int ix, float* y, int iy) { return axpy("cublasSaxpy", n, *at(a), x, ix, y, iy); }
-S cublasDaxpy_v2(cublasHandle_t, int n, const double* a, const double* x, int ix, double* y, int iy) { return axpy("cublasDaxpy", n, *at(a), x, ix, y, iy); }
-S cublasSdot_v2(cublasHandle_t h, int n, const float* x, int ix, const float* y, int iy, float* to) { return dot("cublasSdot", h, n, x, ix, y, iy, to); }
-S cublasDdot_v2(cublasHandle_t h, int n, const double* x, int ix, const double* y, int iy, double* to) { return dot("cublasDdot", h, n, x, ix, y, iy, to); }
-S cublasSnrm2_v2(cublasHandle_t h, int n, const float* x, int ix, float* to) { float v; dot("cublasSnrm2", h, n, x, ix, x, ix, &v); return result(h, to, std::sqrt((double)v)); }
-S cublasDnrm2_v2(cublasHandle_t h, int n, const double* x, int ix, double* to) { double v; dot("cublasDnrm2", h, n, x, ix, x, ix, &v); return result(h, to, std::sqrt(v)); }
-S cublasSscal_v2(cublasHandle_t, int n, const float* a, float* x, int ix) { return scal("cublasSscal", n, *at(a), x, ix); }
-S cublasDscal_v2(cublasHandle_t, int n, const double* a, double* x, int ix) { return scal("cublasDscal", n, *at(a), x, ix); }
 }

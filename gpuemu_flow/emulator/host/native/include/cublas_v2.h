@@ -22,33 +22,75 @@ extern "C" {
 #endif
 cublasStatus_t cublasCreate_v2(cublasHandle_t*);
 cublasStatus_t cublasDestroy_v2(cublasHandle_t);
+cublasStatus_t cublasGetVersion_v2(cublasHandle_t, int*);
 cublasStatus_t cublasSetStream_v2(cublasHandle_t, cudaStream_t);
+cublasStatus_t cublasGetStream_v2(cublasHandle_t, cudaStream_t*);
 cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t);
 cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t, cublasPointerMode_t);
-cublasStatus_t cublasSgemm_v2(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const float*, const float*, int, const float*, int, const float*, float*, int);
-cublasStatus_t cublasDgemm_v2(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const double*, const double*, int, const double*, int, const double*, double*, int);
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, size_t);
+cublasStatus_t cublasSetVector(int, int, const void*, int, void*, int);
+cublasStatus_t cublasGetVector(int, int, const void*, int, void*, int);
+cublasStatus_t cublasSetMatrix(int, int, int, const void*, int, void*, int);
+cublasStatus_t cublasGetMatrix(int, int, int, const void*, int, void*, int);
+const char* cublasGetStatusName(cublasStatus_t);
+const char* cublasGetStatusString(cublasStatus_t);
+#define GPUEMU_BOTH(P, p, T) \
+  cublasStatus_t cublas##P##gemm_v2(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const T*, const T*, int, const T*, int, const T*, T*, int); \
+  cublasStatus_t cublas##P##gemmBatched(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const T*, const T* const[], int, const T* const[], int, const T*, T* const[], int, int); \
+  cublasStatus_t cublas##P##gemmStridedBatched(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const T*, const T*, int, long long, const T*, int, long long, const T*, T*, int, long long, int); \
+  cublasStatus_t cublas##P##geam(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, const T*, const T*, int, const T*, const T*, int, T*, int); \
+  cublasStatus_t cublas##P##gemv_v2(cublasHandle_t, cublasOperation_t, int, int, const T*, const T*, int, const T*, int, const T*, T*, int); \
+  cublasStatus_t cublas##P##ger_v2(cublasHandle_t, int, int, const T*, const T*, int, const T*, int, T*, int); \
+  cublasStatus_t cublas##P##axpy_v2(cublasHandle_t, int, const T*, const T*, int, T*, int); \
+  cublasStatus_t cublas##P##copy_v2(cublasHandle_t, int, const T*, int, T*, int); \
+  cublasStatus_t cublas##P##swap_v2(cublasHandle_t, int, T*, int, T*, int); \
+  cublasStatus_t cublas##P##scal_v2(cublasHandle_t, int, const T*, T*, int); \
+  cublasStatus_t cublas##P##dot_v2(cublasHandle_t, int, const T*, int, const T*, int, T*); \
+  cublasStatus_t cublas##P##nrm2_v2(cublasHandle_t, int, const T*, int, T*); \
+  cublasStatus_t cublas##P##asum_v2(cublasHandle_t, int, const T*, int, T*); \
+  cublasStatus_t cublasI##p##amax_v2(cublasHandle_t, int, const T*, int, int*); \
+  cublasStatus_t cublasI##p##amin_v2(cublasHandle_t, int, const T*, int, int*);
+GPUEMU_BOTH(S, s, float)
+GPUEMU_BOTH(D, d, double)
+#undef GPUEMU_BOTH
+struct __half;
+cublasStatus_t cublasHgemm(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const struct __half*, const struct __half*, int, const struct __half*, int,
+  const struct __half*, struct __half*, int);
 cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*, const void*, cudaDataType, int, const void*, cudaDataType, int,
   const void*, void*, cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
-cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const float*, const float*, int, long long, const float*, int, long long,
-  const float*, float*, int, long long, int);
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*, const void*, cudaDataType, int, long long, const void*,
   cudaDataType, int, long long, const void*, void*, cudaDataType, int, long long, int, cublasComputeType_t, cublasGemmAlgo_t);
-cublasStatus_t cublasSgemv_v2(cublasHandle_t, cublasOperation_t, int, int, const float*, const float*, int, const float*, int, const float*, float*, int);
-cublasStatus_t cublasSaxpy_v2(cublasHandle_t, int, const float*, const float*, int, float*, int);
-cublasStatus_t cublasSdot_v2(cublasHandle_t, int, const float*, int, const float*, int, float*);
-cublasStatus_t cublasSscal_v2(cublasHandle_t, int, const float*, float*, int);
-cublasStatus_t cublasSnrm2_v2(cublasHandle_t, int, const float*, int, float*);
 #ifdef __cplusplus
 }
 #endif
 #define cublasCreate cublasCreate_v2
 #define cublasDestroy cublasDestroy_v2
+#define cublasGetVersion cublasGetVersion_v2
 #define cublasSetStream cublasSetStream_v2
+#define cublasGetStream cublasGetStream_v2
 #define cublasSetPointerMode cublasSetPointerMode_v2
+#define cublasSetWorkspace cublasSetWorkspace_v2
 #define cublasSgemm cublasSgemm_v2
 #define cublasDgemm cublasDgemm_v2
 #define cublasSgemv cublasSgemv_v2
+#define cublasDgemv cublasDgemv_v2
+#define cublasSger cublasSger_v2
+#define cublasDger cublasDger_v2
 #define cublasSaxpy cublasSaxpy_v2
-#define cublasSdot cublasSdot_v2
+#define cublasDaxpy cublasDaxpy_v2
+#define cublasScopy cublasScopy_v2
+#define cublasDcopy cublasDcopy_v2
+#define cublasSswap cublasSswap_v2
+#define cublasDswap cublasDswap_v2
 #define cublasSscal cublasSscal_v2
+#define cublasDscal cublasDscal_v2
+#define cublasSdot cublasSdot_v2
+#define cublasDdot cublasDdot_v2
 #define cublasSnrm2 cublasSnrm2_v2
+#define cublasDnrm2 cublasDnrm2_v2
+#define cublasSasum cublasSasum_v2
+#define cublasDasum cublasDasum_v2
+#define cublasIsamax cublasIsamax_v2
+#define cublasIdamax cublasIdamax_v2
+#define cublasIsamin cublasIsamin_v2
+#define cublasIdamin cublasIdamin_v2
