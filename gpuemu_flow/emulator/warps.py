@@ -74,10 +74,10 @@ class Warps(Atomics):
         if mode == "ballot":
             bits = np.where(given & voters, _BITS, np.uint32(0))
             return self._by_lane(np.bitwise_or.reduce(bits, axis=3))
-        some = (given & voters).any(axis=3)
+        some = np.asarray((given & voters).any(axis=3))
         if mode == "any":
             return self._by_lane(some)
-        every = (given | ~voters).all(axis=3)
+        every = np.asarray((given | ~voters).all(axis=3))
         return self._by_lane(every if mode == "all" else every | ~some)
 
     def _voters(self, members: Array, mask: Array | None) -> Array:
