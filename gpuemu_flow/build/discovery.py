@@ -245,13 +245,11 @@ class Distributions:
     def __init__(self) -> None:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
         self._records: dict[str, tuple[Stamp | None, _Record]] = {}
-        self._owners: set[str] = set()  # of the records, those that listed a file
 
     def have_changed(self) -> bool:
-        """Tell whether something was installed or removed since the folders were read, or the
-        RECORD of an owner changed: that of another distribution takes no file from an owner."""
+        """Tell whether something was installed or removed since the folders were read."""
         stamps = {folder: stamp for folder, (stamp, names) in self._sites.items() if names}
-        stamps |= {path: self._records[path][0] for path in self._owners}
+        stamps |= {record: stamp for record, (stamp, _) in self._records.items()}
         return any(stamp_of(path) != stamp for path, stamp in stamps.items())
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
@@ -281,7 +279,6 @@ class Distributions:
             if found is None:
                 found = looked.records[record] = self._record(record)
             if found.lists(relative):
-                self._owners.add(record)
                 return True
         return False
 
