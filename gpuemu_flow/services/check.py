@@ -171,6 +171,7 @@ class Check(Struct, frozen=True):
     inputs: tuple[str, ...]
     cases: int
     passed: int
+    inconclusive: int = 0
     failures: tuple[CheckFailure, ...] = ()
     reason: str = ""
     hint: str = ""
@@ -191,6 +192,7 @@ class Check(Struct, frozen=True):
         verdict = style.verdict(Verdict(self.verdict))
         against = f"{self.op} against {self.reference}"
         counted = f"{self.passed} of {plural(self.cases, 'case')} passed"
+        counted += f", no verdict on {self.inconclusive}" * bool(self.inconclusive)
         lines = [f"{verdict}  {printable(against)}: {counted} in {duration(self.seconds)}"]
         for failure in self.failures:
             where = f"{failure.kind} in {plural(failure.cases, 'case')} ({failure.dtype})"
@@ -369,6 +371,7 @@ def _check(
         inputs=inputs,
         cases=report.iterations,
         passed=report.passed,
+        inconclusive=report.inconclusive,
         failures=tuple(failures),
         reason=scratch.original(reason),
         hint=hint,

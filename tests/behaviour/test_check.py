@@ -65,7 +65,11 @@ FILES = {
 
         def gather(x, index):
             return x[index]
-        """,
+    
+        def bare(x):
+            e = np.exp(x)
+            return e / e.sum(axis=-1, keepdims=True)
+    """,
     "ref.py": """
         import numpy as np
 
@@ -173,6 +177,16 @@ def test_a_wrong_op_shows_inputs_and_values_then_place_then_command(
     assert shown["actual"] == pytest.approx(0.266979843)
     assert shown["place"] == "op.py:8"
     assert shown["command"] == "gpuemu-flow check op.py:hot ref.py:softmax"
+
+
+@pytest.mark.ci
+def test_each_case_is_accounted_for(sources: Mini, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sources.root)
+    found = gpuemu_flow.check("op.py:bare", "ref.py:softmax")
+    told = sum(failure.cases for failure in found.failures)
+    assert found.inconclusive and found.cases == found.passed + told + found.inconclusive
+    counted = f"{found.passed} of 24 cases passed, no verdict on {found.inconclusive} in "
+    assert counted in str(found).splitlines()[0]
 
 
 def test_an_exception_names_its_line(sources: Mini) -> None:
