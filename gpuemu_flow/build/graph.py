@@ -194,10 +194,7 @@ def _reached(names: Iterable[str], following: Callable[[str], Iterable[str]]) ->
     return found
 
 
-# Select tasks by words, by what changed since a commit, by shard.
-
-
-# Select tasks by the words of a command line, and by sets such as ``@changed``.
+# Select tasks by the words of a command line, by sets such as ``@changed``, and by shard.
 
 
 def select(workspace: Workspace, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:

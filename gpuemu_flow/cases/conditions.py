@@ -260,20 +260,20 @@ class Rule(msgspec.Struct, frozen=True):
         known = _has_values(facts.case, self.subject)
         return (kind, self.subject, value) in facts.marks if known else None
 
-    def condition(self, *, whole: bool, listed: Sequence[float] = ()) -> Condition:
+    def condition(self, *, whole: bool, listed: Mapping[float, str] = {}) -> Condition:
         """Return the condition as it is reported; `whole` says that the border is a whole number. A
         border that is not known exactly is given with the one up to which cases pass; of a scalar
-        that has only the `listed` values, these are."""
+        that has only the `listed` values, these are, as they are written there."""
         kind, value = self.kind, self.value
         if kind not in _BORDERS:
             sentence = SENTENCES[kind].format(s=self.subject, v=value)
             if value == 2 and kind in ("multiple", "not_multiple"):
                 sentence = f"{self.subject} is {'even' if kind == 'multiple' else 'odd'}"
             return Condition(kind, self.subject, value, sentence)
-        shown, beyond = _shown(float(value)), _BORDERS[kind]
+        shown, beyond = as_written(float(value)), _BORDERS[kind]
         exact = whole and abs(float(value) - self.other) == 1
         if kind == "above" and exact:
-            shown = _shown(self.other)
+            shown = as_written(self.other)
         elif kind in OF_SIZES:
             kind = "value_above" if beyond else "value_below"
         sentence = SENTENCES[kind].format(s=self.subject, v=shown)
@@ -281,10 +281,12 @@ class Rule(msgspec.Struct, frozen=True):
         bad = [number for number in listed if sign * number >= sign * float(value)]
         if 0 < len(bad) <= MOST_LISTED:
             good = [number for number in listed if sign * number <= sign * self.other]
-            which, others = (" or ".join(map(_shown, numbers)) for numbers in (bad, good))
+            which, others = (" or ".join(listed[n] for n in numbers) for numbers in (bad, good))
             sentence = f"{self.subject} is {which} (not when it is {others})"
         elif not exact:
-            sentence += f" (not when it is {_shown(self.other)} or {'less' if beyond else 'more'})"
+            sentence += (
+                f" (not when it is {as_written(self.other)} or {'less' if beyond else 'more'})"
+            )
         return Condition(kind, self.subject, self.other if kind == "above" else value, sentence)
 
 
@@ -301,7 +303,7 @@ def meets(case: Case, given: Mapping[str, NDArray[Any]], condition: Condition) -
     return number >= border if _BORDERS[kind] else number <= border
 
 
-def _shown(number: float) -> str:
+def as_written(number: float) -> str:
     return f"{number:.0f}" if number == int(number) and abs(number) < 1e9 else f"{number:.4g}"
 
 

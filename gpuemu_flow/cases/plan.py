@@ -10,6 +10,9 @@ the number of cases: each plan is the beginning of every longer plan.
 
 In one case a strategy and a layout apply to all inputs. In the next they apply to one input, and
 the other inputs are ``normal`` and contiguous.
+
+Source of the pairs: pairwise test design (Cohen, Dalal, Fredman and Patton, "The AETG system: an
+approach to testing based on combinatorial design", 1997).
 """
 
 from __future__ import annotations

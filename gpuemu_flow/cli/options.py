@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands share, and how all print: so that CI services execute nothing."""
 
 from __future__ import annotations
 

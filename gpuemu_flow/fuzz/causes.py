@@ -16,7 +16,14 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.signals import unwrapped_interrupts
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cases.conditions import ORDINARY, Facts, Rule, necessary, separating
+from gpuemu_flow.cases.conditions import (
+    ORDINARY,
+    Facts,
+    Rule,
+    as_written,
+    necessary,
+    separating,
+)
 from gpuemu_flow.cases.generated_values import unmade
 from gpuemu_flow.cases.op_schema import allows_size
 from gpuemu_flow.cases.plan import companion_strategy, expand_strategies
@@ -325,11 +332,16 @@ class CauseSearch:
         dtypes = {spec.name: spec.dtype for spec in self._failing[0].inputs}
         return "int" in dtypes.get(subject, "int")
 
-    def _listed(self, subject: str) -> list[float]:
-        """Return the values that a scalar has if the schema lists them; else nothing."""
+    def _listed(self, subject: str) -> dict[float, str]:
+        """Return the values that a scalar has if the schema lists them, each as it is written
+        there; else nothing."""
         specs = (spec for spec in self._failing[0].inputs if spec.name == subject)
         rules = (spec.rule for spec in specs if not spec.shape and spec.rule is not None)
-        return sorted({float(number) for rule in rules for number in rule.numbers})
+        return {
+            float(number): str(rule.choices[int(number)]) if rule.choices else as_written(number)
+            for rule in rules
+            for number in sorted(rule.numbers)
+        }
 
     def _confirmed(self, fails: Callable[[Case], bool | None]) -> Rule | None:
         """Run new cases until they confirm one condition and refute all that differ from it."""

@@ -33,7 +33,7 @@ MOST_KEPT = 1 << 18
 """Most elements of the samples' inputs that are kept for further evaluations."""
 
 LARGER = np.float32(61.3)
-"""Factor on the samples' free values, to see that an exact op is exact on larger ones, too."""
+"""Factor on the first sample's free values, to see that an op is exact on larger ones, too."""
 
 
 class Probes:

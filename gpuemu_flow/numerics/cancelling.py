@@ -166,7 +166,7 @@ class _Cancelling32(_Cancelling, Noisy):
 
 
 class _Cancelling64(_Cancelling, Noisy64):
-    """A float64 array; see `_Cancelling`."""
+    """A float64 or integer array; see `_Cancelling`."""
 
 
 def cancelling(

@@ -395,8 +395,8 @@ def shadow_is_faithful(samples: Iterable[Evaluations]) -> bool:
     """Tell whether the float32 shadow computes the reference's function, in float32 throughout.
 
     The shadow is the reference's source with float64 replaced by float32. The shadow's result is
-    compared with the reference's float64 result, rounded to float32. Do not call this function for
-    exact ops.
+    compared with the reference's float64 result, rounded to float32. Of an op that is exact in
+    float32, too, it tells nothing.
 
     1. On every sample, both results must agree to within 2**-10 of the largest value. A sample is
        left out if a small perturbation of its inputs changes the float64 result by more than this.

@@ -87,10 +87,11 @@ class Evidence:
 
     @property
     def unwritten(self) -> float:
-        """Return the value of memory that nobody wrote, as the emulator fills it."""
+        """Return the value of memory that nobody wrote, as the emulator fills it; NaN for elements
+        of one byte, which may have any value by chance."""
         dtype = self._actual.dtype
-        if dtype.kind == "b":
-            return float("nan")  # any byte but 0 is True
+        if dtype.itemsize == 1:
+            return float("nan")
         return float(to_float64(np.frombuffer(FILL * dtype.itemsize, dtype))[0])
 
     @property

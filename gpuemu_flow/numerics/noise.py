@@ -10,7 +10,7 @@ Parker, "Monte Carlo Arithmetic", 1997).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,9 +224,9 @@ def widened(value: Any) -> Any:
 
 
 class Noisy64(np.ndarray[Any, np.dtype[Any]]):
-    """A float64 array that perturbs the float64 results of numpy's operations on it. Results that
-    are known to be exact are not perturbed. Those of matrix products are never known to be exact,
-    since computing them in long double would take too long."""
+    """A float64 or integer array that perturbs the float64 results of numpy's operations on it.
+    Results that are known to be exact are not perturbed. Those of matrix products are never known
+    to be exact, since computing them in long double would take too long."""
 
     rng: SeededRng
     unit: float
@@ -239,8 +239,8 @@ class Noisy64(np.ndarray[Any, np.dtype[Any]]):
         if out:
             options["out"] = tuple(map(bare64, out))
         result = getattr(ufunc, method)(*plain, **options)
-        if type(result) is np.ndarray and result.dtype.kind in "iu" and not out:
-            return result.view(type(self))
+        if type(result) is np.ndarray and result.dtype.kind in "iu":
+            return out[0] if out else result.view(type(self))
         if ufunc.nout > 1 or getattr(result, "dtype", None) != np.float64:
             return result
         if options.get("where", True) is not True:
@@ -278,11 +278,13 @@ def wrapped64(inputs: Arrays, kind: type[Noisy64], **attributes: Any) -> dict[st
     """View float64 and integer inputs as a subclass of `kind` that has `attributes` as class
     attributes. Other inputs are returned as they are."""
     made = type(kind.__name__, (kind,), attributes)
-    return {name: array.view(made) if _is_held(array) else array for name, array in inputs.items()}
+    return {
+        name: array.view(made) if _is_held(array.dtype) else array for name, array in inputs.items()
+    }
 
 
-def _is_held(array: NDArray[Any]) -> bool:
-    return array.dtype == np.float64 or array.dtype.kind in "iu"
+def _is_held(dtype: np.dtype[Any] | None) -> TypeGuard[np.dtype[Any]]:
+    return dtype is not None and (dtype == np.float64 or dtype.kind in "iu")
 
 
 def bare64(value: Any) -> Any:
@@ -294,9 +296,11 @@ def _in_long_double(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any]
 ) -> Any:
     """Return the result of an operation in long double; None if numpy cannot compute it."""
+    dtypes = [getattr(value, "dtype", None) for value in operands]
+    kinds = "f" if np.float64 in dtypes else "iu"  # integers beside floats may be indices
     wide = [
-        value.astype(np.longdouble) if isinstance(value, np.ndarray) and _is_held(value) else value
-        for value in operands
+        value.astype(np.longdouble) if _is_held(dtype) and dtype.kind in kinds else value
+        for value, dtype in zip(operands, dtypes, strict=True)
     ]
     rest = {name: value for name, value in options.items() if name not in ("out", "dtype")}
     try:

@@ -251,10 +251,10 @@ def moved_integers(
     in another order rounds, as it does for floats. The reference uses them as numbers if it gives
     the same for them as floats, and has no step at any of them, as it has at indices and labels.
     """
-    given, far = evaluate(inputs64), SHIFT * 2.0**20
-    for name, array in inputs64.items():
-        if array.dtype.kind not in "iu" or not array.size:
-            continue
+    integers = [n for n, array in inputs64.items() if array.dtype.kind in "iu" and array.size]
+    given, far = evaluate(inputs64) if integers else None, SHIFT * 2.0**20
+    for name in integers:
+        array = inputs64[name]
         wide, rng = array.astype(np.float64), SeededRng(seed).derive(f"auto/integers/{name}")
 
         def moved(shares: Float64Array, end: float) -> Arrays:

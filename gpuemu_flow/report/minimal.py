@@ -29,7 +29,7 @@ from gpuemu_flow.judge.results import (
     RunReport,
 )
 from gpuemu_flow.model.errors import CancelledRunError, FlowError
-from gpuemu_flow.model.types import BAD, Case, CheckResult, Failure, InputSpec
+from gpuemu_flow.model.types import BAD, SCALAR, Case, CheckResult, Failure, InputSpec
 from gpuemu_flow.model.verdicts import Cause
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.report.document import causes
@@ -265,7 +265,7 @@ def _of_case(failure: CaseVerdict, place: str, record: FailureRecord | None) -> 
 
 def _scalars(case: Case) -> dict[str, NDArray[Any]]:
     rules = ((s, s.rule) for s in case.inputs if s.has_values)
-    scalars = (s for s, rule in rules if rule is not None and rule.kind == "scalar")
+    scalars = (s for s, rule in rules if rule is not None and rule.kind == SCALAR)
     return {s.name: input_values(case, s) for s in scalars}
 
 

@@ -470,7 +470,6 @@ _LONGEST = 512 - len("-journal")  # bytes of a database's path
 _ATTEMPTS = 10  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
-_PARTS = 64  # a store is looked at when this part of its limit was added, and at the first write
 _CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
 T = TypeVar("T")
 
@@ -537,7 +536,6 @@ class JsonStore:
         self._set_aside = set_aside
         self._damaged = 0
         self._size_limit = size_limit
-        self._added, self._added_bytes = 0, size_limit  # since records were evicted
         self._lock = threading.Lock()
         self._cache: Cache | None = None
         self._inode: int | None = None
@@ -708,15 +706,12 @@ class JsonStore:
         self.put_sealed({key: sealed(encoded(value), key) for key, value in items})
 
     def put_sealed(self, records: Mapping[str, bytes], if_absent: Collection[str] = ()) -> None:
-        """Store records that `seal` made, in one transaction."""
+        """Store records that `sealed` made, in one transaction."""
 
         def write(cache: Cache) -> None:
             with cache.transact():
-                self._added += len(records)
-                self._added_bytes += sum(map(len, records.values()))
-                if self._size_limit and self._added_bytes * _PARTS >= self._size_limit:
-                    evict_for(cache, self._added)
-                    self._added = self._added_bytes = 0
+                if self._size_limit:
+                    evict_for(cache, len(records))
                 for key, record in insert_new(cache, records, if_absent).items():
                     cache.set(key, record)
 

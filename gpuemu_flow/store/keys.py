@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from msgspec import Struct, field, structs, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.let_through import ANY, is_general, is_named
@@ -63,7 +63,7 @@ def encoded(value: object) -> bytes:
     try:
         return _SORTED.encode(value)
     except (TypeError, UnicodeEncodeError):
-        return canonical(structs.asdict(value) if isinstance(value, Struct) else value)
+        return canonical(to_builtins(value, order="sorted"))
 
 
 def digest_bytes(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -302,8 +303,9 @@ class EmulatedRunner:
         """Say that nobody declared the dtype of an output that wider accesses leave."""
         for made in self._described.outputs:
             dtype = buffers[made.name].data.dtype
-            left = finding.rule == "out-of-bounds" and f" {made.name}[" in finding.words
-            if left and not made.dtype and f" {dtype.itemsize} bytes at " not in finding.words:
+            access = re.search(rf" (\d+) bytes at (?:.* )?{re.escape(made.name)}\[", finding.words)
+            wider = access is not None and int(access[1]) > dtype.itemsize
+            if wider and finding.rule == "out-of-bounds" and not made.dtype:
                 doubt = f" ({made.name} has the dtype of the first input, {dtype}: if the kernel "
                 doubt += f"writes another, say it, {made.name} = {{ dims = [...], dtype = ... }})"
                 return replace(finding, words=finding.words + doubt)

@@ -202,6 +202,10 @@ def _from_mapping(returned: Mapping[Any, Any], output_names: Sequence[str]) -> d
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
+# The bytes are those of safetensors (github.com/huggingface/safetensors): eight bytes of
+# little-endian header length, a JSON header ``{name: {"dtype", "shape", "data_offsets"}}``, then
+# the tensors' bytes without holes. Its library's numpy front end cannot read bfloat16 and float8.
+
 MAX_HEADER = 1 << 20
 _LENGTH = struct.Struct("<Q")
 _TAGS = {
@@ -300,7 +304,7 @@ def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, 
 
 def decode(data: Buffer) -> dict[str, np.ndarray]:
     """Return the tensors in a blob, as read-only views on its memory. Raises BlobError:
-    ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad- shape``,
+    ``blob-truncated``, ``blob-bad-header``, ``blob-bad-dtype``, ``blob-bad-shape``,
     ``blob-bad-offsets``, ``blob-bad-values``: the bytes are no valid blob. A size in the header
     alone never makes this function allocate memory."""
     header, view = _header(memoryview(data).cast("B").toreadonly())

@@ -65,7 +65,7 @@ FILES = {
 
         def gather(x, index):
             return x[index]
-    
+
         def bare(x):
             e = np.exp(x)
             return e / e.sum(axis=-1, keepdims=True)

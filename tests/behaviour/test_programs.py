@@ -164,6 +164,12 @@ OPS = {
         "the op: op-exception: ValueError: of the op (ops/raises.py:5)",
         verdict="error",
     ),
+    "raises_no_text": wrong(
+        "raise ValueError('no \\udcff text')",
+        "ExecutionError",
+        "ValueError: no \udcff text",
+        verdict="error",
+    ),
     "no_array": wrong(
         "return 'text'", "ExecutionError", "is of type str, not an array", verdict="error"
     ),

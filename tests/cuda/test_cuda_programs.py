@@ -42,8 +42,8 @@ CASES = {
     ), ""),
     "features2": dict.fromkeys((
         "barrier", "pipeline", "branches", "functors", "queues", "pairs", "launches",
-        "pointers", "cublas",
-    ), ""),
+        "pointers",
+    ), "") | {"cublas": "memcheck"},
     "benchmarks": {
         "bfs": "memcheck", "hotspot": "racecheck", "lud": "racecheck", "nw": "racecheck",
         "srad": "initcheck", "backprop": "memcheck", "kmeans": "racecheck",

@@ -31,6 +31,10 @@ def test_equal_values_are_encoded_alike_even_names_that_are_no_text() -> None:
         ({"b": 1, "a": "\udcff"}, b'{"a":"\\udcff","b":1}'),
         (Named("n"), b'{"more":1,"name":"n"}'),
         (Named("\udcff", 2), b'{"more":2,"name":"\\udcff"}'),
+        (
+            {"c": [{"case": Named("n"), "m": "\udcff"}]},
+            b'{"c":[{"case":{"more":1,"name":"n"},"m":"\\udcff"}]}',
+        ),
     ):
         assert encoded(value) == text
 

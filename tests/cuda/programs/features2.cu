@@ -230,7 +230,7 @@ bool pointers(bool) {
 }
 
 #define CUBLAS(x) do { if ((x) != CUBLAS_STATUS_SUCCESS) return false; } while (0)
-bool cublas_(bool) {
+bool cublas_(bool bug) {
   const int m = 3, n = 2;
   double a[] = {1, -2, 3, 4, -5, 6}, b[] = {7, 8, 9, 10, 11, 12}, got[6], sum, one = 1, two = 2, none = 0;
   double *d_a, *d_b, *d_c, **d_list;
@@ -260,7 +260,9 @@ bool cublas_(bool) {
   double* list[] = {d_a, d_a, d_b, d_c};  // twice a^T a
   CHECK(cudaMalloc(&d_list, sizeof list));
   CHECK(cudaMemcpy(d_list, list, sizeof list, cudaMemcpyHostToDevice));
-  CUBLAS(cublasDgemmBatched(h, CUBLAS_OP_T, CUBLAS_OP_N, n, n, m, &one, d_list, m, d_list, m, &none, d_list + 2, n, 2));
+  if (cublasDgeam(h, CUBLAS_OP_N, CUBLAS_OP_N, m, n, &two, d_a, m, &none, d_b, m, d_c, n) != CUBLAS_STATUS_INVALID_VALUE) return false;
+  double** from = bug ? list : d_list;
+  CUBLAS(cublasDgemmBatched(h, CUBLAS_OP_T, CUBLAS_OP_N, n, n, m, &one, from, m, from, m, &none, d_list + 2, n, 2));  // line: cublas
   CUBLAS(cublasGetVector(4, sizeof *got, d_c, 1, got, 1));
   for (int i = 0; i < 4; i++) {
     for (int k = 0; k < m; k++) got[i] -= a[i % n * m + k] * a[i / n * m + k];

@@ -106,7 +106,16 @@ double scale(const void* p, cublasComputeType_t c) {
 }
 template <class T> constexpr cudaDataType type() { return std::is_same<T, double>::value ? CUDA_R_64F : CUDA_R_32F; }
 template <class T> T* at(T* p) { return (T*)gpuemu_host(p); }
+// From the other end of a vector, as a negative increment asks, nothing is computed here.
+S forwards(const char* name, int ix, int iy = 1) {
+  if (ix > 0 && iy > 0) return kOk;
+  gpuemu_unsupported(name);
+  return CUBLAS_STATUS_NOT_SUPPORTED;
+}
 template <class T> S gemv(const char* name, cublasOperation_t o, int m, int n, double alpha, const T* A, int lda, const T* x, int ix, double beta, T* y, int iy) {
+  if (m < 0 || n < 0 || lda < m) return CUBLAS_STATUS_INVALID_VALUE;
+  if (S bad = forwards(name, ix, iy)) return bad;
+  if (!m || !n) return kOk;
   bool t = o != CUBLAS_OP_N;
   int rows = t ? n : m, columns = t ? m : n;
   reads(name, A, n, m * sizeof(T), lda * sizeof(T));
@@ -123,6 +132,7 @@ template <class T> S gemv(const char* name, cublasOperation_t o, int m, int n, d
 }
 template <class T> S axpy(const char* name, int n, double a, const T* x, int ix, T* y, int iy) {
   if (n <= 0) return kOk;
+  if (S bad = forwards(name, ix, iy)) return bad;
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   reads(name, y, n, sizeof(T), iy * sizeof(T));
   if (!writes(name, y, n, sizeof(T), iy * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
@@ -132,6 +142,7 @@ template <class T> S axpy(const char* name, int n, double a, const T* x, int ix,
 }
 template <class T> S copy(const char* name, int n, const T* x, int ix, T* y, int iy) {
   if (n <= 0) return kOk;
+  if (S bad = forwards(name, ix, iy)) return bad;
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   if (!writes(name, y, n, sizeof(T), iy * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
   x = at(x); y = at(y);
@@ -139,8 +150,9 @@ template <class T> S copy(const char* name, int n, const T* x, int ix, T* y, int
   return kOk;
 }
 template <class T> S swap(const char* name, int n, T* x, int ix, T* y, int iy) {
-  std::vector<T> held(n > 0 ? n : 0);
   if (n <= 0) return kOk;
+  if (S bad = forwards(name, ix, iy)) return bad;
+  std::vector<T> held(n);
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   for (int i = 0; i < n; i++) held[i] = at(x)[(size_t)i * ix];
   S done = copy<T>(name, n, y, iy, x, ix);
@@ -148,17 +160,20 @@ template <class T> S swap(const char* name, int n, T* x, int ix, T* y, int iy) {
   for (int i = 0; i < n; i++) at(y)[(size_t)i * iy] = held[i];
   return kOk;
 }
-template <class T> S result(T* to, double v) { *at(to) = (T)v; gpuemu_mark(to, sizeof(T), kWritten); return kOk; }
-template <class T> double dot(const char* name, int n, const T* x, int ix, const T* y, int iy) {
+template <class T> S give(T* to, double v) { *at(to) = (T)v; gpuemu_mark(to, sizeof(T), kWritten); return kOk; }
+// The sum of products; of a vector with itself, as nrm2 gives it, its root.
+template <class T> S dot(const char* name, int n, const T* x, int ix, const T* y, int iy, T* to, bool root) {
+  if (S bad = forwards(name, ix, iy)) return bad;
   double sum = 0;
   if (n > 0) { reads(name, x, n, sizeof(T), ix * sizeof(T)); if (y != x) reads(name, y, n, sizeof(T), iy * sizeof(T)); }
   x = at(x); y = at(y);
   for (int i = 0; i < n; i++) sum += (double)x[(size_t)i * ix] * y[(size_t)i * iy];
-  return sum;
+  return give(to, root ? std::sqrt(sum) : sum);
 }
 // The sum of absolute values, or with `sign` the place, from 1, of the largest (1) or smallest (-1).
-template <class T> double absolute(const char* name, int n, const T* x, int ix, int sign) {
-  if (n <= 0) return 0;
+template <class T, class R> S absolute(const char* name, int n, const T* x, int ix, int sign, R* to) {
+  if (n <= 0) return give(to, 0);
+  if (S bad = forwards(name, ix)) return bad;
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   x = at(x);
   double sum = 0, best = 0;
@@ -168,10 +183,11 @@ template <class T> double absolute(const char* name, int n, const T* x, int ix, 
     sum += v;
     if (!place || v * sign > best * sign) { best = v; place = i + 1; }
   }
-  return sign ? place : sum;
+  return give(to, sign ? place : sum);
 }
 template <class T> S scal(const char* name, int n, double a, T* x, int ix) {
   if (n <= 0) return kOk;
+  if (S bad = forwards(name, ix)) return bad;
   reads(name, x, n, sizeof(T), ix * sizeof(T));
   if (!writes(name, x, n, sizeof(T), ix * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
   x = at(x);
@@ -179,7 +195,9 @@ template <class T> S scal(const char* name, int n, double a, T* x, int ix) {
   return kOk;
 }
 template <class T> S ger(const char* name, int m, int n, double alpha, const T* x, int ix, const T* y, int iy, T* A, int lda) {
-  if (m <= 0 || n <= 0) return kOk;
+  if (m < 0 || n < 0 || lda < m) return CUBLAS_STATUS_INVALID_VALUE;
+  if (S bad = forwards(name, ix, iy)) return bad;
+  if (!m || !n) return kOk;
   reads(name, x, m, sizeof(T), ix * sizeof(T));
   reads(name, y, n, sizeof(T), iy * sizeof(T));
   reads(name, A, n, m * sizeof(T), lda * sizeof(T));
@@ -190,7 +208,9 @@ template <class T> S ger(const char* name, int m, int n, double alpha, const T* 
   return kOk;
 }
 template <class T> S geam(const char* name, bool ta, bool tb, int m, int n, double alpha, const T* A, int lda, double beta, const T* B, int ldb, T* C, int ldc) {
-  if (m <= 0 || n <= 0) return kOk;
+  bool small = (alpha != 0 && lda < (ta ? n : m)) || (beta != 0 && ldb < (tb ? n : m)) || ldc < m;
+  if (m < 0 || n < 0 || small) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!m || !n) return kOk;
   if (alpha != 0) reads(name, A, ta ? m : n, (ta ? n : m) * sizeof(T), lda * sizeof(T));
   if (beta != 0) reads(name, B, tb ? m : n, (tb ? n : m) * sizeof(T), ldb * sizeof(T));
   if (!writes(name, C, n, m * sizeof(T), ldc * sizeof(T))) return CUBLAS_STATUS_EXECUTION_FAILED;
@@ -204,7 +224,12 @@ template <class T> S geam(const char* name, bool ta, bool tb, int m, int n, doub
 }
 template <class T> S gemms(const char* name, bool ta, bool tb, int m, int n, int k, double alpha, const T* const* A, int lda, const T* const* B, int ldb, double beta,
                            T* const* C, int ldc, int count) {
-  for (size_t z = 0; z < (size_t)count; z++) {
+  if (count < 0) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!count) return kOk;
+  reads(name, A, 1, count * sizeof *A, 0);  // the pointers are the device's, too
+  reads(name, B, 1, count * sizeof *B, 0);
+  reads(name, C, 1, count * sizeof *C, 0);
+  for (int z = 0; z < count; z++) {
     S done = gemm(name, ta, tb, m, n, k, alpha, at(A)[z], type<T>(), lda, 0, at(B)[z], type<T>(), ldb, 0, beta, at(C)[z], type<T>(), ldc, 0, 1);
     if (done != kOk) return done;
   }
@@ -252,16 +277,16 @@ S cublasSetWorkspace_v2(cublasHandle_t, void*, size_t) { return kOk; }
   S cublas##P##swap_v2(cublasHandle_t, int n, T* x, int ix, T* y, int iy) { return swap("cublas" #P "swap", n, x, ix, y, iy); }                             \
   S cublas##P##scal_v2(cublasHandle_t, int n, const T* a, T* x, int ix) { return scal("cublas" #P "scal", n, *at(a), x, ix); }                              \
   S cublas##P##dot_v2(cublasHandle_t, int n, const T* x, int ix, const T* y, int iy, T* to) {                                                              \
-    return result(to, dot("cublas" #P "dot", n, x, ix, y, iy));                                                                                           \
+    return dot("cublas" #P "dot", n, x, ix, y, iy, to, false);                                                                                            \
   }                                                                                                                                                       \
-  S cublas##P##nrm2_v2(cublasHandle_t, int n, const T* x, int ix, T* to) { return result(to, std::sqrt(dot("cublas" #P "nrm2", n, x, ix, x, ix))); }        \
-  S cublas##P##asum_v2(cublasHandle_t, int n, const T* x, int ix, T* to) { return result(to, absolute("cublas" #P "asum", n, x, ix, 0)); }                  \
-  S cublasI##p##amax_v2(cublasHandle_t, int n, const T* x, int ix, int* to) { return result(to, absolute("cublasI" #p "amax", n, x, ix, 1)); }              \
-  S cublasI##p##amin_v2(cublasHandle_t, int n, const T* x, int ix, int* to) { return result(to, absolute("cublasI" #p "amin", n, x, ix, -1)); }
+  S cublas##P##nrm2_v2(cublasHandle_t, int n, const T* x, int ix, T* to) { return dot("cublas" #P "nrm2", n, x, ix, x, ix, to, true); }                     \
+  S cublas##P##asum_v2(cublasHandle_t, int n, const T* x, int ix, T* to) { return absolute("cublas" #P "asum", n, x, ix, 0, to); }                          \
+  S cublasI##p##amax_v2(cublasHandle_t, int n, const T* x, int ix, int* to) { return absolute("cublasI" #p "amax", n, x, ix, 1, to); }                      \
+  S cublasI##p##amin_v2(cublasHandle_t, int n, const T* x, int ix, int* to) { return absolute("cublasI" #p "amin", n, x, ix, -1, to); }
 BOTH(S, s, float)
 BOTH(D, d, double)
-S cublasSetVector(int n, int size, const void* x, int ix, void* y, int iy) { return moved("cublasSetVector", n, size, x, (size_t)ix * size, y, (size_t)iy * size, kHostToDevice); }
-S cublasGetVector(int n, int size, const void* x, int ix, void* y, int iy) { return moved("cublasGetVector", n, size, x, (size_t)ix * size, y, (size_t)iy * size, kDeviceToHost); }
+S cublasSetVector(int n, int size, const void* x, int ix, void* y, int iy) { return ix <= 0 || iy <= 0 ? CUBLAS_STATUS_INVALID_VALUE : moved("cublasSetVector", n, size, x, (size_t)ix * size, y, (size_t)iy * size, kHostToDevice); }
+S cublasGetVector(int n, int size, const void* x, int ix, void* y, int iy) { return ix <= 0 || iy <= 0 ? CUBLAS_STATUS_INVALID_VALUE : moved("cublasGetVector", n, size, x, (size_t)ix * size, y, (size_t)iy * size, kDeviceToHost); }
 S cublasSetMatrix(int m, int n, int size, const void* A, int lda, void* B, int ldb) {
   return moved("cublasSetMatrix", n, (size_t)m * size, A, (size_t)lda * size, B, (size_t)ldb * size, kHostToDevice);
 }
