@@ -10,7 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -70,7 +71,7 @@ class Attempt(Struct, frozen=True):
         return replace(self.outcome, index=request.case.index)
 
 
-def _diagnose() -> Any:
+def _diagnose() -> ModuleType:
     from gpuemu_flow.workers import diagnose  # noqa: PLC0415 - only when a program has failed
 
     return diagnose

@@ -109,7 +109,7 @@ def test_few_allowed_sizes_that_two_conditions_share_tell_of_neither() -> None:
 
 def test_of_a_listed_scalar_the_values_are_named() -> None:
     rule = Rule("value_below", "alpha", 0.5, 1.0)
-    told = rule.condition(whole=False, listed=[-2.0, 0.5, 1.0])
+    told = rule.condition(whole=False, listed={-2.0: "-2", 0.5: "0.5", 1.0: "1"})
     assert told.sentence == "alpha is -2 or 0.5 (not when it is 1)"
     drawn = rule.condition(whole=False).sentence
     assert drawn == "alpha is 0.5 or less (not when it is 1 or more)"
