@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-_GARBAGE_THRESHOLD = 100_000  # what is imported stays: looking for garbage among it is waste
+_GARBAGE_THRESHOLD = 400_000  # what is imported stays: looking for garbage among it is waste
 
 
 def _fill_standard_streams() -> None:

@@ -20,6 +20,7 @@ from gpuemu_flow.model.errors import (
     StoreError,
     UsageError,
     did_you_mean,
+    known_names,
     nearest,
 )
 from gpuemu_flow.model.types import BAD, Json
@@ -178,7 +179,7 @@ class Graph(Struct, frozen=True):
                 message = f"{word!r} is no task, because {skip.op} has none: {skip.reason}"
                 return Problem("unknown-task", message)
         near = nearest(word, [*self.groups, *self.tasks])
-        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(self.names())}"
+        hint = f"did you mean {near!r}?" if near else known_names(self.names())
         return Problem("unknown-task", f"{word!r} is no op, task, group or target", hint)
 
 

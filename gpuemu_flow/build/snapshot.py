@@ -22,7 +22,6 @@ from gpuemu_flow.build.discovery import ObservedSets, StoredSets
 from gpuemu_flow.build.files import FileTable
 from gpuemu_flow.build.graph import Graph, Skip
 from gpuemu_flow.build.stamps import Row
-from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.cache import (
@@ -95,7 +94,14 @@ class _Compiled(Struct, frozen=True):
     skips: tuple[Skip, ...]
 
 
-class _Progress(Struct, frozen=True, kw_only=True):
+class _Made(Struct, frozen=True, kw_only=True):
+    """Who stored a snapshot."""
+
+    format: int = FORMAT
+    tool: str = __version__
+
+
+class _Progress(_Made, frozen=True, kw_only=True):
     """What is stored of a snapshot besides its graph and its stamps."""
 
     graph: str
@@ -104,8 +110,6 @@ class _Progress(Struct, frozen=True, kw_only=True):
     basis: Basis
     stale: list[str]
     observed: StoredSets
-    format: int = FORMAT
-    tool: str = __version__
 
 
 class Snapshot(Struct):
@@ -236,13 +240,12 @@ def _read(connection: sqlite3.Connection) -> tuple[dict[str, bytes], list[Row]] 
 
 
 def _loaded(parts: dict[str, bytes], rows: list[Row], root: Path) -> Snapshot | None:
-    content = unseal(parts[PROGRESS], PROGRESS)
-    if content["format"] != FORMAT or content["tool"] != __version__:
+    if unseal(parts[PROGRESS], PROGRESS, _Made) != _Made():
         return None
-    known = convert(content, _Progress)
+    known = unseal(parts[PROGRESS], PROGRESS, _Progress)
     if mark_of(parts[GRAPH]) != known.graph or stamps.checksum_of(rows) != known.stamps:
         raise ValueError("its parts do not belong together")
-    stored = convert(unseal(parts[GRAPH], GRAPH), _Compiled)
+    stored = unseal(parts[GRAPH], GRAPH, _Compiled)
     graph = Graph({spec.name: spec for spec in stored.tasks}, stored.groups, stored.skips)
     entries = {
         os.fsdecode(path): ((mtime_ns, ctime_ns, size, inode), os.fsdecode(state))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 
@@ -94,6 +96,10 @@ MEANT = {
 """What to say of names that are no dtypes, though one might think so, and a name beside them."""
 
 
+MAX_NAMES = 60
+"""The most names that a hint lists."""
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """Return the known name that is most similar to `name`; empty if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
@@ -101,6 +107,12 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     others = [one for one in known if one != name]
     found = get_close_matches(name, others, n=1, cutoff=0.6)
     return found[0] if found else ""
+
+
+def known_names(names: Sequence[str]) -> str:
+    """Return a hint that lists names, of very many the first; empty if there are none."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"known: {', '.join(names[:MAX_NAMES])}{more}" if names else ""
 
 
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
@@ -114,4 +126,4 @@ def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
     best = nearest(name, known)
     if best:
         return Hint.of(f"did you mean {best!r}?", Rename(name, best))
-    return f"known: {', '.join(sorted(known))}" if known else ""
+    return known_names(sorted(known))

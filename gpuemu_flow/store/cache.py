@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
 from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW, UNKNOWN
 from msgspec import Struct, ValidationError
 
-from gpuemu_flow.model.decoding import convert
+from gpuemu_flow.model.decoding import convert, known
 from gpuemu_flow.model.errors import Problem, StoreError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_bytes, encoded
@@ -492,16 +493,20 @@ def sealed(payload: bytes, key: str) -> bytes:
     return _MAGIC + _checksum(key, payload) + payload
 
 
-def unseal(record: bytes, key: str = "") -> Json:
-    """Convert a record back to its JSON value. Raises ValueError when the record is not one that
-    `seal` made for this key. Raises OtherFormatError when another version's `seal` made it."""
+def unseal(record: bytes, key: str = "", wanted: Any = Any) -> Any:
+    """Convert a record back to its JSON value, as what is wanted. Raises ValueError when the record
+    is not one that `seal` made for this key, or does not fit. Raises OtherFormatError when another
+    version's `seal` made it."""
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = memoryview(record)[len(_MAGIC) + _CHECK :]  # no copies of megabytes
     if head != _MAGIC and _ANY_MAGIC.fullmatch(head):
         raise OtherFormatError("of another version")
     if head != _MAGIC or _checksum(key, payload) != check:
         raise ValueError("damaged record")
-    return json.loads(str(payload, "utf-8"))
+    try:
+        return msgspec.json.decode(payload, type=known(wanted))
+    except msgspec.DecodeError:  # NaN, and file names that are no text
+        return convert(json.loads(str(payload, "utf-8")), wanted)
 
 
 def mark_of(record: bytes) -> str:

@@ -76,7 +76,7 @@ def test_the_habits_of_make(mini: Mini, tmp_path: Path) -> None:
         (["run", "--rerun-triggers", "cod"], "unknown-trigger", "did you mean 'code'?"),
         (["explain", "compare:nothing:float32"], "unknown-task", ""),
         (["graph", "nothing at all"], "unknown-task", ""),
-        (["clean", "nothing at all"], "unknown-task", ""),
+        (["clean", "nothing at all"], "unknown-task", "known: "),
     ],
 )
 def test_words_that_name_nothing_are_usage_errors(

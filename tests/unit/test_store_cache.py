@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import random
@@ -52,6 +53,8 @@ def test_seal_and_unseal() -> None:
     value = {"a": [1, 2.5, None, "ü"]}
     record = seal(value)
     assert unseal(record) == value
+    assert unseal(seal(["no text: \udce9", 2**64])) == ["no text: \udce9", 2**64]
+    assert math.isnan(unseal(seal(math.nan)))
     for position in range(len(record)):
         damaged = bytearray(record)
         damaged[position] ^= 0x20

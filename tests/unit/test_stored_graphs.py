@@ -31,10 +31,10 @@ def cache(tmp_path: Path) -> WorkspaceCache:
     return made
 
 
-def make(root: Path) -> Snapshot:
+def make(root: Path, name: str = "") -> Snapshot:
     (root / "a.py").write_text("1")
     specs = [
-        TaskSpec("op:add:float32", "op", "1", "add", "float32", ("a.py",), (), {"k": [1]}, {}),
+        TaskSpec("op:add:float32", "op", "1", "add", "float32", ("a.py",), (), {"k": [1]}, {"p": name}),
         TaskSpec("compare:add:float32", "compare", "1", "add", "float32", (),
                  (TaskInput("op", "op:add:float32"),), {}, None, ("numpy",), ("out",)),
     ]  # fmt: skip
@@ -46,13 +46,15 @@ def make(root: Path) -> Snapshot:
     return Snapshot(graph, SETTINGS, BASIS, files, {"op:add:float32"}, observed)
 
 
-def test_what_is_stored_is_found(cache: WorkspaceCache, tmp_path: Path) -> None:
-    made = make(tmp_path)
+@pytest.mark.parametrize("name", ["é", "a file's name that is no text: \udce9"])
+def test_what_is_stored_is_found(cache: WorkspaceCache, tmp_path: Path, name: str) -> None:
+    made = make(tmp_path, name)
     assert snapshot.load(cache, tmp_path) is None
     snapshot.save(cache.state, made)
     for _ in range(2):
         found = snapshot.load(cache, tmp_path)
         assert found is not None
+        assert not cache.problems
         assert (found.graph.tasks, found.graph.groups) == (made.graph.tasks, made.graph.groups)
         assert (found.graph.skips, found.settings) == (made.graph.skips, SETTINGS)
         assert (found.basis, found.current) == (BASIS, made.current)
