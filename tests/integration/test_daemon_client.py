@@ -158,12 +158,12 @@ def test_a_first_ping_that_nobody_answers_takes_the_calls_own_time(
         client = stack.enter_context(Client(path, timeout_ms=200))
         x = normal(3)
         for call in (client.ping, lambda: client.validate_op("double", {"x": x}, x)):
-            with pytest.raises(RequestTimeoutError, match="did not answer within 0.2 s"):
+            with pytest.raises(RequestTimeoutError, match=r"did not answer within 0\.2 s"):
                 call()
-        with pytest.raises(RequestTimeoutError, match="within 0.2 s"):
+        with pytest.raises(RequestTimeoutError, match=r"within 0\.2 s"):
             client.fuzz_op("double", seed=1, iterations=3)
         waiting = AsyncClient(path, timeout_ms=200)
-        with pytest.raises(RequestTimeoutError, match="within 0.2 s"):
+        with pytest.raises(RequestTimeoutError, match=r"within 0\.2 s"):
             asyncio.run(waiting.ping())
 
 
