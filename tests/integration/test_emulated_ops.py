@@ -384,13 +384,13 @@ file = "kin.ptx"
 entry = "mixed<double>"
 grid = [1]
 block = [64]
-args = [{ struct = [{ f64 = 0.25 }, { i64 = "N" }, "x"] }, { struct = [{ f64 = 3.0 }, "out"] }]
+args = [{ struct = [{ f64 = 0.25 }, { i64 = "2*N-1" }, "x"] }, { struct = [{ f64 = 3.0 }, "out"] }]
 symbols = { bias = "b" }
-outputs = { out = ["N"] }
+outputs = { out = ["2*N-1"] }
 [ops.schema]
-dims = { N = [3, 64] }
-inputs = { x = ["N"], b = [2] }
-output = ["N"]
+dims = { N = [3, 32] }
+inputs = { x = ["2*N-1"], b = [2] }
+output = ["2*N-1"]
 """
 SCALE = """
 import numpy as np

@@ -230,6 +230,28 @@ def test_a_narrow_offset_names_the_size_where_it_wraps() -> None:
         assert [f"where it reaches {size} elements" in v.message for v in found] == [True]
 
 
+CONSTANTS = HEADER + (
+    ".const .align 4 .u32 w[2]; .const .align 8 .b8 table[64]; .global .u32 calls;\n"
+    ".const .u32 set[2] = {1, 2}; .const .align 4 .f32 _ZN2nsL1cE;\n"
+)
+
+
+@for_each(
+    ("body", "unset"),
+    [
+        ("ld.const.u32 %r1, [w+4]; ret;", ["w"]),
+        ("mov.u64 %rd1, table; cvta.const.u64 %rd2, %rd1; ld.u32 %r1, [%rd2]; ret;", ["table"]),
+        ("ld.const.f32 %f1, [_ZN2nsL1cE]; ld.const.u32 %r1, [w]; ret;", ["_ZN2nsL1cE", "w"]),
+        ("ld.const.u32 %r1, [set]; ld.global.u32 %r2, [calls]; ret;", []),
+        ("mov.u32 %r1, 1; ret;", []),
+    ],
+)
+def test_constants_that_nothing_sets_are_named(body: str, unset: list[str]) -> None:
+    found = lint(view_of(body, CONSTANTS)).violations
+    said = [v.message.split()[3].strip(",") for v in found if v.rule == "unset-constant"]
+    assert sorted(said) == sorted(unset)
+
+
 # rule, source, kernel that breaks it, kernels of the same source that do not
 REAL = [
     ("real-spills", "forced_spills", "forced_spills_kernel", "relaxed_spills_kernel"),
