@@ -310,7 +310,9 @@ def put_lone(
 
     - The first and the third of `LONE_TURNS` write a lone zero into one row, and a lone nonzero
       value into the next row. They choose the positions in the rows differently (see `_place`). An
-      input with a single row gets only the lone zero.
+      input with a single row gets only the lone zero. The first way makes all other values
+      negative, the third one positive. So a lone value is the largest or smallest of its row, and a
+      maximum or minimum that leaves out the last tile shows.
     - The second of `LONE_TURNS` treats the whole tensor as one row, whose last element becomes the
       lone value. This value is nonzero if the tensor is a vector, and else 0.
 
@@ -325,6 +327,8 @@ def put_lone(
     if turn == LONE_TURNS[1] and (len(rows) == 1 or dtype != "bool"):
         flat = values.reshape(-1)
         _leave_one(flat, other, flat.size - 1, zero=values.ndim > 1)
+        if values.ndim == 1:
+            _give_sign(flat, low, high, negative=False)
         return
     chosen = range(len(rows))
     if dtype != "bool":
@@ -332,8 +336,10 @@ def put_lone(
         chosen = range(first, first + min(2, len(rows)))
     for number, row in enumerate(chosen):
         zero = number % 2 == 0
-        place = _place(rows.shape[1], rng, turn + number)
+        place = _place(rows.shape[1], rng, turn, zero=zero)
         _leave_one(rows[row % len(rows)], other, place, zero=zero)
+        if dtype != "bool":
+            _give_sign(rows[row % len(rows)], low, high, negative=turn == LONE_TURNS[0])
 
 
 def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:
@@ -347,17 +353,25 @@ def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:
         row[place] = kept
 
 
-def _place(width: int, rng: SeededRng, number: int) -> int:
-    """Return a position in a row: the start of the last tile, the last position, or a random one.
+def _give_sign(row: Array, low: float | None, high: float | None, *, negative: bool) -> None:
+    """Give all nonzero elements of a row one sign, if its range and dtype allow that."""
+    signed = np.abs(row)
+    if negative:
+        np.negative(signed, out=signed, where=signed != 0)
+    bottom, top = (low, 0) if negative else (0, high)  # integers may have wrapped
+    if (bottom is None or signed.min() >= bottom) and (top is None or signed.max() <= top):
+        row[...] = signed
 
-    `number` selects among the three; the last tile may be whole or partial.
-    """
-    kind = number % 3
-    if kind == 0:
-        begins = [(width - 1) // tile * tile for tile in TILES if width > tile]
-        if begins:
-            return begins[rng.gen_range(0, len(begins))]
-    return width - 1 if kind < 2 else rng.gen_range(0, width)
+
+def _place(width: int, rng: SeededRng, turn: int, *, zero: bool) -> int:
+    """Return a position in a row: the start of the last tile, which may be whole or partial, or the
+    last position; in turn for zeros and others. Booleans of the second way get a random one."""
+    if turn == LONE_TURNS[1]:
+        return rng.gen_range(0, width)
+    begins = [(width - 1) // tile * tile for tile in TILES if width > tile]
+    if begins and zero is (turn == LONE_TURNS[0]):
+        return begins[rng.gen_range(0, len(begins))]
+    return width - 1
 
 
 NEAR = ("integers", "wide")

@@ -209,11 +209,13 @@ class Connection:
         TransportUnreached: No process listens at the path. Raises ClientError."""
         path = _fitting(self.socket_path)
         begun = time.monotonic()
+        # The default of calls that run programs is no time to wait for a ping.
+        limit_ms = timeout_ms if timeout_ms < LONG_TIMEOUT_MS else TIMEOUT_MS
         while True:
             wire = Wire()
             is_open = False
             try:
-                deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
+                deadline = time.monotonic() + limit_ms / 1000
                 wire.open(path, deadline)
                 wire.exchange = self._meet(wire.ask(self._ping, deadline))
                 is_open = True
@@ -229,7 +231,7 @@ class Connection:
             except TransportUnreached:
                 raise
             except TransportError as lost:
-                raise transport_error(lost, CONNECT_MILLISECONDS) from None
+                raise transport_error(lost, limit_ms) from None
             finally:
                 if not is_open:
                     wire.close()

@@ -130,6 +130,7 @@ class OpParser(Struct, dict=True):
             table.get("gradients"), op, reference, outputs
         )
         tolerance, tolerances = self.tolerances(table)
+        self.warn_of_tolerances(table, outputs, where)
         invariants, shape_input = _invariants(table.get("invariants", []), names)
         values, shared = values_of(OpTable, table), self.validation
         env = values["env"]
@@ -409,6 +410,20 @@ class OpParser(Struct, dict=True):
             **explicit_tolerances(shared),
             **explicit,
         }
+
+    def warn_of_tolerances(
+        self, table: Table, outputs: tuple[OutputContract, ...], where: KeyPath
+    ) -> None:
+        """Warn of the op's tolerances that are meant for outputs: they are for cases of a dtype."""
+        cases = table.get("dtypes") or self.validation.dtypes
+        declared = {contract.dtype for contract in outputs}
+        for dtype in table.get("tolerances", {}):
+            if dtype in cases or (DTYPES[dtype].kind == "float" and dtype not in declared):
+                continue
+            place = (*where, "tolerances", dtype)
+            text = f"{dotted(place)} has no effect: the op has no cases in {dtype}"
+            hint = "of an output in it, write in the schema: `tolerance = { atol = 1, rtol = 0 }`"
+            self.out.add("config-unread-key", place, text, hint, warning=True)
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:

@@ -137,11 +137,12 @@ def causes_of(
         bad, good = _known(cases, dtype), _known(passing, dtype)
         key = _key(subject, kind, budget, cases, passing)
         cached = workspace.cache.actions.get(key)
-        if cached is not None:
+        if isinstance(cached, list):
             causes += [convert(cause, Cause) for cause in cached]
         elif not known_only:
             search = CauseSearch(subject, bad, good, budget)
             cause: Cause | None = None
+            judged: dict[str, bool | None] = dict(cached or {})
             if search.is_worthwhile:
                 announce(op)
                 try:
@@ -149,14 +150,29 @@ def causes_of(
                         workers or _Workers(workspace) as opened,
                         _judge(opened.pool(), subject, kind, cancel) as fails,
                     ):
-                        cause = search.cause(fails, cases, passing)
+                        cause = search.cause(_known_or(fails, judged), cases, passing)
                 except FlowError:
                     continue
             if cancel is None or not cancel.is_set():
+                # Where the time was over, which tells of the machine, the next search goes on.
                 kept = [] if cause is None else [msgspec.to_builtins(cause)]
-                workspace.cache.actions.put(key, kept)
+                workspace.cache.actions.put(key, judged if search.is_cut_short else kept)
             causes += [] if cause is None else [cause]
     return tuple(causes)
+
+
+def _known_or(
+    fails: Callable[[Case], bool | None], judged: dict[str, bool | None]
+) -> Callable[[Case], bool | None]:
+    """Judge only the cases that `judged` lacks, and add them."""
+
+    def told(case: Case) -> bool | None:
+        name = f"{case.seed} {case.to_text()}"
+        if name not in judged:
+            judged[name] = fails(case)
+        return judged[name]
+
+    return told
 
 
 class _Workers:
@@ -245,7 +261,7 @@ MOST_NARROWING = 4
 """Maximum number of new cases with a size between those that fail and those that pass."""
 
 MOST_SECONDS = 20.0
-"""Time after which no further new case of an op is run, and nothing is stated."""
+"""Time after which no further new case of an op is run; the next search goes on from there."""
 
 DRAWN = 150
 """Number of planned cases, of all values and of ordinary ones, from which new cases are chosen."""
@@ -277,6 +293,7 @@ class CauseSearch:
             for cases, failed in ((failing, True), (passing, False))
             for case in cases
         ]
+        self.is_cut_short = False
         self._right: Counter[object] = Counter()
         """New cases that a rule predicted rightly, by its key and whether they failed."""
 
@@ -361,7 +378,8 @@ class CauseSearch:
             if facts is None:
                 alone = not any(rule.may_be_taken_for(each) for each in rules)
                 return rule if alone and min(self._counts(rule)) >= ENOUGH else None
-            if not left or time.monotonic() > until:
+            self.is_cut_short = left > 0 and time.monotonic() > until
+            if not left or self.is_cut_short:
                 return None
             failed = fails(facts.case)
             if failed is None:

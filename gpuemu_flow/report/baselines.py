@@ -74,6 +74,7 @@ class StoredBaseline(Struct, frozen=True):
 
 
 def _put(workspace: Workspace, baseline: Baseline) -> StoredBaseline:
+    baselines.check_tag(baseline.tag)
     known = BaselineStore(workspace.cache)
     replaced = known.put(baseline)
     keep = workspace.config.storage.max_baselines
@@ -86,7 +87,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> StoredBaseline:
     kernels, results = _current(workspace, report)
     submitted, artifacts = of_clients(workspace)
     baseline = Baseline(
-        tag=baselines.check_tag(tag),
+        tag=tag,
         created=now(),
         tool=__version__,
         environment=dict(workspace.environment),
@@ -116,7 +117,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> StoredBaseline:
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
         reason = f"its figures have another form ({type(error).__name__}: {error})"
         raise UsageError(Problem("baseline-bad-file", reason, "", str(path))) from None
-    baseline = replace(found, tag=baselines.check_tag(tag or found.tag))
+    baseline = replace(found, tag=tag or found.tag)
     workspace.cache.create()
     return _put(workspace, baseline)
 

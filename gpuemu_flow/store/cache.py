@@ -650,7 +650,7 @@ class JsonStore:
         if "unable to open" in text and len(os.fsencode(self._database_name)) > _LONGEST:
             length = len(os.fsencode(self._database_name))
             reason = f"its path has {length} bytes, and SQLite opens none of more than {_LONGEST}"
-            hint = "set [cache] dir to a folder with a shorter path"
+            hint = "give the workspace, and [cache] dir if it is set, a shorter path"
             return Problem("cache-not-writable", f"cannot open {self._database}: {reason}", hint)
         full = "full" in text
         fix = "free some space" if full else "check the owner and the mode of the cache folder"

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mini_workspace import Mini, make_one_op
+
+from gpuemu_flow.build.session import RunOptions
+from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.fuzz import causes as search
+from gpuemu_flow.model.types import Case
+from gpuemu_flow.report.report import run_and_report
 
 BUG = """
 import numpy as np
@@ -54,6 +65,34 @@ def test_a_stated_cause_is_confirmed_by_new_cases_and_the_same_in_every_command(
     assert first["text"] in {failure["cause"] for failure in written["failures"]}
     known = json.loads(mini.command("report", "--format", "json").stdout)
     assert first["text"] in {failure["cause"] for failure in known["failures"]}
+
+
+@pytest.mark.ci
+def test_a_search_whose_time_was_over_is_gone_on_with(
+    mini: Mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine: what it did not find is no answer, what it judged is not judged again."""
+    workspace = Workspace(plant(mini).root)
+    _, report = run_and_report(workspace, RunOptions(jobs=1, words=("scale",)))
+    judge, judged = search._judge, []
+
+    @contextmanager
+    def counted(*arguments: Any) -> Iterator[Callable[[Case], bool | None]]:
+        with judge(*arguments) as fails:
+            yield lambda case: (judged.append(case), fails(case))[1]
+
+    monkeypatch.setattr(search, "_judge", counted)
+    times = iter([*[0.0] * 5, *[math.inf] * 99])
+    with monkeypatch.context() as slow:
+        slow.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(times)))
+        stopped = search.with_causes(workspace, report, budget=24)
+    assert [r.causes for r in stopped.results] == [()]
+    assert len(judged) == 4
+    for _ in range(2):
+        found = search.with_causes(workspace, report, budget=24)
+        (cause,) = (cause for r in found.results for cause in r.causes)
+        assert [c.sentence for c in cause.conditions] == ["N is above 16"]
+        assert 8 <= len(judged) == len({(c.seed, c.to_text()) for c in judged}) <= 24
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,34 @@ def test_a_value_that_nothing_follows_from_is_an_error(tmp_path: Path) -> None:
     kept = [empty.get(line, line) for line in head if line not in kernel[1:]]
     mini.write("gpuemu.toml", "\n".join(kept) + "\n")
     mini.command("config", "check", "--strict", code=0)
+
+
+def test_a_tolerance_of_a_dtype_that_no_case_has_is_said_to_do_nothing(tmp_path: Path) -> None:
+    mini = Mini(tmp_path / "w")
+    mini.write("r.py", "import numpy as np\ndef f(x): return np.rint(x).astype(np.int32)\n")
+    mini.write("a.py", "import numpy as np\ndef f(x): return np.rint(x).astype(np.int32) + 1\n")
+    op = '[[ops]]\nname = "{}"\nop = "a.py:f"\nreference = "r.py:f"\ndtypes = [{}]\n{}\n'
+    schema = '[ops.schema]\ndims = { N = [4] }\ninputs.x = { dims = ["N"], range = [-9, 9] }\n'
+    told = {
+        "of_an_output": '"float32"', "of_bools": '"float32"', "of_a_float_output": '"float32"',
+        "of_cases": '"int32"', "of_other_cases": '"float32"', "of_the_output": '"float32"',
+    }  # fmt: skip
+    keys = {
+        "of_bools": "bool = 1", "of_a_float_output": "float64 = 1", "of_other_cases": "float16 = 1",
+        "of_the_output": "float32 = 1",
+    }  # fmt: skip
+    text = '[project]\nname = "p"\n'
+    for name, dtypes in told.items():
+        output = f'dtype = "{"float64" if "float" in name else "int32"}"'
+        output += ", tolerance = { atol = 1 }" if name == "of_the_output" else ""
+        own = f"tolerances = {{ {keys.get(name, 'int32 = 1')} }}"
+        text += op.format(name, dtypes, own) + schema
+        text += f'output = {{ dims = ["N"], {output} }}\n'
+    mini.write("gpuemu.toml", text)
+    said = mini.command("config", "check").stdout
+    assert said.count("config-unread-key") == 3, said
+    for name, key in (("0", "int32"), ("1", "bool"), ("2", "float64")):
+        assert f"ops[{name}].tolerances.{key} has no effect" in said
+    assert said.count("`tolerance = { atol = 1, rtol = 0 }`") == 3
+    found = {r["op"]: r["verdict"] for r in mini.run(code=1)["results"]}
+    assert (found["of_an_output"], found["of_the_output"]) == ("failed", "passed")

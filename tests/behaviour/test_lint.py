@@ -293,6 +293,20 @@ def test_a_workspace_without_kernels_says_so(mini: Mini) -> None:
 
 
 @pytest.mark.ci
+def test_flags_of_the_environment_that_no_build_takes_are_said(kernels: Mini) -> None:
+    given = {"NVCC_APPEND_FLAGS": "-use_fast_math", "NVCC_PREPEND_FLAGS": "-O0 -DN=3"}
+    for names in ([], ["NVCC_APPEND_FLAGS"], ["NVCC_PREPEND_FLAGS"], list(given)):
+        kernels.env = {**dict.fromkeys(given, ""), **{name: given[name] for name in names}}
+        for _ in range(2):
+            problems = [p for p in kernels.run()["problems"] if p["slug"] == "nvcc-flags-dropped"]
+            said = sorted(p["message"].partition(" is not used")[0] for p in problems)
+            assert said == [f"{name}={given[name]}" for name in sorted(names)]
+            assert all("write the flags into `flags`" in p["hint"] for p in problems)
+    kernels.edit("gpuemu.toml", 'source = "k/softmax.cu"\n', "")
+    assert kernels.run()["problems"] == [], "nothing is built here"
+
+
+@pytest.mark.ci
 def test_a_source_without_a_compiler_is_skipped_and_counted(kernels: Mini, tmp_path: Path) -> None:
     kernels.edit("gpuemu.toml", 'ptx = "k/softmax.ptx"\ncubin = "k/softmax.cubin"\n', "")
     kernels.env["PATH"] = str(tmp_path)

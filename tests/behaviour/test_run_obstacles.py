@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -59,6 +60,25 @@ def test_an_interrupt_while_starting_is_an_interrupt(
     mini.env["PYTHONPATH"] = f"{mini.root / 'early'}:{inherited}".rstrip(":")
     done = mini.command(*words, code=130)
     assert done.stderr == ""
+
+
+@pytest.mark.ci
+def test_a_path_that_no_database_has_is_said_with_its_mend(mini: Mini) -> None:
+    """SQLite takes 504 bytes, a file system much more."""
+    long, said = "/".join(["p" * 240] * 2), "SQLite opens none of more than 504"
+    hint = "give the workspace, and [cache] dir if it is set, a shorter path"
+    for folder, cache in ((long, ""), (f"{long}/{'ä' * 80}", ""), ("a", long)):
+        deep = Mini(mini.root / folder)
+        copied = mini.root.parent / "copied"
+        shutil.copytree(mini.root, copied, ignore=shutil.ignore_patterns("p*p"))
+        deep.root.parent.mkdir(parents=True, exist_ok=True)
+        copied.rename(deep.root)
+        if cache:
+            deep.edit("gpuemu.toml", "[targets]", f'[cache]\ndir = "{cache}"\n\n[targets]')
+        done = deep.command("run", "scale", code=3)
+        assert said in done.stderr and hint in done.stderr and "owner" not in done.stderr
+    deep.edit("gpuemu.toml", f'dir = "{cache}"', 'dir = "c"')
+    assert deep.run("scale")["results"][0]["verdict"] == "passed"
 
 
 @pytest.mark.ci

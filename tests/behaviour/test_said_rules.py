@@ -67,6 +67,24 @@ def rows(case_seed, dims, dtype):
 def mean(case_seed, dims, dtype):
     return rows(case_seed, dims, dtype).mean(1)
 
+def order(case_seed, dims, dtype):
+    return np.random.default_rng(case_seed).permutation(dims["B"] * dims["D"])
+
+def back(case_seed, dims, dtype):
+    return np.argsort(order(case_seed, dims, dtype))
+
+def mask(case_seed, shape, dtype):
+    return (np.random.default_rng(case_seed).random(shape) < 0.7).astype(dtype)
+
+def kept(case_seed, dims, dtype):
+    return mask(case_seed, (dims["B"], dims["D"]), dtype).sum(1)
+
+def blocks(dims):
+    return -(-dims["D"] // 16) * dims["B"]
+
+def beta(dims):
+    return round(1.0 - 0.9 ** dims["B"], 2)
+
 def scale(dims):
     return round(dims["D"] ** -0.5, 3)
 
@@ -77,7 +95,8 @@ def shift(dims):
 
 def drawn_together(condition: str, takes: str, *inputs: str, scalars: str = "") -> Op:
     """An op that is right only where inputs, each made by the function of its name, agree."""
-    dims = {"mean": '["B"]'}
+    dims = {"mean": '["B"]', "kept": '["B"], dtype = "int64"'}
+    dims |= dict.fromkeys(("order", "back"), '["B*D"], dtype = "int64"')
     lines = [
         f'inputs.{each} = {{ dims = {dims.get(each, """["B", "D"]""")}, '
         f'generate = "gen.py:{each}" }}'
@@ -95,6 +114,20 @@ TOGETHER = {
     ),
     "saved_mean": drawn_together(
         "(np.abs(rows.mean(1) - mean) < 1e-5).all()", "rows, mean", "rows", "mean"
+    ),
+    "order_and_its_inverse": drawn_together(
+        "(order[back] == np.arange(order.size)).all()", "order, back", "order", "back"
+    ),
+    "mask_and_its_counts": drawn_together(
+        "(mask.sum(1) == kept).all() and 0 < mask.mean() < 1", "mask, kept", "mask", "kept"
+    ),
+    "blocks_of_a_launch": drawn_together(
+        "isinstance(blocks, int) and blocks == x.shape[0] * {8: 1, 40: 3}[x.shape[1]]",
+        "x, blocks", scalars=f'{X}scalars.blocks = {{ generate = "gen.py:blocks", type = "int" }}',
+    ),
+    "rounded_power": drawn_together(
+        "isinstance(beta, float) and beta == {1: 0.1, 3: 0.27}[x.shape[0]]", "x, beta",
+        scalars=f'{X}scalars.beta = {{ generate = "gen.py:beta" }}',
     ),
     "rounded_scale": drawn_together(
         "isinstance(scale, float) and scale == {8: 0.354, 40: 0.158}[x.shape[1]]", "x, scale",
@@ -125,9 +158,22 @@ OPS = {
             more=", nonfinite = false",
         ),
     ),
-    "unique_with_flags": holds(f"len(set({KEPT}.tolist())) == len({KEPT})", FLAGS),
+    **{
+        f"unique_with_{name}": holds(f"len(set({KEPT}.tolist())) == len({KEPT})", schema)
+        for name, schema in {
+            "flags": FLAGS,
+            "two_flags": FLAGS.replace("[-1]", "[-1, -7]"),
+            "few_flags": FLAGS.replace("values = [-1]", "values = [-1], share = 0.1"),
+            "narrow_flags": FLAGS.replace('"int64"', '"int16"').replace("99]", "45]"),
+        }.items()
+    },
+    "flags_are_drawn": holds("(x == -1).any() or len(x) < 20", FLAGS),
     "minus_inf": holds("x.min() == -np.inf and x.max() <= 5", INF.replace("VALUES", "-inf")),
     "plus_inf": holds("x.max() == np.inf and x.min() >= -5", INF.replace("VALUES", "inf")),
+    "often_minus_inf": holds(
+        "x.min() == -np.inf and x.max() <= 5",
+        INF.replace("VALUES", "-inf").replace("0.3", "0.9"),
+    ),
     "both_inf": holds(
         "np.isinf(x).any() and (np.abs(x[np.isfinite(x)]) <= 5).all()",
         INF.replace("VALUES", "-inf, inf, 0.5"),

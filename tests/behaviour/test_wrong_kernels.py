@@ -90,6 +90,27 @@ RAGGED = {
     "length_one_below_tile": ragged("n % 32 == 31", LENGTHS),
 }
 
+LISTED = 'dims = { M = [1, 4, 9], N = [5, 33, 257] }\ninputs.x = ["M", "N"]\noutput = '
+VECTOR = 'dims = { N = { min = 1, max = 5000 } }\ninputs.x = ["N"]\noutput = '
+
+
+def tiled(function: str, tile: int, schema: str) -> Op:
+    """A reduction that leaves out the last tile of a row, unless it is whole."""
+    kind = ', dtype = "int64"' if "arg" in function else ""
+    dims = '["M"]' if schema is LISTED else "[]"
+    body = f"n = x.shape[-1]\nreturn np.{function}(x[..., : n // {tile} * {tile} or n], -1)"
+    right = f"return np.{function}(x, -1)"
+    return Op(
+        "x", body, right, f"{schema}{{ dims = {dims}{kind} }}", "cases = 24", verdict="failed"
+    )
+
+
+LAST_TILE = {
+    f"{function}_of_{name}": tiled(function, tile, schema)
+    for function in ("max", "min", "argmax", "argmin")
+    for name, tile, schema in (("rows", 64, LISTED), ("a_vector", 128, VECTOR))
+}
+
 LONG = 'dims = { N = [16384] }\ninputs.x = ["N"]\noutput = ["N"]'
 ROWS = 'dims = { M = [16384], N = [4] }\ninputs = { x = ["M", "N"] }\noutput = ["M", "N"]'
 TABLE = (
@@ -309,7 +330,7 @@ UNUSED |= {
     "paged_right": paged("r[:n].sum(0)", "passed"),
     "paged_right_by_two": paged("r[:n:2].sum(0) + r[1:n:2].sum(0)", "passed"),
 }
-OPS = {**IN_PLACE, **RAGGED, **GROWTH, **LEANING, **BRANCHES, **UNUSED}
+OPS = {**IN_PLACE, **RAGGED, **LAST_TILE, **GROWTH, **LEANING, **BRANCHES, **UNUSED}
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import ml_dtypes
@@ -23,6 +24,7 @@ from gpuemu_flow.client import (
     Client,
     ClientError,
     DaemonUnreachableError,
+    RequestTimeoutError,
     ValidationResult,
     VersionMismatchError,
     connection,
@@ -68,7 +70,7 @@ def test_it_connects_anew_after_a_restart(at_home: Served) -> None:
 def test_a_call_between_which_and_the_last_the_daemon_died(unserved: Served) -> None:
     """Nobody can say that the daemon did not answer: it was never asked."""
     unserved.start()
-    with Client(unserved.socket, timeout_ms=500) as client:
+    with Client(unserved.socket, timeout_ms=20_000) as client:
         client.ping()
         unserved.kill()
         with pytest.raises(DaemonUnreachableError):
@@ -139,6 +141,30 @@ def test_replies_that_are_none(unserved: Served, reply: object) -> None:
         pytest.raises(ClientError, match="the daemon's answer is invalid"),
     ):
         client.ping()
+
+
+@pytest.mark.parametrize("greets", [False, True])
+def test_a_first_ping_that_nobody_answers_takes_the_calls_own_time(
+    unserved: Served, *, greets: bool
+) -> None:
+    path = str(unserved.folder / "mute.sock")
+    with ExitStack() as stack:
+        if greets:
+            stack.enter_context(pynng.Rep0(listen=f"ipc://{path}"))
+        else:
+            mute = stack.enter_context(socket.socket(socket.AF_UNIX))
+            mute.bind(path)
+            mute.listen()
+        client = stack.enter_context(Client(path, timeout_ms=200))
+        x = normal(3)
+        for call in (client.ping, lambda: client.validate_op("double", {"x": x}, x)):
+            with pytest.raises(RequestTimeoutError, match=r"did not answer within 0\.2 s"):
+                call()
+        with pytest.raises(RequestTimeoutError, match=r"within 0\.2 s"):
+            client.fuzz_op("double", seed=1, iterations=3)
+        waiting = AsyncClient(path, timeout_ms=200)
+        with pytest.raises(RequestTimeoutError, match=r"within 0\.2 s"):
+            asyncio.run(waiting.ping())
 
 
 def test_what_cannot_be_sent(daemon: Served) -> None:

@@ -230,9 +230,12 @@ def test_progress_is_told(daemon: Served) -> None:
 
 
 def test_giving_up_after_a_timeout_ends_the_work(daemon: Served) -> None:
-    with daemon.client(timeout_ms=300) as client:
-        with pytest.raises(ClientError, match="did not answer"):
-            client.fuzz_op("gated_op", seed=4, iterations=2)
+    with (
+        daemon.client(timeout_ms=300) as client,
+        pytest.raises(ClientError, match="did not answer"),
+    ):
+        client.fuzz_op("gated_op", seed=4, iterations=2)
+    with daemon.client() as client:
         assert wait_until(lambda: client.ping()["in_progress"] == 0)
 
 

@@ -82,6 +82,23 @@ def test_half_open_connections_lock_nobody_out(narrow: Served, kind: str) -> Non
         assert narrow.ask({"type": "Ping"})["type"] == "Pong"
 
 
+@pytest.mark.parametrize("asked", [1, 3])
+@pytest.mark.parametrize("ends", ["closes", "resets"])
+def test_clients_that_leave_without_reading_harm_no_other(
+    narrow: Served, asked: int, ends: str
+) -> None:
+    """Room for 16: whoever comes after 30 of them is answered by no reset connection."""
+    ping, linger = request(1, b'{"type": "Ping"}'), struct.pack("ii", 1, 0)
+    for _ in range(3):
+        for _ in range(30):
+            with connected(narrow, GREETING + ping * asked) as sock:
+                if ends == "resets":
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        with narrow.client(timeout_ms=600_000) as client:
+            assert client.ping()["protocol_version"] == 1
+        assert narrow.ask({"type": "Ping"})["type"] == "Pong"
+
+
 def test_a_well_behaved_client_is_answered_among_many_slow_ones(
     narrow: Served, record_property: Callable[[str, object], None]
 ) -> None:

@@ -273,9 +273,46 @@ TEMPLATE = """.version 8.0
 END: ret;
 }
 """
+KIN = """.version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .f32 table[8];
+.global .align 8 .f64 _ZN2nsL4biasE[2];
+.visible .entry _Z4pack4Pairj(.param .align 8 .b8 p[24], .param .u32 last)
+{
+  .reg .b32 %r<5>; .reg .f32 %f<3>; .reg .b64 %d<6>; .reg .pred %p;
+  ld.param.u64 %d0, [p]; ld.param.u64 %d1, [p+8]; ld.param.u32 %r0, [p+16];
+  ld.param.u32 %r1, [last]; mov.u32 %r2, %tid.x; setp.ge.u32 %p, %r2, %r0; @%p bra END;
+  mul.wide.u32 %d2, %r2, 4; add.s64 %d3, %d1, %d2; ld.global.f32 %f0, [%d3];
+  cvt.rn.f32.u32 %f1, %r1; add.f32 %f0, %f0, %f1; add.s64 %d4, %d0, %d2; st.global.f32 [%d4], %f0;
+END: ret;
+}
+.visible .entry look(.param .u64 x, .param .u64 out, .param .u32 n)
+{
+  .reg .b32 %r<5>; .reg .f32 %f<3>; .reg .b64 %d<9>; .reg .pred %p;
+  ld.param.u64 %d0, [x]; ld.param.u64 %d1, [out]; ld.param.u32 %r0, [n];
+  mov.u32 %r2, %tid.x; setp.ge.u32 %p, %r2, %r0; @%p bra END;
+  mul.wide.u32 %d2, %r2, 4; add.s64 %d3, %d0, %d2; ld.global.f32 %f0, [%d3];
+  and.b32 %r3, %r2, 7; mul.wide.u32 %d4, %r3, 4; mov.u64 %d5, table; add.s64 %d5, %d5, %d4;
+  ld.const.f32 %f1, [%d5]; add.f32 %f0, %f0, %f1; add.s64 %d6, %d1, %d2; st.global.f32 [%d6], %f0;
+END: ret;
+}
+.visible .entry _ZN2ns5mixedIdEEvNS_4ArgsES1_(.param .align 8 .b8 p[24], .param .align 8 .b8 q[16])
+{
+  .reg .b32 %r<5>; .reg .f64 %f<5>; .reg .b64 %d<9>; .reg .pred %p;
+  ld.param.f64 %f0, [p]; ld.param.u64 %d0, [p+8]; ld.param.u64 %d1, [p+16];
+  ld.param.f64 %f1, [q]; ld.param.u64 %d2, [q+8]; mov.u32 %r0, %tid.x; cvt.u64.u32 %d3, %r0;
+  setp.ge.u64 %p, %d3, %d0; @%p bra END; shl.b64 %d3, %d3, 3; add.s64 %d4, %d1, %d3;
+  ld.global.f64 %f2, [%d4]; ld.global.f64 %f3, [_ZN2nsL4biasE+8]; mul.f64 %f2, %f2, %f0;
+  add.f64 %f2, %f2, %f1; add.f64 %f2, %f2, %f3; add.s64 %d5, %d2, %d3; st.global.f64 [%d5], %f2;
+END: ret;
+}
+"""
 ARGUMENTS = """
 [project]
 name = "arguments"
+[validation]
+cause_budget = 0
 [[ops]]
 name = "scale"
 reference = "ref.py:scale"
@@ -298,8 +335,74 @@ inputs.w = [4]
 inputs.n = { dims = [1], dtype = "int32", range = [0, 9] }
 output = ["C"]
 """
+KIN_OPS = """
+[[ops]]
+name = "pack"
+reference = "ref.py:pack"
+dtypes = ["float32"]
+strategies = ["normal"]
+[ops.op]
+kind = "ptx"
+file = "kin.ptx"
+entry = "pack"
+grid = ["cdiv(B+1, 64)"]
+block = [64]
+args = [{ struct = ["out", "x", { i32 = "B+1" }] }, { i32 = "log2(2*B)" }]
+outputs = { out = ["B+1"] }
+[ops.schema]
+dims = { B = [1, 9, 60] }
+inputs.x = ["B+1"]
+output = ["B+1"]
+
+[[ops]]
+name = "look"
+reference = "ref.py:look"
+dtypes = ["float32"]
+strategies = ["normal"]
+[ops.op]
+kind = "ptx"
+file = "kin.ptx"
+entry = "look"
+grid = [1]
+block = ["2*H"]
+args = ["x", "out", { i32 = "2*H" }]
+symbols = { table = "t" }
+outputs = { out = ["2*H"] }
+[ops.schema]
+dims = { H = [4, 20] }
+inputs = { x = ["2*H"], t = [8] }
+output = ["2*H"]
+
+[[ops]]
+name = "mixed"
+reference = "ref.py:mixed"
+dtypes = ["float64"]
+strategies = ["normal"]
+[ops.op]
+kind = "ptx"
+file = "kin.ptx"
+entry = "mixed<double>"
+grid = [1]
+block = [64]
+args = [{ struct = [{ f64 = 0.25 }, { i64 = "2*N-1" }, "x"] }, { struct = [{ f64 = 3.0 }, "out"] }]
+symbols = { bias = "b" }
+outputs = { out = ["2*N-1"] }
+[ops.schema]
+dims = { N = [3, 32] }
+inputs = { x = ["2*N-1"], b = [2] }
+output = ["2*N-1"]
+"""
 SCALE = """
 import numpy as np
+
+def pack(x):
+    return x + np.floor(np.log2(2 * (len(x) - 1)))
+
+def look(x, t):
+    return x + t[np.arange(len(x)) % 8]
+
+def mixed(x, b):
+    return x * 0.25 + 3.0 + b[1]
 
 def scale(x, w, n):
     c = len(x) // 3
@@ -307,13 +410,23 @@ def scale(x, w, n):
 """
 
 
+@pytest.mark.ci
 def test_what_the_host_code_of_cuda_would_pass(tmp_path: Path) -> None:
     """Structures, variables of the module, dims that stand in expressions alone, log2."""
-    (tmp_path / "gpuemu.toml").write_text(ARGUMENTS)
+    (tmp_path / "gpuemu.toml").write_text(ARGUMENTS + KIN_OPS)
     (tmp_path / "k.ptx").write_text(TEMPLATE)
+    (tmp_path / "kin.ptx").write_text(KIN)
     (tmp_path / "ref.py").write_text(SCALE)
     done = flow(tmp_path, "run", "--format", "json")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert {r["verdict"] for r in json.loads(done.stdout)["results"]} == {"passed"}
+    wrong = SCALE.replace("b[1]", "b[0]").replace("% 8", "% 4").replace("2 * (len", "(len")
+    (tmp_path / "ref.py").write_text(wrong)
+    done = flow(tmp_path, "run", "--format", "json")
+    found = {r["op"]: r["verdict"] for r in json.loads(done.stdout)["results"]}
+    kin = dict.fromkeys(("pack", "look", "mixed"), "failed")
+    assert found == {**kin, "scale": "passed"}, "what is passed decides"
+    (tmp_path / "ref.py").write_text(SCALE)
     (tmp_path / "gpuemu.toml").write_text(ARGUMENTS.replace('w = "w"', 'v = "w"'))
     done = flow(tmp_path, "run")
     assert done.returncode == 3 and "uses no variable 'v'" in done.stdout
@@ -327,11 +440,12 @@ def test_the_dtype_of_an_output_is_said(tmp_path: Path) -> None:
     """Without a word it is the first input's: a contradiction is one of the configuration."""
     (tmp_path / "k.ptx").write_text(TEMPLATE)
     (tmp_path / "ref.py").write_text(SCALE)
-    other = 'output = { dims = ["C"], dtype = "int64" }'
-    (tmp_path / "gpuemu.toml").write_text(ARGUMENTS.replace('output = ["C"]', other))
-    done = flow(tmp_path, "config", "check")
-    said = done.stdout + done.stderr
-    assert done.returncode == 2 and "out has the dtype of the first input, x" in said, said
+    for dtype in ("int64", "float16", "bool", "float64"):
+        other = f'output = {{ dims = ["C"], dtype = "{dtype}" }}'
+        (tmp_path / "gpuemu.toml").write_text(ARGUMENTS.replace('output = ["C"]', other))
+        done = flow(tmp_path, "config", "check")
+        said = done.stdout + done.stderr
+        assert done.returncode == 2 and "out has the dtype of the first input, x" in said, said
     narrow = ARGUMENTS.replace('outputs = { out = ["C"] }', 'outputs = { out = ["C//2"] }')
     (tmp_path / "gpuemu.toml").write_text(narrow)
     done = flow(tmp_path, "run")

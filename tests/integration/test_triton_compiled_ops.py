@@ -205,6 +205,22 @@ def squares(x, out, n, BLOCK: tl.constexpr):
     tl.store(out, tl.sum(a * a, axis=0))
 
 
+@triton.jit
+def spread(x, out, n, BLOCK: tl.constexpr):
+    c = tl.arange(0, BLOCK)
+    a = tl.load(x + c, mask=c < n, other=0.0)
+    d = tl.where(c < n, a - tl.sum(a, axis=0) / n, 0.0)
+    tl.store(out, tl.sum(d * d, axis=0) / n)
+
+
+@triton.jit
+def backwards(x, out, n, BLOCK: tl.constexpr):
+    c = tl.arange(0, BLOCK)
+    a = tl.load(x + c, mask=c < n, other=0.0)
+    b = tl.load(x + n - 1 - c, mask=c < n, other=0.0)
+    tl.store(out, tl.sum(a * b + 0.3 * a, axis=0))
+
+
 def launch(kernel, *tensors, **tuning):
     n, tuned = tensors[0].numel(), triton.autotune(CONFIGS, ["n"], **tuning)(kernel)
     tuned[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](*tensors, n)
@@ -227,10 +243,22 @@ def sums_reset(x):
     return launch(total, x.contiguous(), torch.zeros(1, device=x.device), reset_to_zero=["out"])
 
 
-def sum_of_squares(x):
+def reduced(kernel, x):
     out = torch.empty(1, device=x.device)
-    squares[(1,)](x.contiguous(), out, x.numel(), BLOCK=128)
+    kernel[(1,)](x.contiguous(), out, x.numel(), BLOCK=128)
     return out
+
+
+def sum_of_squares(x):
+    return reduced(squares, x)
+
+
+def variance(x):
+    return reduced(spread, x)
+
+
+def dot(x):
+    return reduced(backwards, x)
 """
 TUNED_REFERENCE = """
 def in_place(x):
@@ -241,6 +269,13 @@ def sums(x):
 
 def sum_of_squares(x):
     return (x.astype("f8") ** 2).sum().reshape(1).astype(x.dtype)
+
+def variance(x):
+    return x.astype("f8").var().reshape(1).astype(x.dtype)
+
+def dot(x):
+    y = x.astype("f8")
+    return (y * y[::-1] + 0.3 * y).sum().reshape(1).astype(x.dtype)
 
 in_place_restored, sums_reset = in_place, sums
 """
@@ -257,7 +292,7 @@ schema = {{ dims = {{ N = [100] }}, inputs = {{ x = ["N"] }} }}
 MODES = {"compiled": ', mode = "compiled", arch = "sm_80"', "interpreted": ""}
 RIGHT = {
     "in_place": False, "in_place_restored": True, "sums": False, "sums_reset": True,
-    "sum_of_squares": True,
+    "sum_of_squares": True, "variance": True, "dot": True,
 }  # fmt: skip
 
 

@@ -176,6 +176,20 @@ RIGHT = {
         ZERO + "ld.volatile.shared.u32 %r9, [%r6]; L: add.u32 %r10, %r9, %r1; mov.u32 %r11, %r9; "
         "atom.shared.cas.b32 %r9, [%r6], %r11, %r10; setp.ne.u32 %p4, %r9, %r11; @%p4 bra L;"
     ),
+    "a plain first guess for cas": (
+        ZERO + "ld.shared.u32 %r9, [%r6]; L: add.u32 %r10, %r9, %r1; mov.u32 %r11, %r9; "
+        "atom.shared.cas.b32 %r9, [%r6], %r11, %r10; setp.ne.u32 %p4, %r9, %r11; @%p4 bra L;"
+    ),
+    "a plain first guess for a largest value": (
+        ZERO + "ld.shared.u32 %r9, [%r6]; L: setp.ge.u32 %p5, %r9, %r1; @%p5 bra END; "
+        "mov.u32 %r11, %r9; atom.shared.cas.b32 %r9, [%r6], %r11, %r1; "
+        "setp.ne.u32 %p4, %r9, %r11; @%p4 bra L; END: "
+    ),
+    "a plain first guess for cas of 64 bits": (
+        "cvt.u64.u32 %rd8, %r1; ld.global.u64 %rd9, [%rd3]; "
+        "L: add.s64 %rd10, %rd9, %rd8; mov.u64 %rd11, %rd9; "
+        "atom.global.cas.b64 %rd9, [%rd3], %rd11, %rd10; setp.ne.u64 %p4, %rd9, %rd11; @%p4 bra L;"
+    ),
     "a store, a barrier, and atomics": (
         "@%p1 st.shared.u32 [%r6], 7; bar.sync 0; red.shared.add.u32 [%r6], 1; bar.sync 0; "
         "ld.shared.u32 %r20, [%r6]; " + STORE
@@ -197,6 +211,10 @@ CHAIN = (
     "setp.eq.u32 %p5, %r10, 0; @%p5 bra W; add.u32 %r11, %r10, 1; bra OUT; ON: mov.u32 %r11, 1; "
     "OUT: st.{keep}.global.u32 [%rd7], %r11; mov.u32 %r20, %r11; " + STORE + "END: "
 )
+LAST = (
+    NOT_FIRST + "add.u32 %r12, %r2, 1; st.volatile.global.u32 [%rd7], %r12; membar.gl; "
+    + COUNT + SUM.replace("END: ", "{reset}END: ")
+)  # fmt: skip
 BETWEEN_BLOCKS = {
     "the last block without a fence": (
         "volatile-between-blocks-read-after-write",
@@ -206,6 +224,30 @@ BETWEEN_BLOCKS = {
         "",
         NOT_FIRST + "add.u32 %r12, %r2, 1; st.volatile.global.u32 [%rd7], %r12; membar.gl; "
         + COUNT + SUM,
+    ),
+    "the last block sets its counter back": (
+        "", LAST.format(reset="st.global.u32 [%rd3], 0; "),
+    ),
+    "the last block sets its counter back by an atomic": (
+        "", LAST.format(reset="atom.global.exch.b32 %r9, [%rd3], 0; "),
+    ),
+    "a counter that goes back by itself": (
+        "", LAST.format(reset="").replace("add.u32 %r9, [%rd3], 1", "inc.u32 %r9, [%rd3], 3"),
+    ),
+    "the last block sets counter and partial sums back": (
+        "", LAST.format(reset="st.volatile.global.u32 [%rd3], 0; st.global.u32 [%rd1], 0; "),
+    ),
+    "the first block sets the counter back": (
+        "between-blocks-write-after-read",
+        LAST.format(reset="").replace(
+            "setp.ne.u32 %p5", "@%p3 st.global.u32 [%rd3], 0; setp.ne.u32 %p5"
+        ),
+    ),
+    "a plain first guess for cas of all blocks": (
+        "",
+        NOT_FIRST + "ld.global.u32 %r9, [%rd3]; L: add.u32 %r10, %r9, 1; mov.u32 %r11, %r9; "
+        "atom.global.cas.b32 %r9, [%rd3], %r11, %r10; setp.ne.u32 %p5, %r9, %r11; @%p5 bra L; "
+        "END: ",
     ),
     "one block that waits for nobody": (
         "volatile-between-blocks-read-after-write",

@@ -72,8 +72,15 @@ def test_an_editor_shows_a_line_once() -> None:
 
 
 def test_a_finding_in_a_header_of_the_toolkit_is_shown_where_the_next_one_is() -> None:
-    place = CodePlace("/usr/local/cuda/include/device_atomic_functions.hpp", 112, 7)
-    header = Failure.of_kernel(FailureKind.RACE, replace(FINDING, place=place))
+    headers = [
+        Failure.of_kernel(FailureKind.RACE, replace(FINDING, place=CodePlace(path, 112, 7)))
+        for path in (
+            "/usr/local/cuda/include/device_atomic_functions.hpp",
+            "/usr/include/cub/block/block_reduce.cuh",
+            "/opt/cuda/targets/x86_64-linux/include/cooperative_groups.h",
+            "/venv/lib/python3.11/site-packages/triton/language/standard.py",
+        )
+    ]
     own = Failure.of_kernel(FailureKind.RACE, FINDING)
     value = Failure(FailureKind.TOLERANCE, "3 of 9 elements")
     case = Case(0, 1, "float32", "contiguous", "normal", ())
@@ -81,8 +88,10 @@ def test_a_finding_in_a_header_of_the_toolkit_is_shown_where_the_next_one_is() -
     def source(*failures: Failure) -> CodePlace | None:
         return CaseVerdict("softmax", case, CheckResult(Verdict.FAILED, failures)).source
 
-    assert source(header, own, value) == FINDING.place
-    assert source(header, value, own) is None
+    assert source(*headers, own, value) == FINDING.place
+    for header in headers:
+        assert source(header, own, value) == FINDING.place
+        assert source(header, value, own) is None
     assert source(value, own) is None
 
 

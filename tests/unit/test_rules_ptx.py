@@ -184,6 +184,33 @@ BODIES = [
         "vote.all.pred %p1, %p2; ret;",
         "vote.ballot.sync.b32 %r1, %p1, -1; ret;",
     ),
+    (
+        "narrow-offset",  # a row of a Triton program: tl.program_id(0) * stride
+        "ld.param.u32 %r0, [stride]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x;"
+        "mul.lo.s32 %r2, %r1, %r0; mul.wide.s32 %rd1, %r2, 4; add.s64 %rd2, %rd0, %rd1;"
+        "ld.global.f32 %f1, [%rd2]; ret;",
+        "ld.param.u32 %r0, [stride]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x;"
+        "mul.wide.s32 %rd1, %r1, %r0; shl.b64 %rd1, %rd1, 2; add.s64 %rd2, %rd0, %rd1;"
+        "ld.global.f32 %f1, [%rd2]; ret;",
+    ),
+    (
+        "narrow-offset",  # a grid of rows and columns
+        "ld.param.u32 %r0, [n]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.y; mov.u32 %r3, %tid.x;"
+        "mad.lo.s32 %r2, %r1, %r0, %r3; cvt.s64.s32 %rd1, %r2; shl.b64 %rd1, %rd1, 2;"
+        "add.s64 %rd2, %rd0, %rd1; st.global.f32 [%rd2], %f1; ret;",
+        "ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x; mov.u32 %r0, %ntid.x; mov.u32 %r3, %tid.x;"
+        "mad.lo.s32 %r2, %r1, %r0, %r3; cvt.s64.s32 %rd1, %r2; shl.b64 %rd1, %rd1, 2;"
+        "add.s64 %rd2, %rd0, %rd1; st.global.f32 [%rd2], %f1; ret;",
+    ),
+    (
+        "narrow-offset",  # unsigned, by an atomic
+        "ld.param.u32 %r0, [n]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x; mul.lo.u32 %r2, %r1,"
+        "%r0; add.u32 %r2, %r2, 7; cvt.u64.u32 %rd1, %r2; add.s64 %rd2, %rd0, %rd1;"
+        "red.global.add.u32 [%rd2], 1; ret;",
+        "ld.param.u32 %r0, [n]; ld.param.u64 %rd0, [x]; mov.u32 %r1, %ctaid.x; mul.lo.u32 %r2, %r1,"
+        "%r0; cvt.u64.u32 %rd1, %r1; add.s64 %rd2, %rd0, %rd1; red.global.add.u32 [%rd2], %r2;"
+        "ret;",
+    ),
 ]
 
 
@@ -191,6 +218,38 @@ BODIES = [
 def test_rule_and_near_miss(rule: str, bad: str, good: str) -> None:
     assert rule in broken_rules(view_of(bad))
     assert rule not in broken_rules(view_of(good))
+
+
+def test_a_narrow_offset_names_the_size_where_it_wraps() -> None:
+    for bad, size in zip(
+        [bad for rule, bad, _ in BODIES if rule == "narrow-offset"],
+        ["2,147,483,648", "2,147,483,648", "4,294,967,296"],
+        strict=True,
+    ):
+        found = [v for v in lint(view_of(bad)).violations if v.rule == "narrow-offset"]
+        assert [f"where it reaches {size} elements" in v.message for v in found] == [True]
+
+
+CONSTANTS = HEADER + (
+    ".const .align 4 .u32 w[2]; .const .align 8 .b8 table[64]; .global .u32 calls;\n"
+    ".const .u32 set[2] = {1, 2}; .const .align 4 .f32 _ZN2nsL1cE;\n"
+)
+
+
+@for_each(
+    ("body", "unset"),
+    [
+        ("ld.const.u32 %r1, [w+4]; ret;", ["w"]),
+        ("mov.u64 %rd1, table; cvta.const.u64 %rd2, %rd1; ld.u32 %r1, [%rd2]; ret;", ["table"]),
+        ("ld.const.f32 %f1, [_ZN2nsL1cE]; ld.const.u32 %r1, [w]; ret;", ["_ZN2nsL1cE", "w"]),
+        ("ld.const.u32 %r1, [set]; ld.global.u32 %r2, [calls]; ret;", []),
+        ("mov.u32 %r1, 1; ret;", []),
+    ],
+)
+def test_constants_that_nothing_sets_are_named(body: str, unset: list[str]) -> None:
+    found = lint(view_of(body, CONSTANTS)).violations
+    said = [v.message.split()[3].strip(",") for v in found if v.rule == "unset-constant"]
+    assert sorted(said) == sorted(unset)
 
 
 # rule, source, kernel that breaks it, kernels of the same source that do not
