@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpuemu_flow.emulator.ir import (
     Inverted,
@@ -14,6 +15,7 @@ from gpuemu_flow.emulator.ir import (
     OperandGroup,
     Register,
     Step,
+    StepLocation,
     TensorPlace,
 )
 from gpuemu_flow.lint.ptx.model import Destination
@@ -80,6 +82,18 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if step.guard is not None:
         used = (*used, step.guard.number, *defined)
     return defined, used
+
+
+def place_of(program: KernelProgram, step: int) -> StepLocation:
+    """Return where a step stands. Compilers give none to what they move, such as a load that they
+    take out of a loop: then it is where its result is used first."""
+    place = program.place(step)
+    made = set() if place.line or not place.file else set(defined_and_used(program.steps[step])[0])
+    for later in range(step + 1, len(program.steps) if made else 0):
+        used = program.place(later)
+        if used.line and not made.isdisjoint(defined_and_used(program.steps[later])[1]):
+            return replace(place, file=used.file, line=used.line)
+    return place
 
 
 def split_blocks(program: KernelProgram, also: Iterable[int] = ()) -> Blocks:

@@ -6,17 +6,19 @@ value before the store or the value after it. The load is correct only if the ke
 Examples are a flag that is read until it changes, a value that ``cas`` compares again, and a test
 that only avoids an unnecessary atomic. Every other volatile or relaxed load uses its value as data,
 and is checked for races like a plain load. A plain load, too, may give the first value of a loop
-around a ``cas``.
+around a ``cas``, or a value that atomics of one kind will correct, as where ``atomicMin`` shortens
+the paths of a graph; see `_Flow.is_corrected`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from msgspec import Struct
 
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
-from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step
+from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step, Symbol
 
 STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 """Modifiers of accesses that several threads may make to one address at the same time."""
@@ -29,6 +31,16 @@ RELEASES = frozenset({"release", "acq_rel"})
 
 _ALWAYS = frozenset({"acquire", "mmio"})
 _ATOMICS = frozenset({"atom", "red"})
+_EXTREMES = frozenset({"min", "max"})
+_CLAIMS = frozenset({"cas", "exch", "or", "and"})
+"""Atomics that only lower or only raise a value, and those whose result tells who came first."""
+
+_OF_FLOATS = (
+    {("min", "s32"), ("max", "u32")},
+    {("max", "s32"), ("min", "u32")},
+)
+"""How a float's minimum and maximum are made of those of integers, by its sign."""
+
 _HIDDEN = frozenset({"shared", "local", ""})
 """State spaces of stores that may pass a loaded value on to later loads of the block."""
 
@@ -47,9 +59,11 @@ def polling_loads(program: KernelProgram, blocks: Blocks) -> frozenset[int]:
     strong = [n for n, step in enumerate(steps) if step.opcode.base == "ld" and is_strong(step)]
     unclear = [n for n in strong if not _ALWAYS.intersection(steps[n].opcode.segments)]
     found = set(strong).difference(unclear)
-    if unclear:
+    plain = _beside_atomics(program)
+    if unclear or plain:
         flow = _Flow(program, blocks)
         found.update(n for n in unclear if flow.is_polling(n))
+        found.update(n for n in plain if flow.is_corrected(n, flow.follow(n)))
     compared = {n for step in steps if _is_cas(step) for n in registers_in(step.operands[2])}
     if compared:
         found.update(n for n in range(len(steps)) if _starts_cas(program, n, compared))
@@ -78,6 +92,85 @@ def _starts_cas(program: KernelProgram, load: int, compared: set[int]) -> bool:
             if other.opcode.base == "mov" and reached.intersection(_passed(other)[1]):
                 reached.update(_passed(other)[0])
     return not reached.isdisjoint(compared)
+
+
+def _kind(program: KernelProgram, number: int) -> str:
+    """Return what an atomic does, if that is min, max or a claim: ``cas`` may store a minimum."""
+    step = program.steps[number]
+    kind = next((word for word in step.opcode.segments if word in _EXTREMES | _CLAIMS), "")
+    if kind != "cas":
+        return kind
+    pending, made = [*registers_in(step.operands[3])], set()
+    for register in pending:
+        for other in program.steps:
+            defined, used = _passed(other)
+            if register in defined and other.opcode.base == "mov":
+                pending += set(used).difference(pending)
+            elif register in defined:
+                made.add(other.opcode.base)
+    return made.pop() if len(made) == 1 and made <= _EXTREMES else kind
+
+
+def _beside_atomics(program: KernelProgram) -> list[int]:
+    """List the plain loads from global memory that an atomic of the kernel may write."""
+    atomics = [
+        n
+        for n, step in enumerate(program.steps)
+        if step.opcode.base in _ATOMICS
+        and step.opcode.space in ("global", "")
+        and _kind(program, n)
+    ]
+    if not atomics:
+        return []
+    places = _Places(program)
+    written = set().union(*map(places.of, atomics))
+    return [
+        n
+        for n, step in enumerate(program.steps)
+        if step.opcode.base == "ld"
+        and step.opcode.space in ("global", "")
+        and not is_strong(step)
+        and "nc" not in step.opcode.segments
+        and written & places.of(n)
+    ]
+
+
+class _Places:
+    """What the addresses of a program point into: parameters, variables, what a load gave."""
+
+    def __init__(self, program: KernelProgram) -> None:
+        self._steps = program.steps
+        self._found: dict[int, frozenset[object]] = {}
+        size = -1
+        while size != (size := sum(map(len, self._found.values()))):
+            for number, step in enumerate(program.steps):
+                defined, used = defined_and_used(step)
+                given = self._given(number, step, used)
+                for register in defined:
+                    self._found[register] = self._found.get(register, frozenset()) | given
+
+    def _given(self, number: int, step: Step, used: tuple[int, ...]) -> frozenset[object]:
+        if step.opcode.base == "ld":
+            place = step.operands[1]
+            if not isinstance(place, MemoryOperand) or not step.opcode.type.endswith("64"):
+                return frozenset()
+            base = place.base
+            if isinstance(base, Symbol) and base.space == "param":
+                return frozenset({("param", base.offset + place.displacement)})
+            return frozenset({number})
+        variables = (o for o in step.operands if isinstance(o, Symbol))
+        named = frozenset((v.space, v.offset) for v in variables)
+        return named.union(*(self._found.get(n, frozenset()) for n in used))
+
+    def of(self, step: int) -> frozenset[object]:
+        """Return what a load, store or atomic may access."""
+        operands = [o for o in self._steps[step].operands if isinstance(o, MemoryOperand)]
+        if not operands:
+            return frozenset()
+        base = operands[0].base
+        if isinstance(base, Symbol):
+            return frozenset({(base.space, base.offset)})
+        return frozenset().union(*(self._found.get(n, frozenset()) for n in registers_in(base)))
 
 
 def _loops(blocks: Blocks) -> list[frozenset[int]]:
@@ -128,6 +221,10 @@ class _Flow:
         self._passes = [_passed(step) for step in program.steps]
         self._count = len(blocks.starts)
 
+    @cached_property
+    def _places(self) -> _Places:
+        return _Places(self.program)
+
     def is_polling(self, load: int) -> bool:
         """Tell whether a load's value decides whether to load again or to make an atomic update.
 
@@ -136,13 +233,15 @@ class _Flow:
         - The value decides whether a loop that repeats the load is entered or goes on.
         - An ``atom.cas`` compares the value with memory.
         - The value only decides which atomics and harmless stores run; see `_only_saves_work`.
+        - Atomics correct what comes of an old value; see `is_corrected`.
         """
-        reach = self._follow(load)
+        reach = self.follow(load)
         return (
             self._is_repeated(load, reach)
             or self._is_first_look(load, reach)
             or self._is_compared(reach)
             or self._only_saves_work(load, reach)
+            or self.is_corrected(load, reach)
         )
 
     def _block_of(self, index: int) -> int:
@@ -160,13 +259,14 @@ class _Flow:
             found.add(step.guard.number)
         return found if len(self.blocks.successors[block]) > 1 else set()
 
-    def _follow(self, load: int) -> _Reach:
-        steps = self.program.steps
-        reach = _Reach(set(self._passes[load][0]), set())
+    def follow(self, load: int) -> _Reach:
+        return self._spread(_Reach(set(self._passes[load][0]), set()))
+
+    def _spread(self, reach: _Reach) -> _Reach:
         before = (-1, -1, False)
         while before != (size := (len(reach.registers), len(reach.decided), reach.hidden)):
             before = size
-            for number, step in enumerate(steps):
+            for number, step in enumerate(self.program.steps):
                 self._through(step, self._passes[number], reach)
             for block in range(self._count):
                 if self._condition(block) & reach.registers:
@@ -229,7 +329,7 @@ class _Flow:
         return any(
             loop <= reach.decided
             and any(
-                self._block_of(n) in loop and self._is_repeated(n, self._follow(n)) for n in alike
+                self._block_of(n) in loop and self._is_repeated(n, self.follow(n)) for n in alike
             )
             for loop in self._loops
         )
@@ -248,19 +348,67 @@ class _Flow:
         is harmless if it writes to the address of the load. The result is False if an operand of a
         store or an atomic is the loaded value, or depends on it."""
         place = self.program.steps[load].operands[1]
-        for step in self.program.steps:
-            base = step.opcode.base
-            if base != "st" and base not in _ATOMICS:
-                continue
-            taken = {n for operand in step.operands for n in registers_in(operand)}
-            if base == "atom" and not isinstance(step.operands[0], MemoryOperand):
-                taken -= set(registers_in(step.operands[0]))
-            if not reach.registers.isdisjoint(taken):
+        for number, step in enumerate(self.program.steps):
+            changes = step.opcode.base in ("st", *_ATOMICS)
+            if changes and not reach.registers.isdisjoint(self._given(number)):
                 return False
-        decided = set(self._numbers_of(reach.decided))
         return all(
-            step.operands[0] == place
-            for number, step in enumerate(self.program.steps)
-            if step.opcode.base == "st"
-            and (number in decided or (step.guard and step.guard.number in reach.registers))
+            self.program.steps[number].operands[0] == place
+            for number in self._decided_by(reach)
+            if self.program.steps[number].opcode.base == "st"
         )
+
+    def is_corrected(self, load: int, reach: _Reach) -> bool:
+        """Tell whether atomics make up for an old value. All writes to the parameter or variable
+        that is loaded from must be atomics of one kind, and the value may only decide whether one
+        of these is made and, after that, what else is. It may be the operand of ``min`` or ``max``:
+        so paths are shortened until none is. The value as data elsewhere depends on timing."""
+        steps, place = self.program.steps, self._places.of(load)
+        changing = [n for n, step in enumerate(steps) if step.opcode.base in ("st", *_ATOMICS)]
+        writes = {n for n in changing if place & self._places.of(n)}
+        kinds = {(_kind(self.program, n), steps[n].opcode.type) for n in writes}
+        names = {kind for kind, _ in kinds}
+        if "" in names or (len(kinds) != 1 and kinds not in _OF_FLOATS):
+            return False
+        decided = self._decided_by(reach)
+        using = {n for n in changing if not reach.registers.isdisjoint(self._given(n))}
+        if using - (writes if names <= _EXTREMES else set()):
+            return False
+        made = writes & (using | decided)
+        later = decided.intersection(changing) - writes
+        return bool(made) and later <= self._decided_by(self._after(load, made))
+
+    def _after(self, load: int, made: set[int]) -> _Reach:
+        """Return what depends on some steps behind a load: on their results, or on their being."""
+        start, homes = self._block_of(load), {self._block_of(n) for n in made}
+        aside = self._around(start, homes)
+        behind = (self._around(start, set()) - aside) | homes
+        given = {n for k in self._numbers_of(behind) for n in self._passes[k][0]}
+        given &= {n for k in self._numbers_of(aside) for n in self._passes[k][1]}
+        return self._spread(_Reach(given.union(*(self._passes[n][0] for n in made)), behind))
+
+    def _decided_by(self, reach: _Reach) -> set[int]:
+        """Return the steps that run only for some values of what is in `reach`."""
+        found = set(self._numbers_of(reach.decided))
+        for number, step in enumerate(self.program.steps):
+            if step.guard is not None and step.guard.number in reach.registers:
+                found.add(number)
+        return found
+
+    def _given(self, number: int) -> set[int]:
+        """Return the registers that a store or an atomic reads, its guard aside."""
+        step = self.program.steps[number]
+        operands = step.operands
+        if step.opcode.base == "atom" and not isinstance(operands[0], MemoryOperand):
+            operands = operands[1:]
+        return {n for operand in operands for n in registers_in(operand)}
+
+    def _around(self, start: int, homes: set[int]) -> set[int]:
+        """Return the blocks that a path from a block reaches around some others."""
+        found, pending = {start} - homes, [start]
+        while pending:
+            for target in self.blocks.successors[pending.pop()]:
+                if target not in found and target not in homes:
+                    found.add(target)
+                    pending.append(target)
+        return found

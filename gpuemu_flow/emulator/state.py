@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gpuemu_flow.emulator.blocks import place_of
 from gpuemu_flow.emulator.clusters import ALONE, Dimensions, block_indices, ranks, size_of
 from gpuemu_flow.emulator.errors import BudgetError
 from gpuemu_flow.emulator.findings import CheckFinding, show_index
@@ -111,13 +112,13 @@ class KernelLaunch(Struct):
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
         ):
-            place = self.program.place(step)
+            place = place_of(self.program, step)
             opcode = self.program.steps[step].opcode.text
             key = (check, rule, place.file, place.line or -step - 1, opcode)
             count = tally.count + (found[key].count if key in found else 0)
             kept = found.get(key) or CheckFinding(
                 check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0,
-                None if tally.there < 0 else self.program.place(tally.there),
+                None if tally.there < 0 else place_of(self.program, tally.there),
             )  # fmt: skip
             found[key] = replace(kept, count=count)
         return list(found.values())

@@ -1,8 +1,9 @@
 """Run a command that ends when its starter ends: ``guarded.py FD LC_CTYPE PROGRAM ARGUMENT...``.
 
 FD is the reading end of a pipe whose writing end only the starter holds. When the starter closes
-that end or dies, even by SIGKILL, the command's process group is killed. Otherwise the command
-could still write its outputs when the next run makes them again. LC_CTYPE is the value of the
+that end or dies, even by SIGKILL, the command is killed with all that it started, in whatever
+process group: ninja gives each compiler one of its own. Otherwise the command could still write its
+outputs when the next run makes them again. LC_CTYPE is the value of the
 environment variable of that name for the command, because a Python interpreter may change the
 variable as it starts. The file runs as a script that does not import the package, which saves time
 for each command.
@@ -19,6 +20,7 @@ import sys
 from typing import NoReturn
 
 NOT_STARTED = 127
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> NoReturn:
@@ -42,10 +44,33 @@ def main() -> NoReturn:
         if found:
             _end_as(os.waitstatus_to_exitcode(status))
         if lifeline in ready:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            _end_as(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            _end_all(pid)
         os.read(ended, 4096)
+
+
+def _end_all(pid: int) -> NoReturn:
+    """Kill the command and what it started, and end as it did. Where a process of it is killed, its
+    children become ours, until there are none."""
+    import ctypes  # noqa: PLC0415 - commands that end by themselves need none
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    code, children = -signal.SIGKILL, [pid]
+    while children:
+        for child in children:
+            for kill in (os.kill, os.killpg):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(child, signal.SIGKILL)
+        found, status = os.waitpid(-1, 0)
+        code = os.waitstatus_to_exitcode(status) if found == pid else code
+        children = _children()
+    _end_as(code)
+
+
+def _children() -> list[int]:
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123 - quick
+        return [int(pid) for pid in file.read().split()]
+    return []
 
 
 def _become(locale: str, words: list[str]) -> NoReturn:

@@ -412,3 +412,15 @@ def test_lanes_with_their_own_masks_vote_and_reduce_among_themselves(backend: st
         wanted.append(total)
     assert found.buffers[1].view("u4").tolist() == wanted
     assert not found.findings
+
+
+def test_what_a_compiler_moved_is_found_where_its_value_is_used() -> None:
+    text = (
+        HEAD.replace(".address_size 64", '.address_size 64\n.file 1 "a.cu"')
+        + ".loc 1 7 1\n st.shared.u32 [%r6], %r2;\n .loc 1 0 1\n ld.shared.u32 %r8, [%r5+8];\n"
+        + ".loc 1 8 1\n add.u32 %r9, %r1, 1;\n .loc 1 9 1\n add.u32 %r9, %r9, %r8;\n"
+        + "st.global.u32 [%rd5], %r9;\n ret;\n}\n"
+    )
+    given = [as_argument(np.zeros(64, "f4")), as_argument(out(64)), as_argument(np.int32(0))]
+    (found,) = load_kernel(text.encode(), "moved.ptx").launch([1], [64], given).findings
+    assert str(found).startswith("racecheck: a.cu:9 ld.shared reads s[2]"), found

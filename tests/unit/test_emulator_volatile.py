@@ -215,6 +215,17 @@ LAST = (
     NOT_FIRST + "add.u32 %r12, %r2, 1; st.volatile.global.u32 [%rd7], %r12; membar.gl; "
     + COUNT + SUM.replace("END: ", "{reset}END: ")
 )  # fmt: skip
+RELAX = (
+    NOT_FIRST + "ld.global.u32 %r10, [%rd7]; add.u32 %r10, %r10, %r2; add.u32 %r11, %r2, 1; "
+    "and.b32 %r11, %r11, 3; mul.wide.u32 %rd8, %r11, 4; add.s64 %rd9, %rd1, %rd8; "
+    "red.global.max.u32 [%rd9], %r10; END: "
+)
+LOOK = (
+    NOT_FIRST + "mul.wide.u32 %rd9, %r2, 4; add.s64 %rd10, %rd2, %rd9; "
+    "ld.global.u32 %r10, [%rd3]; setp.ne.u32 %p4, %r10, 0; @%p4 bra END; "
+)
+CLAIM = "atom.global.cas.b32 %r11, [%rd3], 0, 1; setp.ne.u32 %p5, %r11, 0; @%p5 bra END; "
+TAKE = "st.global.u32 [%rd10], 5; END: "
 BETWEEN_BLOCKS = {
     "the last block without a fence": (
         "volatile-between-blocks-read-after-write",
@@ -285,6 +296,23 @@ BETWEEN_BLOCKS = {
         "between-blocks-read-after-write",
         NOT_FIRST + "@%p3 st.global.u32 [%rd3], 3; @%p3 red.global.add.u32 [%rd3], 1; "
         "@!%p3 red.global.add.u32 [%rd3], 1; END: ",
+    ),
+    "paths are shortened until none is": ("", RELAX),
+    "a plain look before an atomic that claims": ("", LOOK + CLAIM + TAKE),
+    "a volatile look before a claim": ("", LOOK.replace("ld.", "ld.volatile.") + CLAIM + TAKE),
+    "a maximum that is read as data": (
+        "between-blocks-read-after-write",
+        NOT_FIRST + "red.global.max.u32 [%rd1], %r2; ld.global.u32 %r20, [%rd1]; " + STORE
+        + "END: ",
+    ),
+    "a maximum beside a minimum": (
+        "between-blocks-write-after-read",
+        RELAX.replace("END: ", "red.global.min.u32 [%rd7], %r20; END: "),
+    ),
+    "a look that decides about data, too": (
+        "between-blocks-write-after-read",
+        LOOK.replace("END", "NONE", 1) + CLAIM + TAKE
+        + "setp.ne.u32 %p6, %r10, 0; @%p6 bra NONE; st.global.u32 [%rd5], 5; NONE: ",
     ),
 }  # fmt: skip
 """By name: the rule or '' for right kernels, and the body for 4 blocks."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from gpuemu_flow.emulator.native.compiler import _make_private
-from gpuemu_flow.lint.toolchain import Tool, find_tools
+from gpuemu_flow.lint import toolchain
 from gpuemu_flow.model.decoding import known
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.store.private_files import user_cache_folder
@@ -108,8 +108,8 @@ def find_toolkit() -> Toolkit:
 
 
 def _packaged_nvcc() -> str:
-    tool = find_tools().first("nvcc")
-    return tool.path if isinstance(tool, Tool) else ""
+    tool = toolchain.find_tools().first("nvcc")
+    return tool.path if isinstance(tool, toolchain.Tool) else ""
 
 
 def _top_of(nvcc: str) -> list[str]:
@@ -196,16 +196,10 @@ class Ran(msgspec.Struct):
 
 def run_here(command: Sequence[str], folder: str | None) -> Ran:
     """Run a compiler as a child of this process."""
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            timeout=COMPILE_SECONDS, check=False, stdin=subprocess.DEVNULL, cwd=folder,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Ran(1, f"{command[0]} took more than {COMPILE_SECONDS} s")
-    except OSError as error:
-        return Ran(1, f"{command[0]} cannot be started: {error.strerror}")
-    return Ran(done.returncode, done.stdout.strip())
+    ran = toolchain.run_tool(command, timeout=COMPILE_SECONDS, cwd=folder)
+    if ran.status is None:
+        return Ran(1, f"{command[0]} was {ran.stopped}")
+    return Ran(ran.status, (ran.stdout + ran.stderr).decode(errors="replace").strip())
 
 
 run_by: list[Callable[[Sequence[str], str | None], Ran]] = [run_here]

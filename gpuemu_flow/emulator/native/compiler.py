@@ -17,6 +17,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gpuemu_flow.lint.toolchain import run_tool
+
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
     "-O1", "-std=gnu11", "-shared", "-fPIC", "-w", "-fwrapv", "-fno-strict-aliasing",
@@ -158,16 +160,15 @@ def _is_sound(path: Path) -> bool:
 def _build(source: str, compiler: CCompiler, target: Path) -> None:
     """Compile in a temporary folder next to the target, then move the library to the target."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / "kernel.so"
-        command = [compiler.path, *compiler.flags, "-x", "c", "-", "-o", str(made), "-lm"]
-        try:
-            done = subprocess.run(
-                command, input=source.encode(), capture_output=True, check=False,
-                timeout=COMPILE_SECONDS, cwd=folder, env={**os.environ, "LC_ALL": "C"},
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"{compiler.path} took more than {COMPILE_SECONDS} s") from None
-        if done.returncode:
+        made, text = Path(folder) / "kernel.so", Path(folder) / "kernel.c"
+        text.write_text(source)
+        done = run_tool(
+            [compiler.path, *compiler.flags, str(text), "-o", str(made), "-lm"],
+            timeout=COMPILE_SECONDS, cwd=folder, environment={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+        if done.stopped:
+            raise CompileError(f"{compiler.path} was {done.stopped}")
+        if not done.ok:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
             raise CompileError(f"{compiler.path} failed: {said[0][:200] if said else 'no words'}")
         data = made.read_bytes()
