@@ -40,7 +40,7 @@ def test_killed_workers_exceptions_and_hangs_are_told_apart_and_minimised(mini: 
             return (x * np.float32(3)).astype(x.dtype)
         """,
     )
-    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 2')
+    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 1')
     report = fuzz(mini, "-n", "14", "--strategy", "normal", code=3)
     assert report["passed"] > 0
     assert report["passed"] + report["errors"] == 14

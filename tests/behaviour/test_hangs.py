@@ -66,8 +66,12 @@ def test_inputs_that_were_not_made_are_no_hangs(tmp_path: Path) -> None:
         "gpuemu.toml", 'x = ["B", "N"]', 'x = { dims = ["B", "N"], generate = "gen.py:make" }'
     )
     mini.write("gen.py", "import signal\n\n\ndef make(shape, rng):\n    signal.pause()\n")
-    (row,) = mini.run(code=3)["results"]
+    report = mini.run(code=3)
+    (row,) = report["results"]
     assert 0 < row["errors"] <= 3 and row["skipped"] == 12 - row["errors"], row
+    for failure in report["failures"]:
+        assert failure["kind"] == "GeneratorError" and "generate-failed" in failure["message"]
+        assert "no result" in failure["message"], failure
 
 
 WIDE_HANGS = """

@@ -12,6 +12,7 @@ from whole import WHOLE
 pytestmark = pytest.mark.ci
 
 torch = pytest.importorskip("torch", reason="no torch")
+torch.set_num_threads(1)  # several wait for one another in busy loops: see `one_thread`
 
 from gpuemu_flow import validate  # noqa: E402
 from gpuemu_flow.client import ClientError, NoOutputError, ValidationError  # noqa: E402

@@ -17,6 +17,7 @@ from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.rng import SeededRng
 
 torch = pytest.importorskip("torch")
+torch.set_num_threads(1)  # several wait for one another in busy loops: see `one_thread`
 
 pytestmark = pytest.mark.ci
 

@@ -53,6 +53,7 @@ def test_the_bytes_of_a_request() -> None:
     assert nbytes(call.request) // BYTES_PER_MS == 8_000
 
 
+@pytest.mark.ci
 def test_views_and_dtypes_of_torch() -> None:
     torch = pytest.importorskip("torch")
     plain = torch.tensor([1.5, -2.0, 0.0])
@@ -75,6 +76,7 @@ def test_views_and_dtypes_of_torch() -> None:
             as_array(refused, "x")
 
 
+@pytest.mark.ci
 def test_the_adapter_gives_the_same() -> None:
     pytest.importorskip("torch")
     import torch

@@ -214,6 +214,7 @@ def test_dtypes_are_promoted(names: list[str], expected: str) -> None:
     assert promoted(names) == expected
 
 
+@pytest.mark.ci
 def test_dtypes_are_promoted_as_pytorch_does() -> None:
     torch = pytest.importorskip("torch")
     compared = 0

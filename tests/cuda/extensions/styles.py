@@ -1,4 +1,9 @@
-"""What published extensions use: guards, streams, accessors, half types, symbols, cuBLAS."""
+"""An extension as people publish them: autograd, reductions, guards, streams, accessors, cuBLAS.
+
+It is one, because PyTorch's headers take most of a build.
+"""
+
+import sys
 
 import torch
 from torch.utils.cpp_extension import load_inline
@@ -97,14 +102,53 @@ std::vector<torch::Tensor> argmax(torch::Tensor x) {
   cudaDeviceSynchronize();
   return {value, index};
 }
+
+template <typename T>
+__global__ void swish_kernel(const T* x, T* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i] / (T(1) + exp(-x[i]));
+}
+
+__global__ void row_sum_kernel(const float* x, float* y, int columns, bool bug) {
+  extern __shared__ float part[];
+  float v = 0;
+  for (int j = threadIdx.x; j < columns; j += blockDim.x) v += x[blockIdx.x * columns + j];
+  part[threadIdx.x] = v;
+  __syncthreads();
+  for (int o = blockDim.x / 2; o; o /= 2) {
+    if (threadIdx.x < o) part[threadIdx.x] += part[threadIdx.x + o];  // line: race
+    if (!bug) __syncthreads();
+  }
+  if (threadIdx.x == 0) y[blockIdx.x] = part[0];
+}
+
+torch::Tensor swish(torch::Tensor x, bool bug) {
+  TORCH_CHECK(x.is_cuda(), "x must be on the GPU");
+  auto y = torch::empty_like(x);
+  int n = x.numel();
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "swish", [&] {
+    swish_kernel<scalar_t><<<(n + 255) / 256 - (bug ? 1 : 0), 256>>>(
+        x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
+  });
+  return y;
+}
+
+torch::Tensor row_sum(torch::Tensor x, bool bug) {
+  auto y = torch::zeros({x.size(0)}, x.options());
+  row_sum_kernel<<<x.size(0), 128, 128 * sizeof(float)>>>(
+      x.data_ptr<float>(), y.data_ptr<float>(), x.size(1), bug);
+  return y;
+}
 """
 CPP = """
+torch::Tensor swish(torch::Tensor x, bool bug);
+torch::Tensor row_sum(torch::Tensor x, bool bug);
 at::Tensor bias_relu_forward(const at::Tensor& x, const at::Tensor& bias);
 torch::Tensor conv1d(torch::Tensor x, torch::Tensor w);
 torch::Tensor matmul(torch::Tensor a, torch::Tensor b);
 std::vector<torch::Tensor> argmax(torch::Tensor x);
 """
-names = ["bias_relu_forward", "conv1d", "matmul", "argmax"]
+names = ["swish", "row_sum", "bias_relu_forward", "conv1d", "matmul", "argmax"]
 ext = load_inline(
     name="styles", cpp_sources=CPP, cuda_sources=CUDA, functions=names, verbose=False,
     extra_cuda_cflags=["-O3", "--use_fast_math"], extra_ldflags=["-lcublas"], with_cuda=True,
@@ -126,6 +170,30 @@ class BiasRelu(torch.autograd.Function):
         grad = grad * (y > 0)
         return grad, grad.sum(0)
 
+
+bug = sys.argv[1] if len(sys.argv) > 1 else ""
+
+x = torch.randn(33, 50, device="cuda")
+assert x.is_cuda and torch.cuda.is_available()
+y = ext.swish(x, bug == "grid")
+if bug == "grid":
+    print(float(y.sum()))  # line: grid
+else:
+    torch.testing.assert_close(y, x * torch.sigmoid(x), rtol=1e-5, atol=1e-5)
+double = ext.swish(x.double(), False)
+assert double.dtype == torch.float64
+torch.testing.assert_close(ext.row_sum(x, bug == "race"), x.sum(1))
+
+linear = torch.nn.Linear(50, 4).cuda()
+loss = linear(y).square().mean()
+loss.backward()
+torch.optim.SGD(linear.parameters(), 0.1).step()
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    assert linear(y).dtype == torch.bfloat16
+torch.cuda.synchronize()
+if bug:
+    print("PASSED")
+    sys.exit()
 
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
