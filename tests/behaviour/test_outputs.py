@@ -315,3 +315,4 @@ FILES = {"compare.py": COMPARE}
 
 def test_each_contract_decides(ran: Ran) -> None:
     ran.check_all(OPS)
+    assert [result["unjudged"] for result in ran.results["dropout"]] == [0]

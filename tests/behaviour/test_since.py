@@ -104,6 +104,9 @@ def test_without_a_configuration_then_everything_is_new(kept: Mini) -> None:
     git(kept, "commit", "-q", "-a", "-m", "broken")
     (kept.root / "gpuemu.toml").write_text(text)
     assert ops(kept, "HEAD") == {"scale", "total", "relu"}
+    git(kept, "rm", "-q", "--cached", "gpuemu.toml")
+    git(kept, "commit", "-q", "-m", "none")
+    assert ops(kept, "HEAD", "scale") == {"scale"}
 
 
 @pytest.mark.parametrize(

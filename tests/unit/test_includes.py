@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.build.compile_kernels import find_includes
+from gpuemu_flow.build.compile_kernels import find_includes, with_outputs
+from gpuemu_flow.workers.sandbox.spec import Sandbox
 
 
 def write(folder: Path, **files: str) -> None:
@@ -90,3 +91,12 @@ def test_names_of_headers_below_include_folders(tmp_path: Path) -> None:
     found = find_includes(tmp_path / "k.cu", ["-Ii", "-I/nowhere"], tmp_path)
     assert found.headers == ["i/a.h", "i/algorithm", "i/cub/b.h"]
     assert found.folders == ["i", "i/cub"]
+
+
+def test_a_command_may_write_its_outputs_and_in_a_folder_of_its_own_more() -> None:
+    root, wall = Path("/w"), Sandbox("landlock 7, seccomp", "/w", hidden=("/w/ref/softmax.py",))
+    for output, more in (("k.ptx", ()), ("out/k.ptx", ("/w/out",)), ("ref/k.ptx", ("/w/ref",))):
+        path = root / output
+        itself = () if output.startswith("out") else (str(path),)
+        found = with_outputs(wall, [path], [Path("/w/ref/other.py")], root)
+        assert set(found.writable) == {*itself, *more}, output

@@ -21,6 +21,7 @@ FUNCTIONS = {
     "type_checking": ("if TYPE_CHECKING:\n    import torch\n" + REFERENCE, "reference"),
     "input_as_a_name": ("def op(input):\n    input = input + 1\n    return input", "op"),
     "open_a_file": ("def reference(x):\n    return open('table.txt').read()", "reference"),
+    "branches": ("if WIDE:\n    A = 1\nelse:\n    A = 2\n" + REFERENCE, "reference"),
     "class": ("class Table: pass\n" + REFERENCE, "reference"),
 }  # fmt: skip
 
@@ -36,6 +37,7 @@ PROTOCOL = {
     "fileinput": "import fileinput\n" + REFERENCE,
     "main_block": "from helper import main\n" + REFERENCE + MAIN,
     "top_level_call": "from helper import serve\n" + REFERENCE + "serve(reference)\n",
+    "branch_that_acts": "if ARGUMENTS:\n    serve()\n" + REFERENCE,
     "no_function": "x = 1\n",
     "other_function": "def compute(x): return x\n",
     "nested_function": "class A:\n    def reference(self): pass\n",
