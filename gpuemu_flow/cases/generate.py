@@ -54,25 +54,24 @@ def input_values(case: Case, spec: InputSpec) -> Array:
         return decode_values(spec)
     seed = _seed_of(case, spec)
     if spec.rule is None:
+        low, high = spec.low, spec.high
         where = SeededRng(seed), _drawn_shape(spec), spec.dtype
-        values = draw(spec.strategy, *where, *_range(spec), turn=spec.turn)
-        _share(values, case, spec, seed, *_range(spec))
-        finished = _finished(values, spec, seed, *_range(spec))
-        _share_specials(finished, case, spec, *_range(spec))
-        return finished
-    from gpuemu_flow.cases import rule_values  # noqa: PLC0415 - few inputs have rules
+        values = draw(spec.strategy, *where, low, high, turn=spec.turn)
+    else:
+        from gpuemu_flow.cases import rule_values  # noqa: PLC0415 - few inputs have rules
 
-    sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
-    setting = rule_values.setting_of(
-        replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes
-    )
-    values = rule_values.draw_by_rule(
-        setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn
-    )
-    _share(values, case, spec, seed, setting.low, setting.high)
-    finished = _finished(values, spec, seed, setting.low, setting.high)
-    _share_specials(finished, case, spec, setting.low, setting.high)
-    if spec.rule.unused is None:
+        sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
+        setting = rule_values.setting_of(
+            replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes
+        )
+        low, high = setting.low, setting.high
+        values = rule_values.draw_by_rule(
+            setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn
+        )
+    _share(values, case, spec, seed, low, high)
+    finished = _finished(values, spec, seed, low, high)
+    _share_specials(finished, case, spec, low, high)
+    if spec.rule is None or spec.rule.unused is None:
         return finished
     known = {each.name: each for each in case.inputs}
     others = [input_values(case, known[name]) for name in spec.rule.unused.others]
@@ -114,10 +113,6 @@ def _seed_of(case: Case, spec: InputSpec) -> int:
 
 def _drawn_shape(spec: InputSpec) -> Shape:
     return reduced_shape(spec.shape) if spec.layout == "expanded" else spec.shape
-
-
-def _range(spec: InputSpec) -> tuple[float | None, float | None]:
-    return spec.low, spec.high
 
 
 def _finished(
@@ -210,7 +205,7 @@ def drawn_together(cases: Sequence[Case]) -> list[dict[str, Array]]:
             if spec.rule is None and not spec.is_generated and not _shares(spec):
                 shape = _drawn_shape(spec)
                 if 0 < math.prod(shape) <= MOST_ALIKE:
-                    key = (spec.strategy, spec.turn, shape, spec.dtype, *_range(spec))
+                    key = (spec.strategy, spec.turn, shape, spec.dtype, spec.low, spec.high)
                     alike.setdefault(key, []).append((number, spec))
     drawn: list[dict[str, Array]] = [{} for _ in cases]
     for (strategy, turn, shape, dtype, low, high), members in alike.items():
@@ -224,20 +219,11 @@ def drawn_together(cases: Sequence[Case]) -> list[dict[str, Array]]:
 
 
 def materialise_guarded(
-    case: Case,
-    buffers: Mapping[str, NDArray[np.uint8]] | None = None,
-    values: Mapping[str, Array] | None = None,
+    case: Case, values: Mapping[str, Array] | None = None
 ) -> dict[str, LaidOut]:
-    """Return the inputs as `materialise` does, but with guard zones around them.
-
-    An input that has one of the `buffers` is laid out in it; other inputs get new memory.
-    """
-    buffers = buffers or {}
+    """Return the inputs as `materialise` does, but with guard zones around them."""
     return {
-        spec.name: lay_out_guarded(
-            _values(case, spec, values), spec.layout, buffer=buffers.get(spec.name)
-        )
-        for spec in case.inputs
+        spec.name: lay_out_guarded(_values(case, spec, values), spec.layout) for spec in case.inputs
     }
 
 
@@ -254,7 +240,7 @@ def make_inputs(
 ) -> dict[str, Array]:
     """Return the case's tensors, those of floats as `input_dtype` if it is given."""
     if guards and not _converts(case.dtype, input_dtype):
-        laid = materialise_guarded(case, values=values)
+        laid = materialise_guarded(case, values)
         return {name: each.array for name, each in laid.items()}
     return converted(materialise(case, values), case.dtype, input_dtype)
 
