@@ -27,7 +27,7 @@ from gpuemu_flow.cases.special_values import (
     put_specials,
 )
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
-from gpuemu_flow.model.types import DTYPES, STRATEGIES, Case, InputSpec, Shape, ValueRule
+from gpuemu_flow.model.types import DTYPES, STRATEGIES, Case, InputSpec, Shape
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -65,9 +65,11 @@ def input_values(case: Case, spec: InputSpec) -> Array:
             replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes
         )
         low, high = setting.low, setting.high
-        values = rule_values.draw_by_rule(
-            setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn
-        )
+        other = spec.rule.other if spec.rule.relation else ""
+        related = {
+            each.name: input_values(case, each) for each in case.inputs if each.name == other
+        }
+        values = rule_values.draw_by_rule(setting, spec.strategy, related, turn=spec.turn)
     _share(values, case, spec, seed, low, high)
     finished = _finished(values, spec, seed, low, high)
     _share_specials(finished, case, spec, low, high)
@@ -156,18 +158,6 @@ def _sign_first_row(values: Array, *, negative: bool) -> None:
         np.abs(first, out=first)
         if negative:
             np.negative(first, out=first)
-
-
-def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return the name and the values of the input to which a rule relates its own input.
-
-    They are the only item of the returned dict, which is empty if the rule has no relation.
-    """
-    return {
-        spec.name: input_values(case, spec)
-        for spec in case.inputs
-        if rule.relation and spec.name == rule.other
-    }
 
 
 def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:

@@ -326,24 +326,21 @@ def put_lone(
         return
     rng = rng.derive("lone")
     rows = values.reshape(-1, values.shape[-1])
-    if dtype != "bool":
+    flags = dtype == "bool"
+    if not flags:
         _put_extremes_last(rows, turn)
-    if turn == LONE_TURNS[1] and (len(rows) == 1 or dtype != "bool"):
+    if turn == LONE_TURNS[1] and (len(rows) == 1 or not flags):
         flat = values.reshape(-1)
         _leave_one(flat, other, flat.size - 1, zero=values.ndim > 1)
         if values.ndim == 1:
             _give_sign(flat, low, high, negative=False)
         return
-    chosen = range(len(rows))
-    if dtype != "bool":
-        first = rng.gen_range(0, len(rows))
-        chosen = range(first, first + min(2, len(rows)))
-    for number, row in enumerate(chosen):
-        zero = number % 2 == 0
-        place = _place(rows.shape[1], rng, turn, zero=zero)
-        _leave_one(rows[row % len(rows)], other, place, zero=zero)
-        if dtype != "bool":
-            _give_sign(rows[row % len(rows)], low, high, negative=turn == LONE_TURNS[0])
+    first = 0 if flags else rng.gen_range(0, len(rows))
+    for number in range(len(rows) if flags else min(2, len(rows))):
+        row, zero = rows[(first + number) % len(rows)], number % 2 == 0
+        _leave_one(row, other, _place(len(row), rng, turn, zero=zero), zero=zero)
+        if not flags:
+            _give_sign(row, low, high, negative=turn == LONE_TURNS[0])
 
 
 def _put_extremes_last(rows: Array, turn: int) -> None:
