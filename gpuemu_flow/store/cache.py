@@ -862,7 +862,9 @@ class WorkspaceCache:
             if path.is_relative_to(self.folder.parent)
             else path
         )
-        self.problems.append(damaged(f"{reason}; set aside and made again when needed", shown))
+        self.problems.append(
+            damaged(f"{reason}; moved to quarantine, and made again if it can be", shown)
+        )
 
     def clear_staging(self) -> None:
         """Delete unfinished files of killed runs. Call this only while holding the run lock."""
