@@ -257,7 +257,8 @@ class Rule(msgspec.Struct, frozen=True):
             return None if size in (None, 0, 1) else _size_holds(kind, size, value, other)
         if kind in ("strategy", "layout", "scattered", "absent"):
             return (kind, self.subject, value) in facts.tags
-        known = _has_values(facts.case, self.subject)
+        inputs = facts.case.inputs
+        known = any(spec.name == self.subject and spec.has_values for spec in inputs)
         return (kind, self.subject, value) in facts.marks if known else None
 
     def condition(self, *, whole: bool, listed: Mapping[float, str] = {}) -> Condition:
@@ -307,10 +308,6 @@ def as_written(number: float) -> str:
     return f"{number:.0f}" if number == int(number) and abs(number) < 1e9 else f"{number:.4g}"
 
 
-def _has_values(case: Case, name: str) -> bool:
-    return any(spec.name == name and spec.has_values for spec in case.inputs)
-
-
 def _size_holds(kind: str, size: int, value: int | float | str, other: int) -> bool:
     if kind in ("equal", "different", "larger"):
         return {"equal": size == other, "different": size != other, "larger": size > other}[kind]
@@ -340,7 +337,7 @@ def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
         rule
         for rule in (
             *_rules(failing[0]),
-            *_rules_of_values(failing[0]),
+            *(Rule(*mark) for mark in failing[0].marks),
             *_with_borders(failing, passing),
         )
         if all(rule.predicts(facts) is not False for facts in failing)
@@ -363,10 +360,6 @@ def _rules(facts: Facts) -> Iterator[Rule]:
         if first < second:
             yield Rule("equal" if n == m else "different", first, second)
     yield from (Rule(*tag) for tag in facts.tags)
-
-
-def _rules_of_values(facts: Facts) -> Iterator[Rule]:
-    yield from (Rule(*mark) for mark in facts.marks)
 
 
 def _with_borders(failing: Iterable[Facts], passing: Sequence[Facts]) -> Iterator[Rule]:

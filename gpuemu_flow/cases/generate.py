@@ -27,7 +27,7 @@ from gpuemu_flow.cases.special_values import (
     put_specials,
 )
 from gpuemu_flow.cases.values import draw, draw_alike, put_ends
-from gpuemu_flow.model.types import DTYPES, STRATEGIES, Case, InputSpec, Shape, ValueRule
+from gpuemu_flow.model.types import DTYPES, STRATEGIES, Case, InputSpec, Shape
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
@@ -54,25 +54,26 @@ def input_values(case: Case, spec: InputSpec) -> Array:
         return decode_values(spec)
     seed = _seed_of(case, spec)
     if spec.rule is None:
+        low, high = spec.low, spec.high
         where = SeededRng(seed), _drawn_shape(spec), spec.dtype
-        values = draw(spec.strategy, *where, *_range(spec), turn=spec.turn)
-        _share(values, case, spec, seed, *_range(spec))
-        finished = _finished(values, spec, seed, *_range(spec))
-        _share_specials(finished, case, spec, *_range(spec))
-        return finished
-    from gpuemu_flow.cases import rule_values  # noqa: PLC0415 - few inputs have rules
+        values = draw(spec.strategy, *where, low, high, turn=spec.turn)
+    else:
+        from gpuemu_flow.cases import rule_values  # noqa: PLC0415 - few inputs have rules
 
-    sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
-    setting = rule_values.setting_of(
-        replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes
-    )
-    values = rule_values.draw_by_rule(
-        setting, spec.strategy, _compared(case, spec.rule), turn=spec.turn
-    )
-    _share(values, case, spec, seed, setting.low, setting.high)
-    finished = _finished(values, spec, seed, setting.low, setting.high)
-    _share_specials(finished, case, spec, setting.low, setting.high)
-    if spec.rule.unused is None:
+        sizes, shapes = dict(case.dims), {each.name: each.shape for each in case.inputs}
+        setting = rule_values.setting_of(
+            replace(spec, shape=_drawn_shape(spec)), SeededRng(seed), sizes, shapes
+        )
+        low, high = setting.low, setting.high
+        other = spec.rule.other if spec.rule.relation else ""
+        related = {
+            each.name: input_values(case, each) for each in case.inputs if each.name == other
+        }
+        values = rule_values.draw_by_rule(setting, spec.strategy, related, turn=spec.turn)
+    _share(values, case, spec, seed, low, high)
+    finished = _finished(values, spec, seed, low, high)
+    _share_specials(finished, case, spec, low, high)
+    if spec.rule is None or spec.rule.unused is None:
         return finished
     known = {each.name: each for each in case.inputs}
     others = [input_values(case, known[name]) for name in spec.rule.unused.others]
@@ -114,10 +115,6 @@ def _seed_of(case: Case, spec: InputSpec) -> int:
 
 def _drawn_shape(spec: InputSpec) -> Shape:
     return reduced_shape(spec.shape) if spec.layout == "expanded" else spec.shape
-
-
-def _range(spec: InputSpec) -> tuple[float | None, float | None]:
-    return spec.low, spec.high
 
 
 def _finished(
@@ -163,18 +160,6 @@ def _sign_first_row(values: Array, *, negative: bool) -> None:
             np.negative(first, out=first)
 
 
-def _compared(case: Case, rule: ValueRule) -> dict[str, Array]:
-    """Return the name and the values of the input to which a rule relates its own input.
-
-    They are the only item of the returned dict, which is empty if the rule has no relation.
-    """
-    return {
-        spec.name: input_values(case, spec)
-        for spec in case.inputs
-        if rule.relation and spec.name == rule.other
-    }
-
-
 def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Return the inputs of a case by name, in the op's order and in their memory layouts."""
     return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
@@ -210,7 +195,7 @@ def drawn_together(cases: Sequence[Case]) -> list[dict[str, Array]]:
             if spec.rule is None and not spec.is_generated and not _shares(spec):
                 shape = _drawn_shape(spec)
                 if 0 < math.prod(shape) <= MOST_ALIKE:
-                    key = (spec.strategy, spec.turn, shape, spec.dtype, *_range(spec))
+                    key = (spec.strategy, spec.turn, shape, spec.dtype, spec.low, spec.high)
                     alike.setdefault(key, []).append((number, spec))
     drawn: list[dict[str, Array]] = [{} for _ in cases]
     for (strategy, turn, shape, dtype, low, high), members in alike.items():
@@ -224,20 +209,11 @@ def drawn_together(cases: Sequence[Case]) -> list[dict[str, Array]]:
 
 
 def materialise_guarded(
-    case: Case,
-    buffers: Mapping[str, NDArray[np.uint8]] | None = None,
-    values: Mapping[str, Array] | None = None,
+    case: Case, values: Mapping[str, Array] | None = None
 ) -> dict[str, LaidOut]:
-    """Return the inputs as `materialise` does, but with guard zones around them.
-
-    An input that has one of the `buffers` is laid out in it; other inputs get new memory.
-    """
-    buffers = buffers or {}
+    """Return the inputs as `materialise` does, but with guard zones around them."""
     return {
-        spec.name: lay_out_guarded(
-            _values(case, spec, values), spec.layout, buffer=buffers.get(spec.name)
-        )
-        for spec in case.inputs
+        spec.name: lay_out_guarded(_values(case, spec, values), spec.layout) for spec in case.inputs
     }
 
 
@@ -254,7 +230,7 @@ def make_inputs(
 ) -> dict[str, Array]:
     """Return the case's tensors, those of floats as `input_dtype` if it is given."""
     if guards and not _converts(case.dtype, input_dtype):
-        laid = materialise_guarded(case, values=values)
+        laid = materialise_guarded(case, values)
         return {name: each.array for name, each in laid.items()}
     return converted(materialise(case, values), case.dtype, input_dtype)
 

@@ -258,7 +258,8 @@ def allowed_sizes(
     order = sorted(schema.dims, key=lambda dim: dim.name in keep)
     options = {dim.name: _options(dim, sizes) for dim in order}
     tried = 0
-    for changed in _subsets([dim.name for dim in order]):
+    names = [dim.name for dim in order]
+    for changed in (s for n in range(len(names)) for s in itertools.combinations(names, n + 1)):
         for chosen in itertools.product(*(options[name] for name in changed)):
             tried += 1
             if tried > MOST_TRIED:
@@ -291,11 +292,6 @@ def _near_ends(dim: Dim) -> Sequence[int]:
     few = range(0, 4 * dim.multiple_of, dim.multiple_of)
     ends = [n for more in few for n in (dim.smallest + more, dim.largest - more)]
     return [n for n in dict.fromkeys(ends) if allows_size(dim, n)]
-
-
-def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for count in range(1, len(names) + 1):
-        yield from itertools.combinations(names, count)
 
 
 def _options(dim: Dim, sizes: Mapping[str, int]) -> list[int]:

@@ -459,16 +459,14 @@ def _shaped(
     for combination, _ in first:
         designer.record(combination)
     for start in range(0, DESIGNED, BLOCK):
-        yield from sorted(first[start : start + BLOCK], key=lambda shaped: _elements(shaped[1]))
+        yield from sorted(
+            first[start : start + BLOCK], key=lambda s: sum(map(math.prod, s[1].shapes))
+        )
     emitted = len(first)
     for combination in designer.combinations():
         yield combination, shapes.next_sizes(combination.shape_class)
         emitted += 1
     yield from _random(shapes, designer, seed, emitted)
-
-
-def _elements(sizes: Sizes) -> int:
-    return sum(map(math.prod, sizes.shapes))
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
@@ -574,7 +572,7 @@ def inputs_of(
                 else _is_turn_of_none(spec, turn)
             )
             if none:
-                spec = _absent(spec)
+                spec = replace(spec, shape=(0,) * len(shape), strategy=ABSENT, layout="contiguous")
         inputs.append(spec)
     return tuple(inputs), None if target is None else schema.inputs[target].name
 
@@ -617,10 +615,6 @@ def _with_rule(spec: InputSpec, tensor: TensorDef, turn: int, *, even: bool) -> 
     if spec.layout == "expanded" and rule.concerns_whole:
         spec = replace(spec, layout="contiguous")
     return spec
-
-
-def _absent(spec: InputSpec) -> InputSpec:
-    return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")
 
 
 SAMPLED = 8  # cases among which `sample_cases` chooses

@@ -234,7 +234,9 @@ class ShapeShrinker:
             found.append(np.arange(size, dtype=np.intp) * (whole // size))
         if every_run:
             gap = whole - size
-            found += [_without_run(whole, start, gap) for start in range(size + 1)]
+            found += [
+                np.delete(np.arange(whole), slice(start, start + gap)) for start in range(size + 1)
+            ]
         yield from _different(found)
 
     def _telling(self, axis: Axis, size: int) -> Indices:
@@ -274,10 +276,6 @@ def _rough_sizes(allowed: Iterable[int]) -> list[int]:
 def _window(whole: int, size: int, start: int) -> Indices:
     start = min(max(start, 0), whole - size)
     return np.arange(start, start + size, dtype=np.intp)
-
-
-def _without_run(whole: int, start: int, length: int) -> Indices:
-    return np.concatenate([np.arange(start), np.arange(start + length, whole)]).astype(np.intp)
 
 
 def _different(found: Iterable[Indices]) -> Iterator[Indices]:

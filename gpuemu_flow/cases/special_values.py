@@ -316,6 +316,8 @@ def put_lone(
     - The second of `LONE_TURNS` treats the whole tensor as one row, whose last element becomes the
       lone value. This value is nonzero if the tensor is a vector, and else 0.
 
+    Before that, the last row gets the largest or the smallest value of each column.
+
     For a tensor of booleans with several rows, all three ways write every row, alternately with a
     lone false and a lone true.
     """
@@ -324,22 +326,30 @@ def put_lone(
         return
     rng = rng.derive("lone")
     rows = values.reshape(-1, values.shape[-1])
-    if turn == LONE_TURNS[1] and (len(rows) == 1 or dtype != "bool"):
+    flags = dtype == "bool"
+    if not flags:
+        _put_extremes_last(rows, turn)
+    if turn == LONE_TURNS[1] and (len(rows) == 1 or not flags):
         flat = values.reshape(-1)
         _leave_one(flat, other, flat.size - 1, zero=values.ndim > 1)
         if values.ndim == 1:
             _give_sign(flat, low, high, negative=False)
         return
-    chosen = range(len(rows))
-    if dtype != "bool":
-        first = rng.gen_range(0, len(rows))
-        chosen = range(first, first + min(2, len(rows)))
-    for number, row in enumerate(chosen):
-        zero = number % 2 == 0
-        place = _place(rows.shape[1], rng, turn, zero=zero)
-        _leave_one(rows[row % len(rows)], other, place, zero=zero)
-        if dtype != "bool":
-            _give_sign(rows[row % len(rows)], low, high, negative=turn == LONE_TURNS[0])
+    first = 0 if flags else rng.gen_range(0, len(rows))
+    for number in range(len(rows) if flags else min(2, len(rows))):
+        row, zero = rows[(first + number) % len(rows)], number % 2 == 0
+        _leave_one(row, other, _place(len(row), rng, turn, zero=zero), zero=zero)
+        if not flags:
+            _give_sign(row, low, high, negative=turn == LONE_TURNS[0])
+
+
+def _put_extremes_last(rows: Array, turn: int) -> None:
+    """Exchange elements of the last row with the largest of their columns, or the smallest, in
+    turn. So it shows if a maximum or minimum of the columns leaves out the last tile."""
+    columns = np.arange(rows.shape[1])
+    order = rows if rows.dtype.kind in "iu" else rows.astype(np.float64)
+    at = np.where(columns % 2 == turn % 2, order.argmax(0), order.argmin(0))
+    rows[-1], rows[at, columns] = rows[at, columns], rows[-1].copy()
 
 
 def _leave_one(row: Array, other: float, place: int, *, zero: bool) -> None:

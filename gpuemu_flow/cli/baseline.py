@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import format_option, say, wants_color
+from gpuemu_flow.cli.options import format_option, say, telling_damage, wants_color
 from gpuemu_flow.cli.progress import make_listener
 from gpuemu_flow.report import baselines, json_writer, lint_text, text
 from gpuemu_flow.store.baselines import BaselineStore, check_tag, write_file
@@ -139,7 +139,7 @@ def _say_dropped(made: StoredBaseline) -> None:
 
 
 def _open_store() -> BaselineStore:
-    return BaselineStore(Workspace().cache)
+    return BaselineStore(telling_damage(Workspace()).cache)
 
 
 def _facts(found: Baseline) -> dict[str, object]:
@@ -183,7 +183,7 @@ def diff(
     if tag is not None and baseline_tag not in (None, tag):
         raise click.UsageError("name one baseline")
     wanted = tag or baseline_tag
-    workspace = Workspace()
+    workspace = telling_damage(Workspace())
     known = BaselineStore(workspace.cache)
     baseline = known.comparable(wanted) if wanted is not None else known.newest()
     with make_listener(live=wants_color() and output_format == "text") as listener:

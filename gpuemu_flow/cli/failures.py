@@ -8,7 +8,13 @@ import click
 
 from gpuemu_flow.build.signals import cancel_on_signals
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import config_options, format_option, say, wants_color
+from gpuemu_flow.cli.options import (
+    config_options,
+    format_option,
+    say,
+    telling_damage,
+    wants_color,
+)
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.fuzz.exporting import export_pytest
 from gpuemu_flow.fuzz.failures import (
@@ -47,7 +53,7 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
     """
     if context.invoked_subcommand is not None:
         return
-    workspace = Workspace()
+    workspace = telling_damage(Workspace())
     found = list_failures(workspace, op, limit)
     if output_format == "published":
         lines = [failure_text.published_row(failure) for failure in found]
@@ -77,7 +83,7 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
 @format_option("text", "json")
 def show(failure: str, output_format: str) -> None:
     """Show one failure."""
-    workspace = Workspace()
+    workspace = telling_damage(Workspace())
     records = find_failures(workspace, failure)
     if output_format == "json":
         found = [

@@ -10,7 +10,14 @@ from msgspec.structs import asdict
 from gpuemu_flow.build import session
 from gpuemu_flow.build.graph import select
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.cli.options import SEED, config_options, format_option, say, wants_color
+from gpuemu_flow.cli.options import (
+    SEED,
+    config_options,
+    format_option,
+    say,
+    telling_damage,
+    wants_color,
+)
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.report import json_writer, text, workspace_text
 from gpuemu_flow.report.inspect import explain_tasks, list_workspace, summarise_tasks
@@ -82,7 +89,7 @@ def list_tasks(
     output_format: str,
 ) -> None:
     """List tasks, groups and targets."""
-    workspace = Workspace(overrides=Overrides(profile=profile, settings=settings))
+    workspace = telling_damage(Workspace(overrides=Overrides(profile=profile, settings=settings)))
     found = list_workspace(workspace, words, with_status=with_status)
     if output_format == "json":
         say(json_writer.dumps({"schema_version": 1, **asdict(found)}))
@@ -134,7 +141,7 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
 
     Without TASK, explain all tasks that would run.
     """
-    workspace = Workspace(overrides=Overrides(seed=seed))
+    workspace = telling_damage(Workspace(overrides=Overrides(seed=seed)))
     found = explain_tasks(workspace, words)
     if output_format == "json":
         tasks = [{**asdict(t), "changes": [c.to_json() for c in t.changes]} for t in found]

@@ -14,11 +14,12 @@ from msgspec import Struct
 
 from gpuemu_flow.config.model import Overrides
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.model.plain_text import inert
+from gpuemu_flow.model.plain_text import inert, printable
 from gpuemu_flow.model.types import DTYPES, canonical_dtype
 
 if TYPE_CHECKING:
     from gpuemu_flow.build.graph import Shard
+    from gpuemu_flow.build.workspace import Workspace
     from gpuemu_flow.services.cluster.dask_cluster import DaskCluster
 
 
@@ -325,6 +326,18 @@ _GRANTS = (
 VARIABLE = "_GPUEMU_FLOW_COMPLETE"
 """Set by a shell that completes a command line; click derives it from the program's name."""
 _ESCAPE = "\x1b"
+
+
+def telling_damage(workspace: Workspace) -> Workspace:
+    """Let a command that runs nothing end with the damaged files of the cache that it set aside."""
+
+    def tell() -> None:
+        for problem in workspace.cache.problems:
+            if problem.slug == "cache-damaged":
+                say(printable(str(problem)), err=True)
+
+    click.get_current_context().call_on_close(tell)
+    return workspace
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:

@@ -24,6 +24,7 @@ from gpuemu_flow.cli.options import (
     say,
     seed_overrides,
     split_words,
+    telling_damage,
     wants_color,
 )
 from gpuemu_flow.cli.progress import make_listener, say_looking
@@ -244,7 +245,7 @@ def report(
         publish(whole, outputs, output_format, warn_threshold=1.0)
         raise SystemExit(whole.exit_code)
     signer = _Signer(key_file, outputs, output_format) if key_file is not None else None
-    workspace = Workspace()
+    workspace = telling_damage(Workspace())
     if show and not any(format_of(path, output_format) == "html" for path in outputs):
         outputs = (*outputs, workspace.cache.folder / "report.html")
     found = current(workspace, ReportQuery(since_hours, include_lint, tag))

@@ -261,10 +261,10 @@ class SharedMemory(ClusterMemory):
         # Triton's own code exchanges values here, which differ by their rounding at most.
         replicates = self.launch.program.replicates
         if self.thread_races is not None and not replicates and may_conflict(lanes.offsets):
+            lost = ~self._unchanged(self.shared, lanes, values, width, good)
             report_conflicts(
                 self, lanes, [self.active(v, lanes.mask) for v in values],
-                self._lost(self.shared, lanes, values, width, good), step, strong=strong,
-                within_blocks=False,
+                lost if good is None else lost & good, step, strong=strong, within_blocks=False,
                 describe=lambda at: self.describe_batch_offset(at, self._element(step)),
             )  # fmt: skip
         if self.check_init:

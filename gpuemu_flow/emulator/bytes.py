@@ -270,17 +270,6 @@ class Bytes(State):
             same &= old == self.active(value, lanes.mask)
         return same
 
-    def _lost(
-        self,
-        data: Array,
-        lanes: ActiveLanes,
-        values: Sequence[Array],
-        width: int,
-        good: Array | None,
-    ) -> Array:
-        lost = ~self._unchanged(data, lanes, values, width, good)
-        return lost if good is None else lost & good
-
     def _element(self, step: int) -> int:
         return SIZES.get(self.launch.program.steps[step].opcode.type, 1)
 
@@ -396,7 +385,7 @@ class GlobalMemory(Bytes):
         )
         self._put(arena.data, lanes, values, width, good)
         if self.check_race and (collided or may_conflict(lanes.offsets)):
-            lost = self._lost(arena.data, lanes, values, width, good)
+            lost = ~unchanged() if good is None else ~unchanged() & good
             if races is not None and collided:
                 races.collide(self, lanes, lost, step)
             report_conflicts(

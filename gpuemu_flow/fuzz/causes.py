@@ -148,9 +148,9 @@ def causes_of(
                 try:
                     with (
                         workers or _Workers(workspace) as opened,
-                        _judge(opened.pool(), subject, kind, cancel) as fails,
+                        _judge(opened.pool(), subject, kind, cancel, judged) as fails,
                     ):
-                        cause = search.cause(_known_or(fails, judged), cases, passing)
+                        cause = search.cause(fails, cases, passing)
                 except FlowError:
                     continue
             if cancel is None or not cancel.is_set():
@@ -159,20 +159,6 @@ def causes_of(
                 workspace.cache.actions.put(key, judged if search.is_cut_short else kept)
             causes += [] if cause is None else [cause]
     return tuple(causes)
-
-
-def _known_or(
-    fails: Callable[[Case], bool | None], judged: dict[str, bool | None]
-) -> Callable[[Case], bool | None]:
-    """Judge only the cases that `judged` lacks, and add them."""
-
-    def told(case: Case) -> bool | None:
-        name = f"{case.seed} {case.to_text()}"
-        if name not in judged:
-            judged[name] = fails(case)
-        return judged[name]
-
-    return told
 
 
 class _Workers:
@@ -237,16 +223,23 @@ def _key(
 
 @contextmanager
 def _judge(
-    pool: Pool, subject: OpSubject, kind: str, cancel: Event | None
+    pool: Pool,
+    subject: OpSubject,
+    kind: str,
+    cancel: Event | None,
+    judged: dict[str, bool | None],
 ) -> Iterator[Callable[[Case], bool | None]]:
+    """Judge only the cases that `judged` lacks, and add them."""
     checks = PLAIN if kind == "values" else FULL_CHECKS
     with open_evaluator(pool, subject.subject, cancel) as evaluator:
 
         def fails(case: Case) -> bool | None:
-            result = evaluator.judge(case, checks).result
-            if result.verdict is Verdict.PASSED:
-                return False
-            return True if result.verdict in BAD and _kind(result) == kind else None
+            name = f"{case.seed} {case.to_text()}"
+            if name not in judged:
+                result = evaluator.judge(case, checks).result
+                same = result.verdict in BAD and _kind(result) == kind
+                judged[name] = False if result.verdict is Verdict.PASSED else same or None
+            return judged[name]
 
         yield fails
 

@@ -458,9 +458,7 @@ class _Rerun:
         record, inputs = self._record, self._inputs
         with open_ordered(self._workspace, self._pool, self._subject, self._cancel) as evaluator:
             evaluated = judge_in(setting, evaluator, record.case, inputs, record)
-            self._changed = self._changed or has_changed(
-                self._workspace, record, self._subject, evaluator.observed()
-            )
+            self._changed = self._changed or self._has_changed(evaluator.observed())
             return Reproduction(
                 record,
                 evaluated.result,
@@ -468,6 +466,15 @@ class _Rerun:
                 _copied(evaluated.actual),
                 _copied(evaluated.expected),
             )
+
+    def _has_changed(self, observed: Mapping[str, Observation]) -> bool:
+        """Tell whether code or configuration has, or may have, changed since the failure was
+        recorded. One that no longer occurs counts as fixed only if there was such a change."""
+        lookup, since = self._workspace.inputs, _nanoseconds(self._record.time)
+        return code_changed(self._workspace, self._record) or any(
+            lookup.moved(lookup.discover(seen, self._subject.program(who).given), since)
+            for who, seen in observed.items()
+        )
 
 
 def _copied(outputs: Arrays) -> Arrays:
@@ -494,24 +501,6 @@ def code_key(workspace: Workspace, op: str, dtype: str) -> str:
         built = {role: digest for role, digest in parts.input.items() if stages.is_made(role)}
         found.append([parts.stage, dict(parts.code), parts.params, dict(parts.env), built])
     return digest_json(found)
-
-
-def has_changed(
-    workspace: Workspace,
-    record: FailureRecord,
-    subject: Subject,
-    observed: Mapping[str, Observation],
-) -> bool:
-    """Tell whether code or configuration has, or may have, changed since a failure was recorded. A
-    failure that no longer occurs counts as fixed only if there was such a change."""
-    if code_changed(workspace, record):
-        return True
-    since = _nanoseconds(record.time)
-    lookup = workspace.inputs
-    return any(
-        lookup.moved(lookup.discover(seen, subject.program(who).given), since)
-        for who, seen in observed.items()
-    )
 
 
 def code_changed(workspace: Workspace, record: FailureRecord) -> bool:

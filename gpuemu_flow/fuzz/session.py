@@ -204,7 +204,9 @@ def _groups(
     Cases in which only NaN and Inf were expected come last."""
     of_case = {member: cause for cause in reversed(causes) for member in cause.members}
     groups: dict[tuple[Cause | None, str], list[Judged]] = {}
-    for judged in sorted(outcome.failures, key=_shown_first):
+    for judged in sorted(
+        outcome.failures, key=lambda j: (is_special(j.result), j.case.numel, j.number)
+    ):
         cause = of_case.get(case_id(judged.case))
         if cause is not None or judged.result.failures:
             kind = "" if cause is not None else reason(judged.result.failures[0])
@@ -224,10 +226,6 @@ def _groups(
         )
         found.append(group)
     return found
-
-
-def _shown_first(judged: Judged) -> tuple[bool, int, int]:
-    return is_special(judged.result), judged.case.numel, judged.number
 
 
 def _shape_classes(failing: Iterable[Judged], outcome: OpFuzzOutcome) -> dict[str, tuple[int, int]]:

@@ -228,10 +228,8 @@ class Judge:
     ) -> CheckResult:
         """Judge one set of outputs, without considering variants."""
         criteria = self.criteria(case, expected, inputs, actual)
-        seen = None
         given = actual, expected
         if criteria.contracts:
-            seen = SeenOutputs(criteria.contracts, actual)
             early = refused(actual, expected, criteria)
             if early is not None:
                 return early
@@ -256,7 +254,8 @@ class Judge:
         findings = self._findings(result, actual, expected, inputs, criteria)
         fix = unused_notes(case, inputs, result)
         if not _is_poisoned(case):
-            fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
+            leaks = any(_leaks(actual[name], expected[name]) for name in actual)
+            fix = [] if leaks else self._policy_that_passes(*given, inputs, criteria)
         fix = fix or _finer_than_rounding(result, actual, criteria)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         overflows = overflow_notes(actual, expected, inputs, self._evaluate)
@@ -358,33 +357,16 @@ class Judge:
         )
 
     def _policy_that_passes(
-        self,
-        actual: Arrays,
-        expected: Arrays,
-        inputs: Arrays,
-        criteria: Criteria,
-        seen: SeenOutputs | None,
+        self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
     ) -> list[str]:
         """Suggest policies under which the outputs do not fail, if the inputs contain NaN or Inf.
-
-        Return an empty list if there are none, or if the op lets NaN or Inf into finite results: it
-        may use what it should not. `seen` holds the outputs before their conversion.
-        """
-        if not SpecialInputs(inputs) or any(_leaks(actual[n], expected[n]) for n in actual):
+        None is for an op that lets these into finite results: it may use what it should not."""
+        if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
             ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
-            policy = replace(criteria.policy, **ignored)
-            result = check_outputs(
-                actual,
-                expected,
-                tolerance=criteria.tolerance,
-                policy=policy,
-                expected_dtypes=criteria.contracts.dtypes(criteria.dtypes),
-                inputs=inputs,
-                seen=seen,
-            )
-            if result.verdict is not Verdict.FAILED:
+            other = replace(criteria, policy=replace(criteria.policy, **ignored))
+            if self._compared(actual, expected, inputs, other).verdict is not Verdict.FAILED:
                 keys = " and ".join(f'`{name} = "ignore"`' for name in names)
                 return [f"{SPECIAL_ALONE}; if that is meant, {keys} for this op"]
         return []

@@ -177,38 +177,20 @@ def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
     return buffer.view(np.dtype(f"u{itemsize}"))
 
 
-def new_buffer(nbytes: int) -> NDArray[np.uint8]:
+def _new_buffer(nbytes: int) -> NDArray[np.uint8]:
     """Return `nbytes` of uninitialised memory that starts at a multiple of `ALIGNMENT`."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + nbytes]
 
 
-def lay_out_guarded(
-    values: Array,
-    layout: str,
-    *,
-    buffer: NDArray[np.uint8] | None = None,
-    guarded: bool = True,
-) -> LaidOut:
+def lay_out_guarded(values: Array, layout: str, *, guarded: bool = True) -> LaidOut:
     """Copy values into memory in a layout, between guard zones if `guarded`. Raises ValueError:
-    Unknown layout, a buffer that is too small or not aligned, or values that differ along the
-    repeated axis of `expanded`."""
+    Unknown layout, or values that differ along the repeated axis of `expanded`."""
     placement = place(layout, values.shape, values.dtype.itemsize, guarded=guarded)
-    if buffer is None:
-        buffer = new_buffer(placement.nbytes)
-    elif buffer.nbytes < placement.nbytes or buffer.ctypes.data % ALIGNMENT:
-        message = f"{placement.nbytes} bytes aligned to {ALIGNMENT} are needed"
-        raise ValueError(f"{message}, not {buffer.nbytes} at {buffer.ctypes.data:#x}")
-    else:
-        buffer = buffer[: placement.nbytes]
+    buffer = _new_buffer(placement.nbytes)
     items = _items(buffer, values.dtype.itemsize)
     items[...] = np.frombuffer(sentinel(values.dtype), dtype=items.dtype)[0]
-    return fill_placed(values, placement, buffer)
-
-
-def fill_placed(values: Array, placement: Placement, buffer: NDArray[np.uint8]) -> LaidOut:
-    """Write values into a buffer at the places of `placement`; other bytes stay unchanged."""
     array: Array = np.ndarray(
         placement.shape,
         values.dtype,

@@ -64,7 +64,7 @@ class _Constant(Single):
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
         result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
-        if any(map(_is_input, (*inputs, *out))):
+        if any(_is_kind_of_input(type(value)) for value in (*inputs, *out)):
             return result if out else _as_input(result)
         moves = method != "at" and ufunc.nout == 1 and options.get("where", True) is True
         if out or not moves or getattr(result, "dtype", None) != np.float32:
@@ -159,10 +159,6 @@ def _not_power_of_two(divisor: Any) -> NDArray[np.bool_]:
 
 def _is_kind_of_input(kind: type) -> bool:
     return issubclass(kind, Single) and not issubclass(kind, _Constant)
-
-
-def _is_input(value: Any) -> bool:
-    return _is_kind_of_input(type(value))
 
 
 def _as_input(result: Any) -> Any:

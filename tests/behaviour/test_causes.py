@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +14,7 @@ from mini_workspace import Mini, make_one_op
 from gpuemu_flow.build.session import RunOptions
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.fuzz import causes as search
+from gpuemu_flow.judge.case_evaluator import CaseEvaluator, EvaluatedCase
 from gpuemu_flow.model.types import Case
 from gpuemu_flow.report.report import run_and_report
 
@@ -74,14 +73,14 @@ def test_a_search_whose_time_was_over_is_gone_on_with(
     """On a slow machine: what it did not find is no answer, what it judged is not judged again."""
     workspace = Workspace(plant(mini).root)
     _, report = run_and_report(workspace, RunOptions(jobs=1, words=("scale",)))
-    judge, judged = search._judge, []
+    judged: list[Case] = []
+    judge = CaseEvaluator.judge
 
-    @contextmanager
-    def counted(*arguments: Any) -> Iterator[Callable[[Case], bool | None]]:
-        with judge(*arguments) as fails:
-            yield lambda case: (judged.append(case), fails(case))[1]
+    def counted(self: CaseEvaluator, case: Case, *arguments: Any) -> EvaluatedCase:
+        judged.append(case)
+        return judge(self, case, *arguments)
 
-    monkeypatch.setattr(search, "_judge", counted)
+    monkeypatch.setattr(CaseEvaluator, "judge", counted)
     times = iter([*[0.0] * 5, *[math.inf] * 99])
     with monkeypatch.context() as slow:
         slow.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(times)))

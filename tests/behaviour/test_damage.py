@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,38 @@ def test_other_commands_say_what_is_the_matter_or_go_on(mini: Mini) -> None:
         said = mini.command(*words, code=None)
         assert said.returncode in range(5)
         assert said.stdout or said.stderr
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("damaged", "words", "code"),
+    [
+        ("failures/cache.db", ("failures",), 0),
+        ("failures/cache.db", ("failures", "show", "ID"), 2),
+        ("baselines/good.baseline", ("baseline", "list"), 0),
+        ("baselines/good.baseline", ("baseline", "show", "good"), 2),
+        ("baselines/good.baseline", ("diff", "good"), 2),
+        ("state/cache.db", ("explain",), 0),
+        ("state/cache.db", ("list", "--status"), 0),
+        ("state/cache.db", ("report",), None),
+    ],
+)
+def test_who_finds_a_damaged_file_says_so_once(
+    mini: Mini, damaged: str, words: tuple[str, ...], code: int | None
+) -> None:
+    """Else "no failures are recorded" would be all that is told of those that were."""
+    mini.command("baseline", "store", "good")
+    listed = json.loads(mini.command("failures", "--format", "json").stdout)["failures"]
+    for database in mini.root.glob(".gpuemu-cache/*/cache.db"):
+        sqlite3.connect(database).execute("PRAGMA wal_checkpoint(TRUNCATE)").connection.close()
+    path = mini.root / ".gpuemu-cache" / damaged
+    path.chmod(0o600)
+    path.write_bytes(b"junk{[" * 999)
+    given = tuple(listed[0]["id"] if word == "ID" else word for word in words)
+    said = [mini.command(*given, code=code) for _ in range(2)]
+    told = [[line for line in s.stderr.splitlines() if "cache-damaged" in line] for s in said]
+    assert len(told[0]) == 1 and damaged.partition("/cache.db")[0] in told[0][0], said[0]
+    assert told[1] == []
 
 
 def test_a_cache_in_a_place_that_cannot_be_written_is_said(mini: Mini) -> None:

@@ -80,11 +80,20 @@ return out"""
     return Op(takes, body, right, schema, verdict="failed")
 
 
+def ragged_max(function: str, tile: int) -> Op:
+    """A maximum or minimum over ragged rows that leaves out a last tile of one row."""
+    op = ragged(f"n % {tile} == 1 and n > {tile}")
+    op, right = (body.replace(".sum(0)", f".{function}(0)") for body in (op.op, op.reference))
+    return Op("x, start", op, right, OFFSETS, verdict="failed")
+
+
 RAGGED = {
     "last_tile_of_one_row_32": ragged("n % 32 == 1 and n > 32"),
     "last_tile_of_one_row_64": ragged("n % 64 == 1 and n > 64"),
     "last_tile_full_64": ragged("n % 64 == 0"),
     "last_tile_lacks_one_32": ragged("n % 32 == 31"),
+    "max_of_a_last_tile_of_one_row": ragged_max("max", 64),
+    "min_of_a_last_tile_of_one_row": ragged_max("min", 32),
     "length_one_above_tile": ragged("n % 32 == 1 and n > 32", LENGTHS),
     "length_of_whole_tiles": ragged("n % 64 == 0", LENGTHS),
     "length_one_below_tile": ragged("n % 32 == 31", LENGTHS),
@@ -92,14 +101,16 @@ RAGGED = {
 
 LISTED = 'dims = { M = [1, 4, 9], N = [5, 33, 257] }\ninputs.x = ["M", "N"]\noutput = '
 VECTOR = 'dims = { N = { min = 1, max = 5000 } }\ninputs.x = ["N"]\noutput = '
+TALL = 'dims = { M = [1, 33, 65, 257], N = [4] }\ninputs.x = ["M", "N"]\noutput = '
 
 
 def tiled(function: str, tile: int, schema: str) -> Op:
-    """A reduction that leaves out the last tile of a row, unless it is whole."""
+    """A reduction that leaves out the last tile of a row or column, unless it is whole."""
     kind = ', dtype = "int64"' if "arg" in function else ""
-    dims = '["M"]' if schema is LISTED else "[]"
+    dims = {LISTED: '["M"]', VECTOR: "[]", TALL: '["N"]'}[schema]
+    turned = "x = x.T\n" if schema is TALL else ""
     body = f"n = x.shape[-1]\nreturn np.{function}(x[..., : n // {tile} * {tile} or n], -1)"
-    right = f"return np.{function}(x, -1)"
+    body, right = turned + body, f"{turned}return np.{function}(x, -1)"
     return Op(
         "x", body, right, f"{schema}{{ dims = {dims}{kind} }}", "cases = 24", verdict="failed"
     )
@@ -108,7 +119,11 @@ def tiled(function: str, tile: int, schema: str) -> Op:
 LAST_TILE = {
     f"{function}_of_{name}": tiled(function, tile, schema)
     for function in ("max", "min", "argmax", "argmin")
-    for name, tile, schema in (("rows", 64, LISTED), ("a_vector", 128, VECTOR))
+    for name, tile, schema in (
+        ("rows", 64, LISTED),
+        ("a_vector", 128, VECTOR),
+        ("columns", 64, TALL),
+    )
 }
 
 LONG = 'dims = { N = [16384] }\ninputs.x = ["N"]\noutput = ["N"]'

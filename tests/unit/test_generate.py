@@ -20,7 +20,7 @@ from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.types import LAYOUTS, STRATEGIES, Case, InputSpec
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.numerics.layouts import describe, new_buffer, place
+from gpuemu_flow.numerics.layouts import describe
 from gpuemu_flow.workers.arena import whole_memory
 
 # Case seed, dtype, and per input its shape and the sha256 of its bytes: made by gpuemu's daemon.
@@ -134,14 +134,6 @@ def test_guarded_tensors_equal_the_plain_ones():
             assert laid.intact()
             laid.buffer[laid.placement.offset - 1] ^= 1
             assert not laid.intact()
-
-
-def test_guarded_tensors_in_memory_of_the_callers():
-    spec = InputSpec("x", (4, 5), "float32", "strided", "normal", 0)
-    case = Case(0, 3, "float32", "strided", "normal", (spec,))
-    buffer = new_buffer(place("strided", (4, 5), 4, guarded=True).nbytes)
-    laid = materialise_guarded(case, {"x": buffer})["x"]
-    assert np.shares_memory(laid.array, buffer)
 
 
 def test_empty_and_scalar_inputs():

@@ -16,7 +16,6 @@ from gpuemu_flow.numerics.layouts import (
     describe,
     lay_out,
     lay_out_guarded,
-    new_buffer,
     place,
     reduced_shape,
 )
@@ -240,20 +239,6 @@ def test_without_guards_little_more_than_the_elements_is_taken():
     assert place("contiguous", (16, 16), 4).nbytes == 1024
     assert place("contiguous", (), 8).nbytes == ALIGNMENT
     assert place("contiguous", (0, 5), 8).nbytes == ALIGNMENT
-
-
-def test_memory_of_the_callers_own():
-    wanted = place("strided", (3, 4), 4, guarded=True).nbytes
-    buffer = new_buffer(wanted + 640)
-    buffer[...] = 0
-    laid = lay_out_guarded(numbered((3, 4)), "strided", buffer=buffer)
-    assert np.shares_memory(laid.array, buffer)
-    assert laid.intact()
-    assert not buffer[wanted:].any(), "what was not asked for is left alone"
-    with pytest.raises(ValueError, match="bytes aligned to"):
-        lay_out_guarded(numbered((3, 4)), "strided", buffer=buffer[: wanted - 64])
-    with pytest.raises(ValueError, match="bytes aligned to"):
-        lay_out_guarded(numbered((3, 4)), "strided", buffer=buffer[8:])
 
 
 def test_an_unknown_layout():
