@@ -428,14 +428,11 @@ def delete_all(cache: Cache, keys: Sequence[str]) -> None:
             sql(f"DELETE FROM Cache WHERE raw = 1 AND key IN ({marks})", some)  # noqa: S608
 
 
-def insert_new(
-    cache: Cache, records: Mapping[str, bytes], if_absent: Collection[str] = ()
-) -> dict[str, bytes]:
+def insert_new(cache: Cache, records: Mapping[str, bytes]) -> dict[str, bytes]:
     """Insert records with new keys, and return all other records. This takes one prepared
     statement, whereas `Cache.set` takes four to seven for each record. Call it in a transaction,
     after `evict_for`."""
     known = present(cache, list(records))
-    done = known.intersection(if_absent)
     left = {key: record for key, record in records.items() if key in known}
     now = time.time()
     cache._con.executemany(
@@ -446,7 +443,7 @@ def insert_new(
             if key not in left
         ],
     )
-    return {key: record for key, record in left.items() if key not in done} if done else left
+    return left
 
 
 def evict_for(cache: Cache, count: int) -> None:
@@ -705,14 +702,14 @@ class JsonStore:
         the last value."""
         self.put_sealed({key: sealed(encoded(value), key) for key, value in items})
 
-    def put_sealed(self, records: Mapping[str, bytes], if_absent: Collection[str] = ()) -> None:
+    def put_sealed(self, records: Mapping[str, bytes]) -> None:
         """Store records that `sealed` made, in one transaction."""
 
         def write(cache: Cache) -> None:
             with cache.transact():
                 if self._size_limit:
                     evict_for(cache, len(records))
-                for key, record in insert_new(cache, records, if_absent).items():
+                for key, record in insert_new(cache, records).items():
                     cache.set(key, record)
 
         self._guarded(write)

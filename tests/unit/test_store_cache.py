@@ -353,13 +353,6 @@ def test_keys_by_their_beginning(store: JsonStore) -> None:
     assert sorted(store.keys_from("code:")) == ["code:", "code:a", "code:é"]
 
 
-def test_records_that_are_there_are_kept_where_that_is_asked(store: JsonStore) -> None:
-    store.put_many([("a", 1), ("b", 1)])
-    records = {key: seal(2, key) for key in "abc"}
-    store.put_sealed(records, if_absent={"a", "c"})
-    assert [store.get(key) for key in "abc"] == [1, 2, 2]
-
-
 def test_who_waits_for_a_run_is_told_whose_it_is(tmp_path: Path) -> None:
     told: list[str] = []
     waits = threading.Event()

@@ -589,7 +589,7 @@ def axes_of(definition: Definition) -> Axes:
     constraint is not understood."""
     found = Axes(dict(definition.consts), definition.variables)
     for text in definition.constraints:
-        if not _take(text, definition, found):
+        if not _takes_constraint(text, definition, found):
             raise ProbeError(f"its constraint {text[:80]!r} is in a form that is not read")
     found.free = tuple(name for name in definition.variables if name not in found.derived)
     return found
@@ -621,7 +621,7 @@ def rules_of_axes(definition: Definition, axes: Axes) -> dict[str, tuple[str, in
     return found
 
 
-def _take(text: str, definition: Definition, axes: Axes) -> bool:
+def _takes_constraint(text: str, definition: Definition, axes: Axes) -> bool:
     tree = parsed_constraint(text)
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
         return False
