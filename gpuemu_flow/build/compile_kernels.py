@@ -16,8 +16,9 @@ from gpuemu_flow.build.files import glob_files, package_version, stamp_of
 from gpuemu_flow.build.graph import Skip
 from gpuemu_flow.build.snapshot import KernelBasis
 from gpuemu_flow.build.sources import SourceIndex
-from gpuemu_flow.config.model import Config, KernelConfig, OpConfig, Policies, RuleConfig
+from gpuemu_flow.config.model import Config, KernelConfig, OpConfig, RuleConfig
 from gpuemu_flow.config.paths import matches
+from gpuemu_flow.config.tables import Policies
 from gpuemu_flow.lint.kernel import VIEW_VERSION, KernelPolicy
 from gpuemu_flow.lint.measure import LINT_VERSION
 from gpuemu_flow.lint.toolchain import (

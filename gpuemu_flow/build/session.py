@@ -287,7 +287,17 @@ def _run(
     outcome.status = dict.fromkeys(selected - todo, "current")
     shown.on_plan(len(selected), len(todo))
     if options.dry_run:
-        _explain_all(workspace, options, todo, outcome, forced)
+        states = workspace.states(options.triggers)
+        for name in todo:
+            spec = workspace.graph.tasks[name]
+            outcome.status[name] = "pending"
+            reasons = states.reasons(spec, states.parts(spec))
+            if name in forced:
+                reasons = [BuildReason("forced", new="--force" if options.force else "--forcerun")]
+            elif not reasons:
+                made_again = ", ".join(i.task for i in spec.inputs if i.task in todo)
+                reasons = [BuildReason("follows", new=made_again)]
+            outcome.reasons[name] = reasons
         outcome.problems += _unordered(workspace, outcome)
     else:
         states = workspace.states()
@@ -349,26 +359,6 @@ def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) 
     ignored = ", ".join(t for t in TRIGGERS if t not in options.triggers)
     message = f"{len(differ)} tasks were not run although they changed in {ignored}"
     return [Problem("ignored-changes", message, "leave out --rerun-triggers", warning=True)]
-
-
-def _explain_all(
-    workspace: Workspace,
-    options: RunOptions,
-    todo: set[str],
-    outcome: RunOutcome,
-    forced: set[str],
-) -> None:
-    states = workspace.states(options.triggers)
-    for name in todo:
-        spec = workspace.graph.tasks[name]
-        outcome.status[name] = "pending"
-        reasons = states.reasons(spec, states.parts(spec))
-        made_again = [i.task for i in spec.inputs if i.task in todo]
-        if name in forced:
-            reasons = [BuildReason("forced", new="--force" if options.force else "--forcerun")]
-        elif not reasons:
-            reasons = [BuildReason("follows", new=", ".join(made_again))]
-        outcome.reasons[name] = reasons
 
 
 def _check_fence(workspace: Workspace) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, ValidationError, to_builtins
 from msgspec.structs import replace
@@ -33,10 +33,6 @@ from gpuemu_flow.store.keys import (
 )
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import MADE_FROM, RECORD, RESULT, StageResult, TaskSpec, output_state
-
-if TYPE_CHECKING:
-    pass
-
 
 # Hide from an op the files that its reference was seen to use.
 #

@@ -30,9 +30,8 @@ from gpuemu_flow.cli.options import (
 from gpuemu_flow.cli.progress import make_listener, say_looking
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.report import formats, github, html_writer, markdown, report_text, signature, text
-from gpuemu_flow.report.ci import QUICK, THOROUGH, ReportRequest, check
 from gpuemu_flow.report.history import save_if_clean
-from gpuemu_flow.report.reporting import ReportQuery, current
+from gpuemu_flow.report.reporting import QUICK, THOROUGH, ReportQuery, ReportRequest, check, current
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import write_atomic
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -26,10 +25,6 @@ from gpuemu_flow.config.tables_ops import ArtifactChecks, Build
 from gpuemu_flow.model.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.model.types import ACCURACIES, STRATEGIES, Json, Tolerance
 from gpuemu_flow.numerics.contract import OutputContract
-
-if TYPE_CHECKING:
-    pass
-
 
 # ``[[ops]]`` and their programs as frozen data.
 
@@ -295,20 +290,6 @@ def _plain(value: Json) -> Json:
 
 
 # Apply a target's options to commands that name the target and do not set the options.
-
-
-__all__ = [
-    "Config",
-    "ConfigFile",
-    "ExecutionConfig",
-    "KernelConfig",
-    "OpConfig",
-    "Policies",
-    "ProgramRef",
-    "RuleConfig",
-    "Validation",
-    "to_slice",
-]
 
 
 class ConfigFile(Struct, frozen=True):

@@ -19,7 +19,7 @@ from gpuemu_flow.cases.op_schema import (
     plain_shapes_schema,
 )
 from gpuemu_flow.config.check import INVALID, values_of
-from gpuemu_flow.config.model import ExecutionConfig, OpConfig, ProgramRef, Validation
+from gpuemu_flow.config.model import OpConfig, ProgramRef
 from gpuemu_flow.config.parse_rules import ExpectedFiles, RuleParser
 from gpuemu_flow.config.parse_sections import (
     explicit_tolerances,
@@ -39,6 +39,7 @@ from gpuemu_flow.config.programs import (
     with_shared_weights,
 )
 from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shown
+from gpuemu_flow.config.tables import ExecutionConfig, Validation
 from gpuemu_flow.config.tables_ops import OpTable
 from gpuemu_flow.model.syntax import MOST_CONSTANTS, constants_of
 from gpuemu_flow.model.types import DTYPES, IN_PROCESS, INVARIANTS, SCALAR, Json, Tolerance

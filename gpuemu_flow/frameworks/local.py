@@ -274,16 +274,14 @@ Arrays = dict[str, NDArray[Any]]
 OUTPUT = "output"
 
 
-def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
-    """Convert the return value of an op to arrays by name. An op returns one tensor, several in an
-    order (`names` names them), or a mapping."""
+def outputs_by_name(returned: Any) -> Arrays:
+    """Convert the return value of an op, which is one tensor, several in an order, or a mapping."""
     if isinstance(returned, Mapping):
         values = {str(name): value for name, value in returned.items()}
     elif isinstance(returned, (tuple, list)):
-        given = names or tuple(f"{OUTPUT}_{n}" for n in range(len(returned)))
-        values = dict(zip(given, returned, strict=True))
+        values = {f"{OUTPUT}_{n}": value for n, value in enumerate(returned)}
     else:
-        values = {(names or (OUTPUT,))[0]: returned}
+        values = {OUTPUT: returned}
     return {name: as_array(value, name) for name, value in values.items()}
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,17 +17,16 @@ from gpuemu_flow import __version__
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.config.model import OpConfig
 from gpuemu_flow.judge.results import CaseVerdict, Regression, RunReport
+from gpuemu_flow.lint.ptx.model import PlainPtx, plain_ptx
+from gpuemu_flow.lint.ptx.parser import read_body, read_ptx
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import StoreError
 from gpuemu_flow.model.syntax import parse_python
-from gpuemu_flow.model.types import Case, CheckResult, Json, Verdict
-from gpuemu_flow.report.document import (
-    FileLine,
-    Report,
-)
-from gpuemu_flow.report.relocate import Relocator
+from gpuemu_flow.model.types import Case, CheckResult, CodePlace, Failure, Json, Verdict
+from gpuemu_flow.report.document import FileLine, Report
+from gpuemu_flow.store.cache import artifact_path
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import read_result
+from gpuemu_flow.tasks.base import CodeParams, TaskSpec, params_of, read_result
 
 MAX_SOURCE_BYTES = 4 << 20
 
@@ -165,3 +165,67 @@ def relative(path: Path, base: Path) -> str:
         return resolved.relative_to(base).as_posix()
     except ValueError:
         return resolved.as_posix()
+
+
+# Correct the line numbers in cached findings, which are wrong after comments were edited.
+
+
+Lines = Mapping[int, tuple[str, int]]
+"""File and line of the source, by the line of the PTX."""
+
+
+class Relocator:
+    """Updates the line numbers of findings in compiled kernels to those of the last build."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._folder = workspace.cache.folder
+        self._root = f"{workspace.root}/"
+        self._tasks = workspace.graph.tasks
+
+    def __call__(self, compare: TaskSpec, result: CheckResult) -> CheckResult:
+        """Return a case's result, with the present line numbers in its findings."""
+        if not any(failure.finding is not None for failure in result.failures):
+            return result
+        path = self._ptx_of(compare)
+        if path is None:
+            return result
+        moved = tuple(self._moved(failure, path) for failure in result.failures)
+        return replace(result, failures=moved)
+
+    def _ptx_of(self, compare: TaskSpec) -> Path | None:
+        for op in (s.task for s in compare.inputs if s.role == stages.OP):
+            for code in (s.task for s in self._tasks[op].inputs if s.role == stages.CODE):
+                spec = self._tasks[code]
+                arch = params_of(CodeParams, spec.params).arch
+                return artifact_path(self._folder, spec.subject, arch, "ptx")
+        return None
+
+    def _moved(self, failure: Failure, path: Path) -> Failure:
+        if failure.finding is None:
+            return failure
+        try:
+            plain, lines = _read(path, path.stat().st_mtime_ns)
+        except OSError:
+            return failure
+
+        def now(place: CodePlace) -> CodePlace:
+            file, line = lines.get(plain.line(place.code), (place.file, place.line))
+            if file.startswith("/"):
+                file = os.path.normpath(file)  # nvcc leaves .. in it
+            return replace(place, file=file.removeprefix(self._root), line=line)
+
+        return Failure.of_kernel(failure.kind, failure.finding.moved(now))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _changed: int) -> tuple[PlainPtx, Lines]:
+    data = path.read_bytes()
+    lines: dict[int, tuple[str, int]] = {}
+    for function in read_ptx(data, str(path)).functions():
+        module, body = function.module, read_body(function)
+        for instruction in body.instructions:
+            place = body.location_of(instruction)
+            if place is not None:
+                file = module.files.get(place.file, "")
+                lines[module.source.line_of(instruction.offset)] = (file, place.line)
+    return plain_ptx(data), lines

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,10 +28,6 @@ from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
 from gpuemu_flow.report.document import Picture, Report
 from gpuemu_flow.workers.pool import Pool
-
-if TYPE_CHECKING:
-    pass
-
 
 MAX_PICTURES = 20
 SECONDS = 60.0

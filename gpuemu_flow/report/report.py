@@ -326,7 +326,7 @@ def _builder(
     def relocate(compare: TaskSpec, result: CheckResult) -> CheckResult:
         if not any(failure.finding is not None for failure in result.failures):
             return result
-        from gpuemu_flow.report.relocate import Relocator  # noqa: PLC0415 - brings lint
+        from gpuemu_flow.report.gather import Relocator  # noqa: PLC0415 - brings lint
 
         return Relocator(workspace)(compare, result)
 

@@ -66,7 +66,14 @@ class JaxRunner(GradientRunner):
                         call.keep(self._plain(result, arrays))
                     call.draw_again()
                     self.hint = call.hint
-                    self._differentiate(function, call, args, kwargs, convert)
+                    taken = JaxGradients(self._jax, call, convert)
+
+                    def outputs(filled: Mapping[str, Any]) -> dict[str, Any]:
+                        given, named = call.replaced(args, kwargs, filled)
+                        return self._values(function(*given, **named), filled)
+
+                    tensors = {n: taken.argument(n, value) for n, value in arrays.items()}
+                    call.took(*taken.of(outputs, tensors, compiled=self._xla == XLA_COMPILED))
                     self.hint = self._usual_hint
                 return result
 
@@ -75,23 +82,6 @@ class JaxRunner(GradientRunner):
     def violations(self) -> list[Failure]:
         """Return a failure for each list or mapping of inputs that the latest call changed."""
         return self._argument_changes
-
-    def _differentiate(
-        self,
-        function: Callable[..., Any],
-        call: GradientCall,
-        args: Any,
-        kwargs: Mapping[str, Any],
-        convert: Callable[[np.ndarray], Any],
-    ) -> None:
-        taken = JaxGradients(self._jax, call, convert)
-        tensors = {n: taken.argument(n, value) for n, value in call.named(args, kwargs).items()}
-
-        def outputs(filled: Mapping[str, Any]) -> dict[str, Any]:
-            given, named = call.replaced(args, kwargs, filled)
-            return self._values(function(*given, **named), filled)
-
-        call.took(*taken.of(outputs, tensors, compiled=self._xla == XLA_COMPILED))
 
     def _compile(
         self, function: Callable[..., Any], given: list[Any], named: dict[str, Any]

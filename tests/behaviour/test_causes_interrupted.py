@@ -21,7 +21,7 @@ from gpuemu_flow.fuzz import causes
 from gpuemu_flow.fuzz import session as fuzz_session
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.report import fuzz_text, pictures
-from gpuemu_flow.report.ci import ReportRequest, check
+from gpuemu_flow.report.reporting import ReportRequest, check
 from gpuemu_flow.report.text import Style
 
 pytestmark = pytest.mark.ci

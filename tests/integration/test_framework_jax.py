@@ -154,14 +154,14 @@ def test_validation_by_the_daemon(daemon: Served) -> None:
             context["output"] = softmax(x) + 0.01
         # On a CPU, JAX rounds each step of a float16 softmax to float16: `input` allows for that.
         options: dict[str, Any] = {
-            "iterations": 6, "seed": 5, "dtypes": ["float16", "float32"], "precision": "input",
+            "iterations": 4, "seed": 5, "dtypes": ["float16", "float32"], "precision": "input",
         }  # fmt: skip
         found = adapters.fuzz_jax_op(client, "softmax", softmax, **options)
-        assert found.passed == 6, dict(found)
+        assert found.passed == 4, dict(found)
         found = adapters.fuzz_jax_op(client, "softmax", lambda x: x, **options)
         assert found.failed == len(found.forward_failures) > 0
         found = adapters.fuzz_jax_op(client, "softmax", lambda x: softmax(x) * 1.01, **options)
-        assert found.failed == 6
+        assert found.failed == 4
         # The configured precision, tensor-core, promises that such an op adds in float32.
         options = {**options, "dtypes": ["float16"], "precision": None}
         found = adapters.fuzz_jax_op(client, "softmax", softmax, **options)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuemu_flow.services.problems.flashinfer_definitions import (
+from gpuemu_flow.services.problems.flashinfer import (
     axes_of,
     find_flashinfer,
     rules_of_axes,
