@@ -34,7 +34,8 @@ def cache(tmp_path: Path) -> WorkspaceCache:
 def make(root: Path, name: str = "") -> Snapshot:
     (root / "a.py").write_text("1")
     specs = [
-        TaskSpec("op:add:float32", "op", "1", "add", "float32", ("a.py",), (), {"k": [1]}, {"p": name}),
+        TaskSpec("op:add:float32", "op", "1", "add", "float32", ("a.py",), (), {"k": [1]},
+                 {"p": name}),
         TaskSpec("compare:add:float32", "compare", "1", "add", "float32", (),
                  (TaskInput("op", "op:add:float32"),), {}, None, ("numpy",), ("out",)),
     ]  # fmt: skip
