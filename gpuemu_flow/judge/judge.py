@@ -253,10 +253,10 @@ class Judge:
             return replace(uncounted(result), notes=(*result.notes, far))
         if result.verdict is not Verdict.FAILED or not explain:
             return result
-        findings = self._findings(result, actual, expected, inputs, criteria)
+        findings = self._findings(case, result, actual, expected, inputs, criteria)
         fix = unused_notes(case, inputs, result)
         if not _is_poisoned(case):
-            fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
+            fix = _special_alone(actual, expected, inputs, criteria, seen)
         fix = fix or _finer_than_rounding(result, actual, criteria)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         overflows = overflow_notes(actual, expected, inputs, self._evaluate)
@@ -357,38 +357,6 @@ class Judge:
             for axis, size in enumerate(array.shape)
         )
 
-    def _policy_that_passes(
-        self,
-        actual: Arrays,
-        expected: Arrays,
-        inputs: Arrays,
-        criteria: Criteria,
-        seen: SeenOutputs | None,
-    ) -> list[str]:
-        """Suggest policies under which the outputs do not fail, if the inputs contain NaN or Inf.
-
-        Return an empty list if there are none, or if the op lets NaN or Inf into finite results: it
-        may use what it should not. `seen` holds the outputs before their conversion.
-        """
-        if not SpecialInputs(inputs) or any(_leaks(actual[n], expected[n]) for n in actual):
-            return []
-        for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
-            ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
-            policy = replace(criteria.policy, **ignored)
-            result = check_outputs(
-                actual,
-                expected,
-                tolerance=criteria.tolerance,
-                policy=policy,
-                expected_dtypes=criteria.contracts.dtypes(criteria.dtypes),
-                inputs=inputs,
-                seen=seen,
-            )
-            if result.verdict is not Verdict.FAILED:
-                keys = " and ".join(f'`{name} = "ignore"`' for name in names)
-                return [f"{SPECIAL_ALONE}; if that is meant, {keys} for this op"]
-        return []
-
     def _precision_that_passes(
         self,
         case: Case,
@@ -460,6 +428,7 @@ class Judge:
 
     def _findings(
         self,
+        case: Case,
         result: CheckResult,
         actual: Arrays,
         expected: Arrays,
@@ -474,7 +443,9 @@ class Judge:
                 continue  # positions among the selected elements are not those in the output
             bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
-            found = diagnose(actual[name], expected[name], bound, inputs=inputs)
+            found = diagnose(
+                actual[name], expected[name], bound, inputs=inputs, plain=case.is_plain
+            )
             sentences += [prefix + finding.sentence for finding in found]
             unordered = [c.name for c in self._settings.outputs if c.order and c.name != name]
             if unordered and any(finding.kind in ("permuted", "reversed") for finding in found):
@@ -632,6 +603,30 @@ def _finer_than_rounding(result: CheckResult, actual: Arrays, criteria: Criteria
                     f"rounding alone changes a right result by up to {rounding:.3g}"
                 ]
     return []
+
+
+def _special_alone(
+    actual: Arrays,
+    expected: Arrays,
+    inputs: Arrays,
+    criteria: Criteria,
+    seen: SeenOutputs | None,
+) -> list[str]:
+    """Say that only NaN and Inf differ, if the inputs contain some. Nothing is said of an op that
+    lets them into finite results: it may use what it should not. `seen` holds the outputs before
+    their conversion."""
+    if not SpecialInputs(inputs) or any(_leaks(actual[n], expected[n]) for n in actual):
+        return []
+    result = check_outputs(
+        actual,
+        expected,
+        tolerance=criteria.tolerance,
+        policy=replace(criteria.policy, nan_policy="ignore", inf_policy="ignore"),
+        expected_dtypes=criteria.contracts.dtypes(criteria.dtypes),
+        inputs=inputs,
+        seen=seen,
+    )
+    return [SPECIAL_ALONE] if result.verdict is not Verdict.FAILED else []
 
 
 def _leaks(actual: NDArray[Any], expected: NDArray[Any]) -> bool:

@@ -102,13 +102,17 @@ def is_special(result: CheckResult) -> bool:
     return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 
 
+OUTSIDE = (FailureKind.OUT_OF_BOUNDS, FailureKind.OUT_OF_BOUNDS_READ)
+
+
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:
     """Add the runner's findings, such as a modified input, to a result; the verdict becomes failed.
 
-    An ``error`` stays an ``error``.
+    An ``error`` stays an ``error``. Accesses out of bounds come first: others may follow from them.
     """
     if not violations:
         return result
+    violations = sorted(violations, key=lambda failure: failure.kind not in OUTSIDE)
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
     return replace(result, verdict=verdict, failures=(*violations, *result.failures))
 
