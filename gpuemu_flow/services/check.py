@@ -28,7 +28,7 @@ from gpuemu_flow.config.programs import imported_packages
 from gpuemu_flow.fuzz.failures import recorded_reason
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
-from gpuemu_flow.judge.fuzz_results import FuzzReport
+from gpuemu_flow.judge.fuzz_results import CauseGroup, FuzzReport
 from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model.decoding import plain
@@ -158,7 +158,7 @@ class CheckFailure(Struct, frozen=True):
     minimal: Minimal
     message: str
     drawn: str = ""
-    """The case that was shrunk to the minimal one; the notes are on it."""
+    """The case that the notes are on, if it is another than the minimal one."""
     notes: tuple[str, ...] = ()
 
 
@@ -356,7 +356,7 @@ def _check(
                 ", ".join(dict.fromkeys(one.dtype for one in group.failures)),
                 minimal,
                 scratch.original(shown.message),
-                "" if group.minimized is None else described(group.failures[0].case),
+                _drawn(group),
                 tuple(map(scratch.original, group.notes)),
             )
         )
@@ -381,6 +381,13 @@ def _check(
         command=request.command,
         exit_code=exit_code([replace(report, verdict=verdict)]),
     )
+
+
+def _drawn(group: CauseGroup) -> str:
+    """Describe the case that the notes are on, if it is not the one that is shown."""
+    if group.telling is not None:
+        return described(group.telling.case)
+    return "" if group.minimized is None else described(group.failures[0].case)
 
 
 def _refused(report: FuzzReport) -> bool:
