@@ -72,7 +72,6 @@ _KINDS = (("triton", "triton"), ("torch", "torch"), ("jax", "jax"))
 _SHAPED = re.compile(r"(?:([A-Za-z]\w*)\s*)?\[(.*)\]", re.DOTALL)
 _ANNOTATED = re.compile(r"(\w+)\[[^\[\]]*,\s*['\"]([^'\"]*)['\"]\s*\]")
 _MUTATES = re.compile(r'`mutates = \["(\w+)"\]`')
-_MEANT = re.compile(r"if that is meant, `.* for this op")
 _KERNEL = re.compile(r"__global__[^;{]*?\b(\w+)\s*\([^()]*\)\s*\{")
 _HOST = re.compile(r'extern\s+"C"\s+void\s+(\w+)\s*\([^()]*\)\s*\{')
 _SIZES = {1: (4200, 1), 2: (1100, 40), 3: (260, 17), 4: (70, 9)}
@@ -767,7 +766,6 @@ class Scratch:
         there = "" if self._base == Path.cwd() else f"{self._base}/"
         text = text.replace(f"{self.root}/", there).replace("`timeout` of the op", "--seconds")
         text = text.replace("as in `input_names`", "as the reference does")
-        text = _MEANT.sub("if that is meant, write the reference so that it does the same", text)
         return _MUTATES.sub(r"`--mutates \1`", text)
 
     def place(self, text: str) -> str:
