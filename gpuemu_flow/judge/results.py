@@ -110,7 +110,7 @@ class CaseVerdict(Struct, frozen=True):
         return self.command or f"gpuemu-flow reproduce {shlex.join(words)}"
 
 
-TELLING = 256
+TELLING = 128
 """Fewest elements of a case of which places of errors are told before those of larger cases."""
 
 
@@ -118,11 +118,11 @@ def most_telling(cases: Sequence[tuple[Case, CheckResult]]) -> int:
     """Return which of some failing cases tells most of where and how results are wrong: large ones
     do, and plain values do that are not few. Where nothing was compared, it is the first one."""
 
-    def tells(number: int) -> tuple[bool, bool, bool, int]:
+    def tells(number: int) -> tuple[bool, bool, int]:
         case, result = cases[number]
         drawn = all(s.strategy in PLAIN_STRATEGIES for s in case.inputs if s.strategy in STRATEGIES)
         plain = case.is_plain and case.numel >= TELLING
-        return result.verdict is Verdict.FAILED, plain, drawn, case.numel
+        return result.verdict is Verdict.FAILED and drawn and bool(result.notes), plain, case.numel
 
     return max(range(len(cases)), key=tells) if cases[0][1].verdict is Verdict.FAILED else 0
 

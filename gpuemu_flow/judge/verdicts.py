@@ -150,7 +150,8 @@ def without_vain_keys(
         return any(note.startswith(words) for note in result.notes)
 
     vain = [SPECIAL_ALONE] if not all(names(r, SPECIAL_ALONE) for r in failed) else []
-    if any(few_values(r) and not names(r, PASSES_UNDER) for r in failed):
+    named = sum(names(result, PASSES_UNDER) for result in failed)
+    if 2 * named < len(failed) or any(few_values(r) and not names(r, PASSES_UNDER) for r in failed):
         vain.append(PASSES_UNDER)
     return [
         (

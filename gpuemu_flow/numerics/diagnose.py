@@ -243,9 +243,10 @@ def _told(evidence: Evidence, regions: list[_Region]) -> list[_Region]:
     sure = evidence.plain or _weight(told, evidence.count, beside) >= least
     told = told if sure and beside >= FEWEST_RIGHT else []
     right = rows.size - wrong
-    sure = evidence.plain and len(evidence.shape) < 3
-    sure = sure and right * (told[0].indices if told else evidence.columns) >= FEWEST_RIGHT
-    sure = sure and (evidence.indexed or not any(region.is_any_line for region in others))
+    if right * (told[0].indices if told else evidence.columns) < FEWEST_RIGHT:
+        return told
+    held = not evidence.indexed and any(region.is_any_line for region in others)
+    sure = evidence.plain and len(evidence.shape) < 3 and not held
     return told + others if sure or _weight(others, wrong, right) >= least else told
 
 
@@ -329,8 +330,8 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
     if hits[whole].sum() < (1.0 - STRAY) * evidence.count:
         return None
     rows = evidence.rows if region.is_last else evidence.rows // region.size
-    if not evidence.plain and region.size * (rows - 1) * math.log(2.0) < RARE_LINES:
-        return None  # of one row, values tell no more
+    if not evidence.plain and (region.size < LEAST_SQUARE or rows < 2):
+        return None  # of few lines, or of one row, values may tell
     _, plural, along = _axis_name(evidence, region.axis)
     shown = _runs([int(i) for i in whole[:64]])
     sentence = f"{whole.size} of {region.size} {plural}{along} are wrong throughout: {shown}"

@@ -290,10 +290,10 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings on properties of an input's rows, if the output has corresponding rows."""
+    if evidence.indexed:
+        return
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
-            continue
-        if evidence.indexed and array.shape != evidence.shape:
             continue
         leading = array.shape[:-1]
         wrong = _wrong_rows(evidence, leading)
@@ -315,8 +315,6 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
                 numbers = {"input": name, "holds": what, "rows": int(bad.size)}
                 yield Finding("input-row", sentence, numbers, 0.8)
                 break
-        else:
-            yield from _row_border(name, bad_rows, good_rows)
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
@@ -343,29 +341,6 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
     return to_float64(taken)
 
 
-def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a finding if a measure of rows separates bad from good rows: the one that does it best.
-
-    It is the one with the largest gap between the two, relative to the larger.
-    """
-    found: list[tuple[float, Finding]] = []
-    for what, measure in _ROW_MEASURES:
-        measured = measure(bad), measure(good)
-        border = _border(*measured, f"{what} of {name} is")
-        if border is None:
-            continue
-        side, value, said = border
-        numbers = {"input": name, "measure": what, "side": side, "border": value}
-        other = measured[1]
-        other = other[other < value] if side == "above" else other[other > value]
-        nearest = float(np.abs(other - value).min())
-        gap = nearest / max(abs(value), abs(value) + nearest)
-        finding = Finding("input-row", f"only rows where {said} are wrong", numbers, 0.7)
-        found.append((gap, finding))
-    if found:
-        yield max(found, key=lambda pair: pair[0])[1]
-
-
 # Each with the largest chance of coincidence at which it is reported: known causes of bugs need
 # less evidence.
 _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (
@@ -377,11 +352,4 @@ _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (
     ("is all zeros", KNOWN_CAUSE, lambda rows: np.equal(rows, 0).all(axis=1)),
     ("is all negative", OTHER_CAUSE, lambda rows: np.less(rows, 0).all(axis=1)),
     ("is constant", OTHER_CAUSE, lambda rows: np.equal(rows, rows[:, :1]).all(axis=1)),
-)
-
-_ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = (
-    ("the largest magnitude", lambda rows: np.abs(rows).max(axis=1)),
-    ("the largest value", lambda rows: rows.max(axis=1)),
-    ("the spread", lambda rows: np.ptp(rows, axis=1)),
-    ("|mean| / spread", lambda rows: np.abs(rows.mean(axis=1)) / np.ptp(rows, axis=1)),
 )

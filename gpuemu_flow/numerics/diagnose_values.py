@@ -92,8 +92,9 @@ def special_values(evidence: Evidence) -> Iterator[Finding]:
     )
     for kind, chosen, what in groups:
         share = float(np.count_nonzero(chosen)) / len(points)
-        if share < LEAST_SHARE or (kind == "inf" and share <= MOST and evidence.given_infinite):
-            continue  # Inf of an input in a wrong place looks like an overflow
+        moved = kind != "nan" and share <= MOST and evidence.given_infinite
+        if share < LEAST_SHARE or moved:  # an input's Inf in a wrong place looks like an overflow
+            continue
         given = what or _values_given(actual[chosen])
         if _common(actual[chosen]) in evidence.unwritten:
             given = UNWRITTEN

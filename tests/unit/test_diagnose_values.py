@@ -345,19 +345,3 @@ def test_a_row_is_blamed_on_what_it_holds_unless_by_chance(
     found = diagnose(actual, expected, EXACT, inputs={"x": x}, limit=9)
     told = [each.numbers.get("holds") for each in found if each.kind == "input-row"]
     assert told == ([what] if claimed else [])
-
-
-def test_the_measure_that_tells_wrong_rows_best_is_named() -> None:
-    rng = np.random.default_rng(5)
-    for wrong in (7, 8):
-        x = rng.uniform(-1, 1, (60, 30)).astype(np.float32)
-        rows = rng.permutation(60)[:wrong]
-        x[rows, 3] = -90 - np.arange(wrong)
-        expected = values(60)
-        actual = expected.copy()
-        actual[rows] += rng.uniform(0.5, 2, wrong)
-        found = diagnose(actual.astype(np.float32), expected, EXACT, inputs={"x": x}, limit=9)
-        told = [each.numbers for each in found if each.kind == "input-row"]
-        assert told == ([] if wrong == 7 else [
-            {"input": "x", "measure": "the largest magnitude", "side": "above", "border": 90.0}
-        ])  # fmt: skip
