@@ -18,12 +18,16 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.model.syntax import is_made_of
-from gpuemu_flow.model.types import ABSENT, DTYPES, STRATEGIES, Case, effective_layout
+from gpuemu_flow.model.types import (
+    ABSENT,
+    DTYPES,
+    PLAIN_STRATEGIES,
+    STRATEGIES,
+    Case,
+    effective_layout,
+)
 from gpuemu_flow.model.verdicts import Condition
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
-
-ORDINARY = ("normal", "uniform")
-"""Strategies whose values hide no error."""
 
 TINY = 4
 """Sizes below are too few to say that an op is right up to them."""
@@ -34,6 +38,9 @@ MOST_LISTED = 3
 """Maximum number of a scalar's listed values that a condition names one by one."""
 ELEMENTS = "the number of elements"
 """Stands among the sizes for the number of elements of the largest input."""
+TIMES = "·"
+"""Stands between two dims whose product is among the sizes. No condition on it is stated: it is a
+rival that new cases have to rule out before a condition on one of the dims is."""
 
 SENTENCES = {
     "scattered": "{s} is not contiguous",
@@ -58,7 +65,6 @@ SENTENCES = {
     "infinite": "{s} holds Inf",
     "not_finite": "{s} holds NaN or Inf",
     "negative": "{s} holds a negative element",
-    "strategy": "the values of {s} are of the strategy {v}",
 }
 """All kinds that may be stated. Of those that no case tells apart, the first one is."""
 
@@ -89,7 +95,7 @@ class Facts:
     def __init__(
         self,
         case: Case,
-        ordinary: Sequence[str] = ORDINARY,
+        ordinary: Sequence[str] = PLAIN_STRATEGIES,
         given: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         self.case = case
@@ -185,6 +191,8 @@ def _sizes_of(case: Case) -> dict[str, int]:
             rank = len(spec.shape)
             sizes |= {f"{spec.name}[{axis - rank}]": n for axis, n in enumerate(spec.shape)}
     if len(sizes) > 1:
+        pairs = itertools.combinations(tuple(sizes.items()), 2)
+        sizes |= {f"{first}{TIMES}{second}": n * m for (first, n), (second, m) in pairs}
         sizes[ELEMENTS] = max((math.prod(spec.shape) for spec in case.inputs), default=0)
     return sizes
 
@@ -210,13 +218,14 @@ class Rule(msgspec.Struct, frozen=True):
     @property
     def may_be_stated(self) -> bool:
         """Tell whether the condition says anything: not that a dim is above 1, for example."""
-        return self.kind in SENTENCES and not (self.kind == "above" and self.other < TINY)
+        says = self.kind in SENTENCES and TIMES not in self.subject
+        return says and not (self.kind == "above" and self.other < TINY)
 
     def may_be_taken_for(self, rival: Rule) -> bool:
         """Tell whether a rule that no case tells from this one says something else."""
         if rival.subject == self.subject and self.kind in OF_SIZES and rival.kind in OF_SIZES:
             return rival.key != self.key  # few sizes are allowed, or many would tell them apart
-        known = (*SENTENCES, *_SAME.get(self.kind, ()))
+        known = (*SENTENCES, "strategy", *_SAME.get(self.kind, ()))
         return rival.subject not in (self.subject, ELEMENTS) or rival.kind not in known
 
     def distance(self, facts: Facts) -> float:
@@ -238,8 +247,9 @@ class Rule(msgspec.Struct, frozen=True):
         hidden = not facts.ordinary or (facts.repeats and self.kind not in ("scattered", "layout"))
         if facts.is_empty or (hidden and self.kind not in OF_VALUES):
             return False
-        own = self.subject if self.kind in ("above", "at_most") else ""
-        return all(size > 1 for name, size in facts.sizes.items() if name != own)
+        dims = self.subject.split(TIMES)
+        own = dims if len(dims) > 1 or self.kind in ("above", "at_most") else ()
+        return all(size > 1 for name, size in facts.sizes.items() if name not in own)
 
     def _holds(self, facts: Facts) -> bool | None:
         kind, value = self.kind, self.value
@@ -343,9 +353,16 @@ def separating(known: Sequence[tuple[Facts, bool]]) -> list[Rule]:
         if all(rule.predicts(facts) is not False for facts in failing)
         and all(rule.predicts(facts) is not True for facts in passing)
         and any(rule.predicts(facts) is False for facts in passing)
+        and _varies(rule.subject, (*failing, *passing))
     ]
     order = {kind: n for n, kind in enumerate(SENTENCES)}
     return sorted(found, key=lambda rule: order.get(rule.kind, len(order)))
+
+
+def _varies(subject: str, cases: Sequence[Facts]) -> bool:
+    """Tell whether no dim of a product has always the same size, as cases could not rule it out."""
+    names = subject.split(TIMES) if TIMES in subject else []
+    return all(len({facts.sizes.get(name) for facts in cases}) > 1 for name in names)
 
 
 def _rules(facts: Facts) -> Iterator[Rule]:
@@ -353,6 +370,8 @@ def _rules(facts: Facts) -> Iterator[Rule]:
     for name, size in sizes.items():
         for step in STEPS:
             yield Rule("not_multiple" if size % step else "multiple", name, step)
+    sizes = {name: size for name, size in sizes.items() if TIMES not in name}
+    for name, size in sizes.items():
         yield Rule("power_of_two" if size & (size - 1) == 0 else "not_power_of_two", name)
     for (first, n), (second, m) in itertools.permutations(sizes.items(), 2):
         if n > m:

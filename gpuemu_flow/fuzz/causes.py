@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from gpuemu_flow.build.signals import unwrapped_interrupts
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.cases.conditions import (
-    ORDINARY,
     Facts,
     Rule,
     as_written,
@@ -38,6 +37,7 @@ from gpuemu_flow.model.types import (
     ABSENT,
     BAD,
     GENERATOR_SLUGS,
+    PLAIN_STRATEGIES,
     STRATEGIES,
     Case,
     CheckResult,
@@ -50,7 +50,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.workers.api import TIMEOUT
 from gpuemu_flow.workers.pool import Pool
 
-VERSION = 10
+VERSION = 11
 MOST_KNOWN = 100
 """Maximum number of failing cases, and of passing ones, that are compared."""
 
@@ -279,7 +279,7 @@ class CauseSearch:
         self._failing = failing
         self._strategies = expand_strategies(subject.strategies) or STRATEGIES
         companion = companion_strategy(self._strategies)
-        self._ordinary = [s for s in ORDINARY if s in self._strategies] or [companion]
+        self._ordinary = [s for s in PLAIN_STRATEGIES if s in self._strategies] or [companion]
         self._limit = max(MOST_ELEMENTS, 2 * min(case.numel for case in failing))
         self._known = [
             (self._facts(case), failed)

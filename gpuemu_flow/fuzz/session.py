@@ -23,6 +23,7 @@ from gpuemu_flow.fuzz.outcome import ONE_TIMEOUT, Judged, OpFuzzOutcome
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR
 from gpuemu_flow.judge.fuzz_results import CauseGroup, CoverageReport, FuzzReport
+from gpuemu_flow.judge.results import most_telling
 from gpuemu_flow.judge.verdicts import is_special, reason
 from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError, StoreError
@@ -216,11 +217,14 @@ def _groups(
     for (cause, _), members in groups.items():
         text = "" if cause is None else cause.text
         smallest = members[0].result
+        most = most_telling([(each.case, each.result) for each in members])
+        records = tuple(_record(log, known, op, judged, text) for judged in members)
         group = CauseGroup(
             smallest.failures[0].kind.value,
             text,
-            tuple(_record(log, known, op, judged, text) for judged in members),
-            notes=_notes(smallest),
+            records,
+            notes=_notes(members[most].result) or _notes(smallest),
+            telling=records[most] if most and _notes(members[most].result) else None,
             shape_classes=_shape_classes(members, outcome),
             cause=cause,
         )

@@ -97,7 +97,8 @@ class CauseGroup(Struct, frozen=True):
     feature: str
     failures: tuple[FailureRecord, ...]
     minimized: FailureRecord | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # on the case that tells most, `telling`
+    telling: FailureRecord | None = None  # None if it is the first
     shape_classes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cause: Cause | None = None
     shown: Minimal = Minimal()  # what is shown first; filled in by `report.minimal`

@@ -251,11 +251,10 @@ class Judge:
             return replace(uncounted(result), notes=(*result.notes, far))
         if result.verdict is not Verdict.FAILED or not explain:
             return result
-        findings = self._findings(result, actual, expected, inputs, criteria)
+        findings = self._findings(case, result, actual, expected, inputs, criteria)
         fix = unused_notes(case, inputs, result)
         if not _is_poisoned(case):
-            leaks = any(_leaks(actual[name], expected[name]) for name in actual)
-            fix = [] if leaks else self._policy_that_passes(*given, inputs, criteria)
+            fix = self._special_alone(*given, inputs, criteria)
         fix = fix or _finer_than_rounding(result, actual, criteria)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         overflows = overflow_notes(actual, expected, inputs, self._evaluate)
@@ -356,20 +355,17 @@ class Judge:
             for axis, size in enumerate(array.shape)
         )
 
-    def _policy_that_passes(
+    def _special_alone(
         self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
     ) -> list[str]:
-        """Suggest policies under which the outputs do not fail, if the inputs contain NaN or Inf.
-        None is for an op that lets these into finite results: it may use what it should not."""
-        if not SpecialInputs(inputs):
+        """Say that only NaN and Inf differ, if the inputs contain some. Nothing is said of an op
+        that lets them into finite results: it may use what it should not."""
+        if not SpecialInputs(inputs) or any(_leaks(actual[n], expected[n]) for n in actual):
             return []
-        for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
-            ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
-            other = replace(criteria, policy=replace(criteria.policy, **ignored))
-            if self._compared(actual, expected, inputs, other).verdict is not Verdict.FAILED:
-                keys = " and ".join(f'`{name} = "ignore"`' for name in names)
-                return [f"{SPECIAL_ALONE}; if that is meant, {keys} for this op"]
-        return []
+        ignored = replace(criteria.policy, nan_policy="ignore", inf_policy="ignore")
+        other = replace(criteria, policy=ignored)
+        result = self._compared(actual, expected, inputs, other)
+        return [SPECIAL_ALONE] if result.verdict is not Verdict.FAILED else []
 
     def _precision_that_passes(
         self,
@@ -442,6 +438,7 @@ class Judge:
 
     def _findings(
         self,
+        case: Case,
         result: CheckResult,
         actual: Arrays,
         expected: Arrays,
@@ -456,7 +453,9 @@ class Judge:
                 continue  # positions among the selected elements are not those in the output
             bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
-            found = diagnose(actual[name], expected[name], bound, inputs=inputs)
+            found = diagnose(
+                actual[name], expected[name], bound, inputs=inputs, plain=case.is_plain
+            )
             sentences += [prefix + finding.sentence for finding in found]
             unordered = [c.name for c in self._settings.outputs if c.order and c.name != name]
             if unordered and any(finding.kind in ("permuted", "reversed") for finding in found):

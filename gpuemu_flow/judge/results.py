@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import (
+    PLAIN_STRATEGIES,
+    STRATEGIES,
     Case,
     CheckResult,
     CodePlace,
@@ -106,6 +108,23 @@ class CaseVerdict(Struct, frozen=True):
         """Return the command that runs this case again."""
         words = [str(self.case.seed), "--op", self.op, "--case", self.case.to_text()]
         return self.command or f"gpuemu-flow reproduce {shlex.join(words)}"
+
+
+TELLING = 128
+"""Fewest elements of a case of which places of errors are told before those of larger cases."""
+
+
+def most_telling(cases: Sequence[tuple[Case, CheckResult]]) -> int:
+    """Return which of some failing cases tells most of where and how results are wrong: large ones
+    do, and plain values do that are not few. Where nothing was compared, it is the first one."""
+
+    def tells(number: int) -> tuple[bool, bool, int]:
+        case, result = cases[number]
+        drawn = all(s.strategy in PLAIN_STRATEGIES for s in case.inputs if s.strategy in STRATEGIES)
+        plain = case.is_plain and case.numel >= TELLING
+        return result.verdict is Verdict.FAILED and drawn and bool(result.notes), plain, case.numel
+
+    return max(range(len(cases)), key=tells) if cases[0][1].verdict is Verdict.FAILED else 0
 
 
 NONFINITE_SLUG = "nonfinite-untried"

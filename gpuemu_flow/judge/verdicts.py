@@ -102,13 +102,17 @@ def is_special(result: CheckResult) -> bool:
     return bool(expected) and all(v is not None and not math.isfinite(v) for v in expected)
 
 
+OUTSIDE = (FailureKind.OUT_OF_BOUNDS, FailureKind.OUT_OF_BOUNDS_READ)
+
+
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:
     """Add the runner's findings, such as a modified input, to a result; the verdict becomes failed.
 
-    An ``error`` stays an ``error``.
+    An ``error`` stays an ``error``. Accesses out of bounds come first: others may follow from them.
     """
     if not violations:
         return result
+    violations = sorted(violations, key=lambda failure: failure.kind not in OUTSIDE)
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
     return replace(result, verdict=verdict, failures=(*violations, *result.failures))
 
@@ -146,7 +150,8 @@ def without_vain_keys(
         return any(note.startswith(words) for note in result.notes)
 
     vain = [SPECIAL_ALONE] if not all(names(r, SPECIAL_ALONE) for r in failed) else []
-    if any(few_values(r) and not names(r, PASSES_UNDER) for r in failed):
+    named = sum(names(result, PASSES_UNDER) for result in failed)
+    if 2 * named < len(failed) or any(few_values(r) and not names(r, PASSES_UNDER) for r in failed):
         vain.append(PASSES_UNDER)
     return [
         (

@@ -24,6 +24,8 @@ Shape = tuple[int, ...]
 CORE_STRATEGIES = ("uniform", "normal", "small", "negative", "sparse", "ties", "integers")
 STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
 STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
+PLAIN_STRATEGIES = ("normal", "uniform")
+"""Strategies whose values hide no error."""
 
 
 class Unused(Struct, frozen=True):
@@ -439,6 +441,15 @@ class Case(Struct, frozen=True):
     @property
     def nbytes(self) -> int:
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether no input has values that may hide an error, such as zeros or equal ones."""
+        drawn = (spec for spec in self.inputs if spec.shape and spec.strategy in STRATEGIES)
+        return not any(
+            spec.strategy not in PLAIN_STRATEGIES or spec.turn or spec.layout == "expanded"
+            for spec in drawn
+        )
 
     def to_text(self) -> str:
         """Return the case as one word for a command line; only the op and the seed are not in it.

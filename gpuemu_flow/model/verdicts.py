@@ -314,8 +314,13 @@ def shown_values(failure: Failure) -> str:
     if failure.actual is None and failure.expected is None:
         return f"first at {place}"
     if failure.expected is None:
-        return f"{place}: actual {failure.actual!r}"
-    return f"{place}: actual {failure.actual!r}, expected {failure.expected!r}"
+        return f"{place}: actual {_as_written(failure.actual)}"
+    actual, expected = map(_as_written, (failure.actual, failure.expected))
+    return f"{place}: actual {actual}, expected {expected}"
+
+
+def _as_written(value: float | None) -> str:
+    return repr(value).removesuffix(".0")  # an integer's value, too, is kept as a float
 
 
 # What the failing cases of an op have in common, as data: one condition that new cases confirmed.

@@ -35,6 +35,8 @@ LONGEST_PERIOD = 256
 WHOLE = 0.9
 """Share of a region that must fail for it to be wrong as a whole."""
 LEAST_SQUARE = 8
+FEWEST_RIGHT = 4
+"""Fewest right elements beside wrong columns: fewer may be right by chance."""
 MOSTLY, FEWEST_IN_TAIL = 0.6, 8
 RARE = math.log(20.0)
 RARE_LINES = math.log(1000.0)
@@ -60,6 +62,11 @@ class _Region(Struct, frozen=True):
     is_last: bool = True  # the axis of columns, or the only one
 
     @property
+    def extent(self) -> int:
+        """Return the number of indices of which the region says that elements are wrong there."""
+        return self.stop - self.start if self.form in ("head", "tail", "block") else self.indices
+
+    @property
     def share(self) -> float:
         return self.indices / self.size
 
@@ -69,6 +76,13 @@ class _Region(Struct, frozen=True):
         n, k = self.size + 1, self.indices + 1
         ways = math.lgamma(n) - math.lgamma(k) - math.lgamma(n - k + 1)
         return ways >= (RARE if self.is_last or self.form == "line" else RARE_LINES)
+
+    @property
+    def is_any_line(self) -> bool:
+        """Tell whether this is one of few lines, neither the first nor the last: it may be wrong
+        for what it holds."""
+        inside = 0 < self.start < self.size - 1
+        return self.form == "line" and inside and math.log(self.size) < RARE
 
     @property
     def certainty(self) -> float:
@@ -88,7 +102,7 @@ def places(evidence: Evidence) -> list[Finding]:
     if evidence.total == 1:
         return []
     if evidence.count == 1:
-        return [_one_element(evidence)]
+        return _one_element(evidence)
     mask = evidence.mask
     counts = [count_along(mask, axis) for axis in range(mask.ndim)]
     last = mask.ndim - 1
@@ -102,21 +116,21 @@ def places(evidence: Evidence) -> list[Finding]:
     found = [finding for finding in candidates if finding is not None]
     share = evidence.count / evidence.total
     if share >= WHOLE and not any(finding.likelihood > share for finding in found):
-        found.append(_everywhere(evidence, share))
+        found += [_everywhere(evidence, share)] if evidence.total >= LEAST_SQUARE else []
     elif _is_all_but_zeros(evidence):
-        return [_not_zero(evidence)]
+        return []  # right zeros may be spared by any bug
     found.sort(key=lambda finding: -finding.likelihood)
     return found
 
 
-def _one_element(evidence: Evidence) -> Finding:
-    index = _multi_index(evidence, int(evidence.failing.positions[0]))
-    many = evidence.total >= 2 * LEAST_SQUARE
-    last = many and all(i == size - 1 for i, size in zip(index, evidence.shape, strict=True))
-    first = many and not any(index)
-    which = "the last element" if last else "the first element" if first else "one element"
-    sentence = f"only {which} of {evidence.total} is wrong, at {index}"
-    return Finding("one-element", sentence, {"index": index, "of": evidence.total}, 0.9)
+def _one_element(evidence: Evidence) -> list[Finding]:
+    position = int(evidence.failing.positions[0])
+    which = {0: "first", evidence.total - 1: "last"}.get(position, "")
+    if not which or evidence.total < 2 * LEAST_SQUARE or not evidence.plain:
+        return []
+    index = [int(i) for i in np.unravel_index(position, evidence.shape)]
+    sentence = f"only the {which} element of {evidence.total} is wrong, at {index}"
+    return [Finding("one-element", sentence, {"index": index, "of": evidence.total}, 0.9)]
 
 
 def _everywhere(evidence: Evidence, share: float) -> Finding:
@@ -128,13 +142,6 @@ def _everywhere(evidence: Evidence, share: float) -> Finding:
 def _is_all_but_zeros(evidence: Evidence) -> bool:
     most = evidence.count >= WHOLE * (evidence.total - evidence.zeros)
     return bool(evidence.zeros and most and evidence.failing.expected.all())
-
-
-def _not_zero(evidence: Evidence) -> Finding:
-    """Describe errors of which only right zeros are spared, as by a factor."""
-    rest = evidence.total - evidence.zeros
-    sentence = f"wrong wherever the right value is not 0 ({evidence.count} of {rest} elements)"
-    return Finding("not-zero", sentence, {"failing": evidence.count, "total": rest}, 0.6)
 
 
 def _region(axis: int, hits: NDArray[np.int64], is_last: bool) -> _Region:
@@ -189,12 +196,14 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     confined = [region for region in regions if region.form not in ("all", "some")]
     if sum(region.evidence(evidence.count) for region in confined) < RARE:
         return None
-    confined.sort(key=lambda region: region.share)
-    inside = math.prod(region.share for region in confined) * evidence.total
-    density = min(1.0, evidence.count / inside)
+    confined = sorted(_told(evidence, confined), key=lambda region: region.share)
+    density = _density(evidence, confined)
     if density < WHOLE:
         confined = [region for region in confined if region.certainty >= 1.0]
+        density = _density(evidence, confined)
     if not confined or density < MOSTLY or (density < WHOLE and confined[0].share > WHOLE):
+        return None
+    if not evidence.plain and density < WHOLE:
         return None
     main = confined[0]
     where = " and ".join(_describe(evidence, region) for region in confined)
@@ -212,6 +221,39 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     # A region that spans most of an axis, or that is hardly filled, says less.
     likelihood = 0.55 + 0.2 * density + 0.2 * (1.0 - main.share)
     return Finding(main.form, sentence, numbers, likelihood * (0.6 + 0.4 * main.certainty))
+
+
+def _density(evidence: Evidence, regions: list[_Region]) -> float:
+    inside = math.prod(region.share for region in regions) * evidence.total
+    return min(1.0, evidence.count / inside)
+
+
+def _told(evidence: Evidence, regions: list[_Region]) -> list[_Region]:
+    """Return the regions of whose borders the right elements tell, too.
+
+    Rows are taken as wrong or right as a whole. The rows of an output of more axes may be so by
+    chance, if they are few; where values hide errors, so may all.
+    """
+    rows = evidence.mask.reshape(evidence.rows, -1).any(axis=1)
+    wrong = int(np.count_nonzero(rows))
+    least = RARE if evidence.plain else RARE_LINES
+    others = [region for region in regions if not region.is_last]
+    told = [region for region in regions if region.is_last]
+    beside = sum(wrong * (region.size - region.extent) for region in told)
+    sure = evidence.plain or _weight(told, evidence.count, beside) >= least
+    told = told if sure and beside >= FEWEST_RIGHT else []
+    right = rows.size - wrong
+    if right * (told[0].indices if told else evidence.columns) < FEWEST_RIGHT:
+        return told
+    held = not evidence.indexed and any(region.is_any_line for region in others)
+    sure = evidence.plain and len(evidence.shape) < 3 and not held
+    return told + others if sure or _weight(others, wrong, right) >= least else told
+
+
+def _weight(regions: list[_Region], wrong: int, right: int) -> float:
+    """Return how little chance explains that wrong parts lie inside, and right ones outside."""
+    share = math.prod(region.share for region in regions)
+    return max(-wrong * math.log(share), -right * math.log(1.0 - share)) if share < 1.0 else 0.0
 
 
 def _tile(region: _Region) -> int:
@@ -287,6 +329,9 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
         return None
     if hits[whole].sum() < (1.0 - STRAY) * evidence.count:
         return None
+    rows = evidence.rows if region.is_last else evidence.rows // region.size
+    if not evidence.plain and (region.size < LEAST_SQUARE or rows < 2):
+        return None  # of few lines, or of one row, values may tell
     _, plural, along = _axis_name(evidence, region.axis)
     shown = _runs([int(i) for i in whole[:64]])
     sentence = f"{whole.size} of {region.size} {plural}{along} are wrong throughout: {shown}"
@@ -354,10 +399,6 @@ def _diagonal(evidence: Evidence) -> Finding | None:
     return Finding("diagonal", sentence, numbers, 0.9 * filled)
 
 
-def _multi_index(evidence: Evidence, position: int) -> list[int]:
-    return [int(i) for i in np.unravel_index(position, evidence.shape)]
-
-
 __all__ = ["MOST_FINDINGS", "Finding", "diagnose", "failing_elements"]
 
 MOST_FINDINGS = 3
@@ -373,8 +414,11 @@ def diagnose(
     inputs: Mapping[str, NDArray[Any]] | None = None,
     rules: Rules | None = None,
     limit: int = MOST_FINDINGS,
+    plain: bool = True,
 ) -> tuple[Finding, ...]:
     """Describe the wrong elements of one output, likeliest explanation first.
+
+    `plain` says that no input has values that may hide an error; else, less is concluded.
 
     >>> expected = np.arange(1.0, 13.0).reshape(3, 4)
     >>> [finding.sentence for finding in diagnose(2 * expected, expected, Tolerance(0.0, 1e-6))]
@@ -396,7 +440,7 @@ def diagnose(
     if mask.shape != actual.shape:
         return ()
     known = {n: a for n, a in (inputs or {}).items() if dtype_name(a.dtype) is not None}
-    evidence = Evidence(actual, expected, mask, known)
+    evidence = Evidence(actual, expected, mask, known, plain=plain)
     if not evidence.count:
         return ()
     with np.errstate(all="ignore"):
@@ -448,7 +492,7 @@ def _circumstances(evidence: Evidence) -> list[list[Finding]]:
     where, which = places(evidence), conditions(evidence)
     main = max(where, key=lambda finding: finding.likelihood, default=None)
     by_border = [finding for finding in which if "border" in finding.numbers]
-    if main is None or main.kind in ("everywhere", "one-element"):
+    if main is None or main.kind == "everywhere":
         return [where, which]
     scattered = main.kind in ("periodic", "whole-lines")
     of_rows = [finding for finding in which if finding.kind == "input-row"]

@@ -128,13 +128,12 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
     """Find shifts, repetitions and reversals along each axis."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
-    # Of neighbouring indices a row of a table is the one before, whatever an op reads.
-    indexed = any(array.dtype.kind in "iu" and array.ndim for array in evidence.inputs.values())
     for axis, size in enumerate(shape):
         if size < 2:
             continue
         here = index[axis]
-        if (size < FEW_LINES or indexed) and np.unique(here).size < LEAST_LINES:
+        # Of neighbouring indices a row of a table is the one before, whatever an op reads.
+        if (size < FEW_LINES or evidence.indexed) and np.unique(here).size < LEAST_LINES:
             continue
         name = _INDEX_NAMES.get(axis - len(shape), "index") if len(shape) > 1 else "element"
 
@@ -145,8 +144,8 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
         for distance in (d * sign for d in DISTANCES if d < size for sign in (-1, 1)):
             inside = (here + distance >= 0) & (here + distance < size)
-            if np.count_nonzero(inside) < max(3, MOST * len(points)):
-                continue
+            if np.count_nonzero(inside) < max(3, MOST * len(points)) or _is_sorted(evidence, axis):
+                continue  # without one element, all behind it move up
             chosen = points.where(inside)
             share = _agreement(evidence, chosen, chosen.positions + distance * stride)
             share *= float(np.count_nonzero(inside)) / len(points)
@@ -172,6 +171,11 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
                 numbers = {"axis": axis, "tile": tile, "share": share}
                 yield Finding("repeated", sentence, numbers, 0.95)
                 break
+
+
+def _is_sorted(evidence: Evidence, axis: int) -> bool:
+    steps = np.diff(evidence.expected, axis=axis)
+    return bool((steps >= 0).all() or (steps <= 0).all())
 
 
 def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
@@ -215,6 +219,8 @@ LEAST_RIGHT = 0.05
 KNOWN_CAUSE, OTHER_CAUSE = 0.2, 0.01
 MOST_ROWS = 256
 ROW_ELEMENTS = 1 << 12
+TINY = 0.01
+"""Share of the largest wrong value below which values are right as no error shows in them."""
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
@@ -223,7 +229,8 @@ def conditions(evidence: Evidence) -> list[Finding]:
     found: list[Finding] = []
     right = evidence.total - evidence.count
     # Where nearly all fail, the rest are right only because they are too small to be wrong.
-    if min(evidence.count, right) >= ENOUGH and right >= LEAST_RIGHT * evidence.total:
+    many = min(evidence.count, right) >= ENOUGH and right >= LEAST_RIGHT * evidence.total
+    if many and evidence.plain:
         found += _magnitude(failing, passing)
         found += _input_values(evidence, failing.positions, passing.positions)
     found += _input_rows(evidence)
@@ -252,8 +259,9 @@ def _border(failing: Float64Array, passing: Float64Array, of: str) -> tuple[str,
 def _magnitude(failing: Points, passing: Points) -> Iterator[Finding]:
     # 0 may be right in spite of a bug; large values may be, as the tolerance grows with them.
     right = np.abs(passing.expected[passing.expected != 0.0])
-    border = _border(np.abs(failing.expected), right, "|expected|")
-    if border is not None and border[0] == "above":
+    wrong = np.abs(failing.expected)
+    border = _border(wrong, right, "|expected|")
+    if border is not None and border[0] == "above" and border[1] >= TINY * wrong.max():
         side, value, said = border
         numbers = {"side": side, "border": value}
         yield Finding("magnitude", f"only elements with {said} are wrong", numbers, 0.7)
@@ -270,6 +278,10 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
         border = _border(wrong, right, name)
         absolute = border is None
         border = border or _border(np.abs(wrong), np.abs(right), f"|{name}|")
+        if border is not None and array.dtype.kind == "b":
+            border = (*border[:2], f"{name} = {border[0] == 'above'}")
+        elif border is not None and border[0] == "above" and not right.any():
+            continue  # whatever is done to an element, zeros stay zeros
         if border is not None:
             side, value, said = border
             numbers = {"input": name, "side": side, "border": value, "absolute": absolute}
@@ -278,6 +290,8 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
     """Yield findings on properties of an input's rows, if the output has corresponding rows."""
+    if evidence.indexed:
+        return
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
             continue
@@ -301,8 +315,6 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
                 numbers = {"input": name, "holds": what, "rows": int(bad.size)}
                 yield Finding("input-row", sentence, numbers, 0.8)
                 break
-        else:
-            yield from _row_border(name, bad_rows, good_rows)
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
@@ -329,29 +341,6 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
     return to_float64(taken)
 
 
-def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """Yield a finding if a measure of rows separates bad from good rows: the one that does it best.
-
-    It is the one with the largest gap between the two, relative to the larger.
-    """
-    found: list[tuple[float, Finding]] = []
-    for what, measure in _ROW_MEASURES:
-        measured = measure(bad), measure(good)
-        border = _border(*measured, f"{what} of {name} is")
-        if border is None:
-            continue
-        side, value, said = border
-        numbers = {"input": name, "measure": what, "side": side, "border": value}
-        other = measured[1]
-        other = other[other < value] if side == "above" else other[other > value]
-        nearest = float(np.abs(other - value).min())
-        gap = nearest / max(abs(value), abs(value) + nearest)
-        finding = Finding("input-row", f"only rows where {said} are wrong", numbers, 0.7)
-        found.append((gap, finding))
-    if found:
-        yield max(found, key=lambda pair: pair[0])[1]
-
-
 # Each with the largest chance of coincidence at which it is reported: known causes of bugs need
 # less evidence.
 _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (
@@ -363,16 +352,4 @@ _ROW_TESTS: tuple[tuple[str, float, Callable[[Float64Array], Any]], ...] = (
     ("is all zeros", KNOWN_CAUSE, lambda rows: np.equal(rows, 0).all(axis=1)),
     ("is all negative", OTHER_CAUSE, lambda rows: np.less(rows, 0).all(axis=1)),
     ("is constant", OTHER_CAUSE, lambda rows: np.equal(rows, rows[:, :1]).all(axis=1)),
-    (
-        "holds ties",
-        OTHER_CAUSE,
-        lambda rows: np.equal(np.diff(np.sort(rows, axis=1), axis=1), 0).any(axis=1),
-    ),
-)
-
-_ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = (
-    ("the largest magnitude", lambda rows: np.abs(rows).max(axis=1)),
-    ("the largest value", lambda rows: rows.max(axis=1)),
-    ("the spread", lambda rows: np.ptp(rows, axis=1)),
-    ("|mean| / spread", lambda rows: np.abs(rows.mean(axis=1)) / np.ptp(rows, axis=1)),
 )

@@ -44,6 +44,8 @@ MOST = 0.95
 FEW = 4
 """Fewer elements than this can follow any rule by chance."""
 
+UNWRITTEN = "what memory is filled with before anyone writes it"
+
 LEAST_SHARE = 0.05
 """Share of the failing elements below which NaN and Inf are not mentioned."""
 
@@ -53,6 +55,9 @@ format of 8 bits, which holds many a right value."""
 
 CLOSE = 1e-3
 """Largest relative deviation from a common factor or offset, unless rounding explains more."""
+
+EXACT = 1e-5
+"""As `CLOSE`, of offsets of values that are not plain."""
 
 SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 """Largest relative residual at which a factor gets a simple name, and a less common one."""
@@ -87,9 +92,12 @@ def special_values(evidence: Evidence) -> Iterator[Finding]:
     )
     for kind, chosen, what in groups:
         share = float(np.count_nonzero(chosen)) / len(points)
-        if share < LEAST_SHARE:
+        moved = kind != "nan" and share <= MOST and evidence.given_infinite
+        if share < LEAST_SHARE or moved:  # an input's Inf in a wrong place looks like an overflow
             continue
         given = what or _values_given(actual[chosen])
+        if _common(actual[chosen]) in evidence.unwritten:
+            given = UNWRITTEN
         wanted = _what_is_wanted(expected[chosen], kind)
         extent = "" if share > MOST else f" in {share:.0%} of the wrong elements"
         sentence = f"actual is {given} where the reference is {wanted}{extent}"
@@ -142,8 +150,8 @@ def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
     common = float(np.median(actual))
     share = float(np.count_nonzero(actual == common)) / len(points)
     if share >= MOST:
-        unwritten = f"hold what memory is filled with before anyone writes it, {common:.6g}"
-        said = unwritten if common == evidence.unwritten else f"all are {common:.6g}"
+        unwritten = common in evidence.unwritten
+        said = f"hold {UNWRITTEN}, {common:.6g}" if unwritten else f"all are {common:.6g}"
         sentence = f"the wrong elements {said}"
         yield Finding("constant", sentence, {"value": common, "share": share}, 0.85)
         return
@@ -157,14 +165,14 @@ def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    narrower = _narrower(evidence, points)
+    narrower = _narrower(evidence, points) if evidence.plain else None
     if narrower is not None:
         yield narrower
     factor, offset = _factor(evidence, points), _offset(evidence, points)
     for finding in (factor, offset, _sign(points)):
         if finding is not None:
             yield finding
-    if factor is None and offset is None:
+    if factor is None and offset is None and evidence.plain:
         rounding = _rounding(evidence, points)
         if rounding is not None:
             yield rounding
@@ -262,6 +270,8 @@ def _offset(evidence: Evidence, points: Points) -> Finding | None:
     if fitted is None:
         return None
     offset, residual = fitted
+    if not evidence.plain and residual > EXACT * abs(offset):
+        return None  # of large values that are nearly equal, errors are nearly equal, too
     sentence = f"actual = expected {'+' if offset > 0 else '−'} {abs(offset):.4g}"
     if residual:
         sentence += f", to within {residual:.1e}"
@@ -379,19 +389,21 @@ LEAST, FREEDOM = 2, 6
 """Fewest wrong elements of a line, and of all lines together after one per line is deducted."""
 
 LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
+LEAST_OTHERS = 0.25
+"""Least second singular value of right values, by the largest, if errors of rank 1 tell a bug."""
 
 EXPLAINED, OFF = 0.75, 0.25
-"""Share of wrong elements that few products must explain, and how far each may be off."""
+"""Share of wrong elements that one product must explain, and how far each may be off."""
 
 
 def line_relations(evidence: Evidence) -> list[Finding]:
     """Return findings that each row or column is off by a different factor or offset.
 
-    If there is no such finding for the rows, look for an error matrix of low rank.
+    If there is no such finding for the rows, look for an error matrix of rank 1.
     """
     if len(evidence.shape) < 2 or evidence.fmt is None or evidence.count < 2 * FEW:
         return []
-    found = []
+    found: list[Finding] = []
     for axis, name in ((-1, "row"), (-2, "column")):
         if min(evidence.rows, evidence.columns) < LEAST:
             continue
@@ -403,9 +415,10 @@ def line_relations(evidence: Evidence) -> list[Finding]:
         if usable.size < 2 or inside < 0.5 * wrong.sum() or inside - usable.size < FREEDOM:
             continue
         lines = _Lines(name, points, wrong, usable, evidence.eps)
-        found += [*_factors(lines), *_offsets(evidence, lines)]
-        if axis == -1 and not found:
-            found += _low_rank(points, wrong)
+        found += _factors(lines)
+        found += _offsets(evidence, lines) if evidence.plain else []
+        if axis == -1 and not found and len(evidence.shape) == 2:
+            found += _rank_one(points, wrong)
     return found
 
 
@@ -475,8 +488,8 @@ def _fit_row_offset(
     return fit_offset(actual, expected, least, eps)
 
 
-def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
-    """Yield a finding if the error matrix has few large singular values, and then a sharp drop."""
+def _rank_one(points: Points, wrong: BoolArray) -> Iterator[Finding]:
+    """Yield a finding if the error matrix has one large singular value, as of a term too many."""
     if min(wrong.shape) < LEAST_RANK or wrong.mean() < 0.5:
         return
     error = np.where(wrong, points.actual - points.expected, 0.0)
@@ -485,30 +498,24 @@ def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
         return
     error /= size
     singular = np.linalg.svd(error, compute_uv=False)
-    most = min(wrong.shape) // 3
-    rank = 1 + int(np.argmin(singular[1 : most + 1] / singular[:most]))
-    if singular[rank] > GAP * singular[rank - 1] or singular[rank - 1] < GAP * singular[0]:
+    if singular[1] > GAP * singular[0]:
         return
-    if not _explains(error, wrong, rank) or _is_of_rank(points.expected, wrong, rank):
+    if not _explains(error, wrong) or _is_of_rank_one(points.expected, wrong):
         return  # where the right values have as few terms, the error of any bug has
-    if rank == 1 and not all(map(_differ, (np.abs(error).max(0), np.abs(error).max(1)))):
+    if not all(map(_differ, (np.abs(error).max(0), np.abs(error).max(1)))):
         return  # one error of all rows, or of all columns
-    if rank == 1:
-        sentence = "the error is a number of each row times a number of each column (rank 1)"
-    else:
-        sentence = f"the error is a sum of {rank} products of a number per row and one per column "
-        sentence += f"(rank {rank}): so many terms are missing or wrong"
-    yield Finding("low-rank", sentence, {"rank": rank}, 0.75)
+    sentence = "the error is a number of each row times a number of each column (rank 1)"
+    yield Finding("low-rank", sentence, {"rank": 1}, 0.75)
 
 
-def _is_of_rank(expected: Float64Array, wrong: BoolArray, rank: int) -> bool:
-    """Tell whether the right values of the wrong elements have so few large singular values."""
+def _is_of_rank_one(expected: Float64Array, wrong: BoolArray) -> bool:
+    """Tell whether the right values of the wrong elements have one large singular value."""
     right = np.where(wrong, expected, 0.0)
     largest = float(np.abs(right).max())
     if not 0.0 < largest < LARGEST_ERROR:
         return True
     singular = np.linalg.svd(right / largest, compute_uv=False)
-    return bool(singular[rank] <= GAP * singular[rank - 1])
+    return bool(singular[1] <= LEAST_OTHERS * singular[0])
 
 
 def _differ(sizes: Float64Array) -> bool:
@@ -516,15 +523,15 @@ def _differ(sizes: Float64Array) -> bool:
     return bool(np.ptp(sizes) > 1e-2 * sizes.max())
 
 
-def _explains(error: Float64Array, wrong: BoolArray, rank: int) -> bool:
-    """Tell whether a matrix of low rank is close to the error in most wrong elements.
+def _explains(error: Float64Array, wrong: BoolArray) -> bool:
+    """Tell whether a matrix of rank 1 is close to the error in most wrong elements.
 
-    The matrix is the sum of the first `rank` terms of the singular value decomposition of `error`.
-    The singular values alone do not show that it is close: a few elements that are far larger than
-    all others can determine the largest singular values.
+    The matrix is the first term of the singular value decomposition of `error`. The singular values
+    alone do not show that it is close: a few elements that are far larger than all others can
+    determine the largest one.
     """
     left, singular, right = np.linalg.svd(error, full_matrices=False)
-    rest = np.abs(error - (left[:, :rank] * singular[:rank]) @ right[:rank])
+    rest = np.abs(error - (left[:, :1] * singular[:1]) @ right[:1])
     return bool(np.mean(rest[wrong] <= OFF * np.abs(error[wrong])) >= EXPLAINED)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.model.types import Json, Shape
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, Float64Array, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
-from gpuemu_flow.numerics.layouts import FILL
+from gpuemu_flow.numerics.layouts import FILLS
 
 Positions = NDArray[np.intp]
 
@@ -67,12 +67,15 @@ class Evidence:
         expected: NDArray[Any],
         failing: BoolArray,
         inputs: Mapping[str, NDArray[Any]],
+        *,
+        plain: bool = True,
     ) -> None:
         self.shape: Shape = actual.shape
         self.total = actual.size
         self.mask = np.ascontiguousarray(failing)
         self.count = int(np.count_nonzero(self.mask))
         self.inputs = inputs
+        self.plain = plain  # no value hides an error, so that right elements tell as much as wrong
         self.dtype = dtype_name(actual.dtype) or ""
         self.fmt = FLOAT_LIMITS.get(self.dtype)
         self.eps = self.fmt.eps if self.fmt is not None else 0.0
@@ -86,13 +89,24 @@ class Evidence:
         return int(np.count_nonzero(right & (self._expected == 0)))
 
     @property
-    def unwritten(self) -> float:
-        """Return the value of memory that nobody wrote, as the emulator fills it; NaN for elements
-        of one byte, which may have any value by chance."""
+    def unwritten(self) -> list[float]:
+        """Return the values of memory that nobody wrote, as it is filled; none for elements of one
+        byte, which may have any value by chance."""
         dtype = self._actual.dtype
-        if dtype.itemsize == 1:
-            return float("nan")
-        return float(to_float64(np.frombuffer(FILL * dtype.itemsize, dtype))[0])
+        size = dtype.itemsize
+        fills = FILLS if size > 1 else ()
+        return [float(to_float64(np.frombuffer(fill * size, dtype))[0]) for fill in fills]
+
+    @cached_property
+    def given_infinite(self) -> bool:
+        """Tell whether an input holds Inf."""
+        floats = (a for a in self.inputs.values() if dtype_name(a.dtype) in FLOAT_LIMITS)
+        return any(np.isinf(to_float64(array)).any() for array in floats)
+
+    @cached_property
+    def indexed(self) -> bool:
+        """Tell whether an input may hold indices: rows of a table are no rows of the output."""
+        return any(array.dtype.kind in "iu" and array.ndim for array in self.inputs.values())
 
     @property
     def columns(self) -> int:
@@ -109,6 +123,10 @@ class Evidence:
         """Return the sizes of all axes of the output and the inputs, without repetition."""
         shapes = [self.shape, *(array.shape for array in self.inputs.values())]
         return tuple(dict.fromkeys(size for shape in shapes for size in shape))
+
+    @property
+    def expected(self) -> NDArray[Any]:
+        return self._expected.reshape(self.shape)
 
     def at(self, positions: Positions) -> Points:
         """Return the elements at flat positions."""

@@ -101,6 +101,8 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
     feature = f": {group.feature}" if group.feature else ""
     lines = [f"{verdict} {group.kind} in {plural(len(group.failures), 'case')}{feature}"]
     lines += [f"  {line}" for line in failure_lines(smallest, group.shown)]
+    if group.telling is not None:
+        lines.append(f"  larger: {printable(described(group.telling.case))}")
     lines += [f"  {printable(note)}" for note in group.notes]
     lines += [f"  {line}" for line in _shape_classes(group)]
     if group.minimized is not None:

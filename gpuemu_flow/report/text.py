@@ -19,6 +19,7 @@ from gpuemu_flow.judge.results import (
     OpResult,
     ResultChange,
     RunReport,
+    most_telling,
 )
 from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model import plain_text
@@ -121,6 +122,12 @@ def percent(part: float) -> str:
     return f"{part * 100:.1f} %"
 
 
+def _used(result: OpResult) -> str:
+    """Format the largest share of the tolerance; ``-`` if the op failed by something else."""
+    fails = result.verdict in BAD and result.tolerance_used <= 1
+    return "-" if fails else share(result.tolerance_used)
+
+
 def _row(result: OpResult) -> list[str]:
     if result.verdict is Verdict.SKIPPED:
         return [result.op, result.dtype, result.verdict.value, *[""] * 6, result.reason]
@@ -129,7 +136,7 @@ def _row(result: OpResult) -> list[str]:
         errors = [
             number(result.max_rel) if result.max_rel < LARGEST_SHARE else f"> {LARGEST_SHARE} x",
             _ulps(result.max_ulp),
-            share(result.tolerance_used),
+            _used(result),
             percent(result.unjudged),
         ]
     return [
@@ -147,10 +154,10 @@ HEADINGS = (
     "op", "dtype", "verdict", "passed", "max rel", "ulp", "of tolerance", "unjudged", "time", "",
 )  # fmt: skip
 KERNEL_HEADINGS = (
-    "kernel", "arch", "verdict", "entries", "registers", "spills", "occupancy", "errors",
+    "kernel", "arch", "lint", "entries", "registers", "spills", "occupancy", "errors",
     "warnings", "",
 )  # fmt: skip
-_LEFT = {"op", "kernel", "arch", "dtype", "verdict", ""}
+_LEFT = {"op", "kernel", "arch", "lint", "dtype", "verdict", ""}
 WIDTH = 80
 """Number of columns that every terminal has."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -356,7 +363,7 @@ def render_failures(
             block = minimal_lines(shown, smallest.reproduce) if shown is not None else []
             lines += [f"  {line}" for line in block]
             lines += [f"  cause: {printable(group.text)}" for group in alike if group.text]
-            lines += [f"  {line}" for line in _case_lines(smallest, shown)]
+            lines += [f"  {line}" for line in _case_lines(members, shown)]
             lines.append("")
     return lines
 
@@ -375,16 +382,13 @@ def says(failure: Failure, dtype: str) -> str:
     return text if own else f"{failure.kind.value}: {text}"
 
 
-def _case_lines(failure: CaseVerdict, shown: Minimal | None) -> list[str]:
-    """Describe a failing case; what is `shown` of it stands above, and is not said again."""
+def _case_lines(members: Sequence[CaseVerdict], shown: Minimal | None) -> list[str]:
+    """Describe the first of some failing cases; what is `shown` of it stands above, and is not said
+    again. Where and how results are wrong is said of the case that tells most."""
+    failure, telling = members[0], members[most_telling([(f.case, f.result) for f in members])]
     case, result = failure.case, failure.result
-    target = f" of {case.target}" if case.target else ""
     # Where a shrunk case stands above, that one is the smallest.
-    label = "smallest" if shown is None else "drawn as"
-    lines = [
-        f"{label}: {case.dtype}  {printable(described(case))}  layout {case.layout}  "
-        f"strategy {case.strategy}{printable(target)}  seed {case.seed}"
-    ]
+    lines = [_case_line("smallest" if shown is None else "drawn as", case)]
     if shown is not None and not shown.inputs:  # it fails whatever the inputs
         lines = []
     for reason in result.failures[:3]:
@@ -394,9 +398,23 @@ def _case_lines(failure: CaseVerdict, shown: Minimal | None) -> list[str]:
         above = shown and (shown.says, shown.output, shown.index)
         if "worst at" not in reason.message and above != (said, reason.output, reason.index):
             lines += [f"  {values}"] if (values := shown_values(reason)) else []
-    lines += [f"  {line}" for line in note_lines(result)]
+    notes = note_lines(telling.result)
+    if not notes:
+        notes = note_lines(result)
+    elif telling is not failure:
+        lines += [_case_line("larger", telling.case)]
+        lines += printable(telling.result.failures[0].message).splitlines()
+    lines += [f"  {line}" for line in notes]
     lines += [f"reproduce: {printable(failure.reproduce)}"] if shown is None else []
     return lines
+
+
+def _case_line(label: str, case: Case) -> str:
+    target = f" of {case.target}" if case.target else ""
+    return (
+        f"{label}: {case.dtype}  {printable(described(case))}  layout {case.layout}  "
+        f"strategy {case.strategy}{printable(target)}  seed {case.seed}"
+    )
 
 
 def note_lines(result: CheckResult) -> list[str]:

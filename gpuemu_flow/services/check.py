@@ -28,7 +28,7 @@ from gpuemu_flow.config.programs import imported_packages
 from gpuemu_flow.fuzz.failures import recorded_reason
 from gpuemu_flow.fuzz.fuzzing import FuzzOptions
 from gpuemu_flow.fuzz.session import fuzz_ops
-from gpuemu_flow.judge.fuzz_results import FuzzReport
+from gpuemu_flow.judge.fuzz_results import CauseGroup, FuzzReport
 from gpuemu_flow.judge.results import Minimal
 from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model.decoding import plain
@@ -72,7 +72,6 @@ _KINDS = (("triton", "triton"), ("torch", "torch"), ("jax", "jax"))
 _SHAPED = re.compile(r"(?:([A-Za-z]\w*)\s*)?\[(.*)\]", re.DOTALL)
 _ANNOTATED = re.compile(r"(\w+)\[[^\[\]]*,\s*['\"]([^'\"]*)['\"]\s*\]")
 _MUTATES = re.compile(r'`mutates = \["(\w+)"\]`')
-_MEANT = re.compile(r"if that is meant, `.* for this op")
 _KERNEL = re.compile(r"__global__[^;{]*?\b(\w+)\s*\([^()]*\)\s*\{")
 _HOST = re.compile(r'extern\s+"C"\s+void\s+(\w+)\s*\([^()]*\)\s*\{')
 _SIZES = {1: (4200, 1), 2: (1100, 40), 3: (260, 17), 4: (70, 9)}
@@ -158,7 +157,7 @@ class CheckFailure(Struct, frozen=True):
     minimal: Minimal
     message: str
     drawn: str = ""
-    """The case that was shrunk to the minimal one; the notes are on it."""
+    """The case that the notes are on, if it is another than the minimal one."""
     notes: tuple[str, ...] = ()
 
 
@@ -356,7 +355,7 @@ def _check(
                 ", ".join(dict.fromkeys(one.dtype for one in group.failures)),
                 minimal,
                 scratch.original(shown.message),
-                "" if group.minimized is None else described(group.failures[0].case),
+                _drawn(group),
                 tuple(map(scratch.original, group.notes)),
             )
         )
@@ -381,6 +380,13 @@ def _check(
         command=request.command,
         exit_code=exit_code([replace(report, verdict=verdict)]),
     )
+
+
+def _drawn(group: CauseGroup) -> str:
+    """Describe the case that the notes are on, if it is not the one that is shown."""
+    if group.telling is not None:
+        return described(group.telling.case)
+    return "" if group.minimized is None else described(group.failures[0].case)
 
 
 def _refused(report: FuzzReport) -> bool:
@@ -760,7 +766,6 @@ class Scratch:
         there = "" if self._base == Path.cwd() else f"{self._base}/"
         text = text.replace(f"{self.root}/", there).replace("`timeout` of the op", "--seconds")
         text = text.replace("as in `input_names`", "as the reference does")
-        text = _MEANT.sub("if that is meant, write the reference so that it does the same", text)
         return _MUTATES.sub(r"`--mutates \1`", text)
 
     def place(self, text: str) -> str:

@@ -20,6 +20,7 @@ from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.types import Case, Failure, FailureKind, Json, Observation
 from gpuemu_flow.numerics.contract import Mask
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.layouts import FIRST_FILL
 from gpuemu_flow.workers import limits
 from gpuemu_flow.workers.api import (
     EMULATED,
@@ -34,7 +35,7 @@ from gpuemu_flow.workers.api import (
     Slot,
     end_of,
 )
-from gpuemu_flow.workers.arena import Arena, InputBuffers, as_number, same_bytes
+from gpuemu_flow.workers.arena import Arena, InputBuffers, same_bytes
 from gpuemu_flow.workers.attempt import MALFORMED, Attempt, WorkerClient, hinted, read_slots
 from gpuemu_flow.workers.sightings import Sightings
 from gpuemu_flow.workers.supervise import Supervisor, Work
@@ -414,9 +415,9 @@ def infos_of(outputs: Arrays) -> tuple[OutputInfo, ...]:
 # Compare two identical calls bit by bit, to detect hidden state and unwritten elements.
 
 
-# Fresh memory is filled with one of these before the judged call and with the other before the
-# repeated one, where the allocator allows it.
-FIRST_FILL, SECOND_FILL = 0x5B, 0xA4
+# Fresh memory is filled with this before the repeated call, and with `FIRST_FILL` before the judged
+# one, where the allocator allows it.
+SECOND_FILL = 0xA4
 
 
 NONE: Mapping[str, np.ndarray] = {}
@@ -489,7 +490,7 @@ def _failure(
         else f"an identical call changed {count} of {first.size} elements of output {name!r}"
         f"{_remedy(first[where.reshape(first.shape)], second[where.reshape(first.shape)])}"
     )
-    return Failure(kind, told, name, index, as_number(first[index]), as_number(second[index]))
+    return Failure(kind, told, name, index)
 
 
 # Units of work for a worker besides cases, and the session in which fuzzing calls a program.

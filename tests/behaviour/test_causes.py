@@ -142,6 +142,34 @@ def test_nothing_is_stated_that_no_case_tells_from_something_else(tmp_path: Path
     assert result["failed"] and result["passed"] and not result["causes"]
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("wrong", "stated"),
+    [
+        ("n * m > 16", []),
+        ("n * m % 16 != 0", []),
+        ("n % 16 != 0", ["N is not a multiple of 16"]),
+        ("n > 16", ["N is above 16"]),
+    ],
+)
+def test_of_one_dim_nothing_is_stated_where_a_product_tells(
+    tmp_path: Path, wrong: str, stated: list[str]
+) -> None:
+    mini = make_one_op(
+        tmp_path, takes="x", op=f"m, n = x.shape[1:]; return x * (3 if {wrong} else 2)",
+        reference="return x * 2",
+        schema="""
+        dims = { B = { min = 1, max = 3 }, M = [1, 2, 4], N = { min = 2, max = 40 } }
+        inputs.x = ["B", "M", "N"]
+        output = ["B", "M", "N"]
+        """,
+    )  # fmt: skip
+    mini.edit("gpuemu.toml", 'cause_budget = 0\nstrategies = ["normal"]', "")
+    mini.edit("gpuemu.toml", "cases = 6", "cases = 24")
+    (result,) = mini.run(code=1)["results"]
+    assert [cause["conditions"][0]["sentence"] for cause in result["causes"]] == stated
+
+
 def test_few_cases_are_run_for_a_cause(mini: Mini) -> None:
     noted = 'open("calls", "a").write(".") and x.shape[-1] > 16'
     plant(mini, noted).unfence()

@@ -102,6 +102,31 @@ BUGS = {
         "a, b", "return a @ b + a[:, :1] @ b[:1]", "return a @ b", MATMUL,
         r"a number of each row times a number of each column", f"1\\.9\\d\\d ×|{KEYS}",
     ),
+    "bias_of_the_row": (
+        "a, b, bias", "return a @ b + bias[np.arange(len(a)) % b.shape[1]][:, None]",
+        "return a @ b + bias", MATMUL.replace('"N"] }', '"N"], bias = ["N"] }'), "",
+        "rank|terms|partial",
+    ),
+    "last_row_of_a_table_clamped": (
+        "t, i", "return t[np.minimum(i, len(t) - 2)]", "return t[i]", TABLE, "",
+        "only rows where|wherever|one element",
+    ),
+    "largest_skipped": (
+        "x", "return np.pad(-np.sort(-x[:, :-1], 1), ((0, 0), (0, 1)), constant_values=-9e9)",
+        "return -np.sort(-x, 1)", X, "", SHIFTED,
+    ),
+    "nan_ignored": (
+        "x", "return np.fmax.reduce(x, 1)", "return np.maximum.reduce(x, 1)",
+        ROWS.replace("nonfinite = false", "nonfinite = true"), "nothing but NaN and Inf", KEYS,
+    ),
+    "cut_below_minus_2": (
+        "x", "return np.where(x < -2, 0, x)", "return x * 1", X, "the wrong elements are 0",
+        r"only in (row|column)|rows|one element",
+    ),
+    "memory_not_written": (
+        "x", "o = np.empty_like(x)\no[:, : x.shape[1] // 4 * 4] = x[:, : x.shape[1] // 4 * 4]\n"
+        "return o", "return x * 1", X, "before anyone writes it", "overflow",
+    ),
 }  # fmt: skip
 OPS = {
     name: Op(takes, wrong, right, schema, "cases = 24", HEAD, verdict="failed")

@@ -84,10 +84,12 @@ def test_a_missing_bias_is_traced_to_the_input() -> None:
     assert finding.numbers["source"] == "minus bias"
 
 
-def test_missing_terms_of_a_product_are_counted() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_a_missing_term_of_a_product_is_seen_whatever_rounding_hides(dtype: Any) -> None:
     a, b = values(40, 50), values(50, 30, seed=1)
-    finding = one(diagnose(a[:, :-3] @ b[:-3], a @ b, Tolerance(1e-4, 0)), "low-rank")
-    assert finding.numbers["rank"] == 3
+    for fewer in (1, 2):  # a bias of the wrong index is the sum of two, too
+        right, wrong = (a @ b).astype(dtype), (a[:, :-fewer] @ b[:-fewer]).astype(dtype)
+        assert ("low-rank" in kinds(diagnose(wrong, right, CLOSE))) is (fewer == 1)
 
 
 def test_errors_of_right_values_with_few_terms_are_no_missing_terms() -> None:
@@ -109,13 +111,6 @@ def test_memory_that_nobody_wrote_is_called_so() -> None:
     actual = expected.copy()
     actual.view(np.uint8)[2:4] = 0xA5
     assert "before anyone writes it" in one(diagnose(actual, expected, CLOSE), "constant").sentence
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_missing_terms_are_counted_whatever_rounding_hides(dtype: Any) -> None:
-    a, b = values(40, 50), values(50, 30, seed=1)
-    right, wrong = (a @ b).astype(dtype), (a[:, :-2] @ b[:-2]).astype(dtype)
-    assert one(diagnose(wrong, right, CLOSE), "low-rank").numbers["rank"] == 2
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 16), (40, 30)])
@@ -212,9 +207,9 @@ def test_integers_that_wrap() -> None:
 
 
 def test_large_integers_are_compared_exactly() -> None:
-    expected = np.full(9, 2**60, np.int64)
-    found = diagnose(expected + np.eye(9, dtype=np.int64)[4], expected, EXACT)
-    assert one(found, "one-element").numbers["index"] == [4]
+    expected = np.full(19, 2**60, np.int64)
+    found = diagnose(expected + np.eye(19, dtype=np.int64)[18], expected, EXACT)
+    assert one(found, "one-element").numbers["index"] == [18]
 
 
 # Right values in wrong places
@@ -333,7 +328,7 @@ def test_a_border_needs_enough_elements_on_both_sides(
     [(5, "holds NaN", True), (4, "holds NaN", False), (100, "is all negative", True),
      (99, "is all negative", False), (5, "is all zeros", True), (100, "is constant", True),
      (99, "is constant", False), (5, "holds -Inf", True), (5, "holds +Inf", True),
-     (5, "is -Inf throughout", True), (100, "holds ties", True), (99, "holds ties", False)],
+     (5, "is -Inf throughout", True)],
 )  # fmt: skip
 def test_a_row_is_blamed_on_what_it_holds_unless_by_chance(
     rows: int, what: str, claimed: bool
@@ -343,7 +338,6 @@ def test_a_row_is_blamed_on_what_it_holds_unless_by_chance(
         "holds NaN": [1, np.nan, 1.2, 1.3, 1.4, 1.5], "is all negative": [-1, -2, -3, -4, -5, -6],
         "is all zeros": 0, "is constant": 1.5, "holds -Inf": [1, -np.inf, 1.2, 1.3, 1.4, 1.5],
         "holds +Inf": [1, np.inf, 1.2, 1.3, 1.4, 1.5], "is -Inf throughout": -np.inf,
-        "holds ties": [1, 1, 1.2, 1.3, 1.4, 1.5],
     }[what]  # fmt: skip
     expected = values(rows)
     actual = expected.copy()
@@ -351,19 +345,3 @@ def test_a_row_is_blamed_on_what_it_holds_unless_by_chance(
     found = diagnose(actual, expected, EXACT, inputs={"x": x}, limit=9)
     told = [each.numbers.get("holds") for each in found if each.kind == "input-row"]
     assert told == ([what] if claimed else [])
-
-
-def test_the_measure_that_tells_wrong_rows_best_is_named() -> None:
-    rng = np.random.default_rng(5)
-    for wrong in (7, 8):
-        x = rng.uniform(-1, 1, (60, 30)).astype(np.float32)
-        rows = rng.permutation(60)[:wrong]
-        x[rows, 3] = -90 - np.arange(wrong)
-        expected = values(60)
-        actual = expected.copy()
-        actual[rows] += rng.uniform(0.5, 2, wrong)
-        found = diagnose(actual.astype(np.float32), expected, EXACT, inputs={"x": x}, limit=9)
-        told = [each.numbers for each in found if each.kind == "input-row"]
-        assert told == ([] if wrong == 7 else [
-            {"input": "x", "measure": "the largest magnitude", "side": "above", "border": 90.0}
-        ])  # fmt: skip

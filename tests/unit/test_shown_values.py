@@ -9,7 +9,8 @@ from report_samples import failed, results_of
 
 from gpuemu_flow.cases.conditions import Rule, meets
 from gpuemu_flow.judge.results import Minimal, MinimalInput
-from gpuemu_flow.model.types import Case, Failure, FailureKind, InputSpec, Verdict
+from gpuemu_flow.judge.verdicts import with_violations
+from gpuemu_flow.model.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 from gpuemu_flow.model.verdicts import Condition, shown_values
 from gpuemu_flow.report.text import Style, render_failures, says
 
@@ -23,8 +24,8 @@ def test_an_element_without_values_has_its_place_alone() -> None:
 
 
 def test_one_value_is_enough_to_show_both() -> None:
-    assert shown(index=(), expected=2.0) == "output[]: actual None, expected 2.0"
-    assert shown(index=(3,), actual=1.5, expected=2.0) == "output[3]: actual 1.5, expected 2.0"
+    assert shown(index=(), expected=2.0) == "output[]: actual None, expected 2"
+    assert shown(index=(3,), actual=1.5, expected=2.0) == "output[3]: actual 1.5, expected 2"
 
 
 def test_an_element_that_breaks_an_invariant_was_compared_with_nothing() -> None:
@@ -97,7 +98,27 @@ def test_the_values_that_stand_first_are_not_said_again() -> None:
     assert page.count("expected 2") == 1 and "3 of 15 elements are NaN" in page
     other = replace(minimal, index=(0, 0))
     page = "\n".join(render_failures(results_of([wrong]), Style(), {key: other}))
-    assert "output[1, 2]: actual 2.5, expected 2.0" in page
+    assert "output[1, 2]: actual 2.5, expected 2" in page
+
+
+def test_where_results_are_wrong_is_said_of_the_case_that_tells_most_of_it() -> None:
+    cases = [failed("total", seed, notes=(f"note {seed}",)) for seed in (1, 2, 3)]
+    sizes = (((1, 1), "normal"), ((9, 40), "normal"), ((9, 80), "sparse"))
+    cases = [
+        replace(
+            each, case=replace(each.case, inputs=(InputSpec("x", shape, "float32", strategy=how),))
+        )
+        for each, (shape, how) in zip(cases, sizes, strict=True)
+    ]
+    page = "\n".join(render_failures(results_of(cases), Style()))
+    assert "smallest: float32  x[1, 1]" in page and "larger: float32  x[9, 40]" in page
+    assert "note 2" in page and "note 1" not in page and "note 3" not in page
+
+
+def test_accesses_out_of_bounds_come_before_what_may_follow_from_them() -> None:
+    kinds = (FailureKind.UNINITIALIZED_READ, FailureKind.RACE, FailureKind.OUT_OF_BOUNDS)
+    result = with_violations(CheckResult(Verdict.FAILED), [Failure(kind, "") for kind in kinds])
+    assert [one.kind for one in result.failures] == [kinds[2], *kinds[:2]]
 
 
 def test_few_allowed_sizes_that_two_conditions_share_tell_of_neither() -> None:
