@@ -94,6 +94,10 @@ class LaunchArena:
                 return buffer
         return None
 
+    def is_padding(self, start: int, size: int) -> bool:
+        """Return False: buffers of numbers have none. See `host.arena.DeviceArena`."""
+        return False
+
     def overlapping(self, low: int, high: int) -> set[int]:
         """List the numbers of the buffers with bytes from `low` to `high`, `high` excluded."""
         return {n for n, b in enumerate(self.buffers) if b.start < high and low < b.end}
