@@ -95,8 +95,7 @@ class LaunchArena:
         return None
 
     def is_padding(self, start: int, size: int) -> bool:
-        """Return False: buffers of numbers have none. See `host.arena.DeviceArena`."""
-        return False
+        return False  # buffers of numbers have none
 
     def overlapping(self, low: int, high: int) -> set[int]:
         """List the numbers of the buffers with bytes from `low` to `high`, `high` excluded."""

@@ -197,9 +197,8 @@ class DeviceArena:
             self._resize()
 
     def is_padding(self, start: int, size: int) -> bool:
-        """Tell whether all that nobody wrote can be padding of structs: each piece ends where a
-        value begins that kernels store whole (`stored`: the sizes, as bits), is smaller than that,
-        and lies at the same places of each struct."""
+        """Tell whether all that nobody wrote can be padding: each piece ends where a value of a
+        size that kernels store (`stored`, as bits) may begin, is smaller, and is in each struct."""
         if size > _MOST_LOOKED_AT:
             return False
         unwritten = self._shadow[start : start + size] == UNINITIALISED
