@@ -313,7 +313,9 @@ class GlobalMemory(Bytes):
                 good &= ~locked
         elif self.check_init:
             unwritten = good & ((first == UNINITIALISED) | (last == UNINITIALISED))
-            if unwritten.any():
+            whole = arena.find(low, high + size) if unwritten.any() else None
+            padding = whole is not None and arena.is_padding(whole.start, whole.size)
+            if unwritten.any() and not padding:
                 numbers = self._numbers(lanes, unwritten)
                 at = int(offsets[np.flatnonzero(unwritten)[0]])
                 self.report_lanes(

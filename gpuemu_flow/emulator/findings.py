@@ -113,19 +113,20 @@ class _Symbol:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 2
         self._known: list[str] = []
+        self._begun = text
 
     def function(self) -> str:
         try:
-            return self._name() or self._text
+            return self._name(outermost=True) or self._text
         except (IndexError, ValueError):
-            return self._text
+            return self._begun
 
     def _takes(self, text: str) -> bool:
         found = self._text.startswith(text, self._at)
         self._at += len(text) * found
         return found
 
-    def _name(self) -> str:
+    def _name(self, *, outermost: bool = False) -> str:
         """Read a name, with its template arguments; remember what later parts may refer to."""
         nested, name = self._takes("N"), ""
         while nested and self._text[self._at] in "rVK":
@@ -134,6 +135,7 @@ class _Symbol:
             name += ("::" if name else "") + self._part()
             if self._text[self._at : self._at + 1] == "I":
                 self._known.append(name)
+                self._begun = name if outermost else self._begun
                 before = self._at
                 try:
                     name += self._arguments()

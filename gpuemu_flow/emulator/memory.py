@@ -94,6 +94,9 @@ class LaunchArena:
                 return buffer
         return None
 
+    def is_padding(self, start: int, size: int) -> bool:
+        return False  # buffers of numbers have none
+
     def overlapping(self, low: int, high: int) -> set[int]:
         """List the numbers of the buffers with bytes from `low` to `high`, `high` excluded."""
         return {n for n, b in enumerate(self.buffers) if b.start < high and low < b.end}

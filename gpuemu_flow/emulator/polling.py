@@ -163,7 +163,6 @@ class _Places:
         return named.union(*(self._found.get(n, frozenset()) for n in used))
 
     def of(self, step: int) -> frozenset[object]:
-        """Return what a load, store or atomic may access."""
         operands = [o for o in self._steps[step].operands if isinstance(o, MemoryOperand)]
         if not operands:
             return frozenset()
@@ -359,10 +358,9 @@ class _Flow:
         )
 
     def is_corrected(self, load: int, reach: _Reach) -> bool:
-        """Tell whether atomics make up for an old value. All writes to the parameter or variable
-        that is loaded from must be atomics of one kind, and the value may only decide whether one
-        of these is made and, after that, what else is. It may be the operand of ``min`` or ``max``:
-        so paths are shortened until none is. The value as data elsewhere depends on timing."""
+        """Tell whether atomics make up for an old value: all writes to the parameter or variable
+        are atomics of one kind, and the value only decides whether one of these is made and, after
+        that, what else is. It may be the operand of ``min`` or ``max``, which corrects it later."""
         steps, place = self.program.steps, self._places.of(load)
         changing = [n for n, step in enumerate(steps) if step.opcode.base in ("st", *_ATOMICS)]
         writes = {n for n in changing if place & self._places.of(n)}
@@ -379,7 +377,6 @@ class _Flow:
         return bool(made) and later <= self._decided_by(self._after(load, made))
 
     def _after(self, load: int, made: set[int]) -> _Reach:
-        """Return what depends on some steps behind a load: on their results, or on their being."""
         start, homes = self._block_of(load), {self._block_of(n) for n in made}
         aside = self._around(start, homes)
         behind = (self._around(start, set()) - aside) | homes
@@ -388,7 +385,6 @@ class _Flow:
         return self._spread(_Reach(given.union(*(self._passes[n][0] for n in made)), behind))
 
     def _decided_by(self, reach: _Reach) -> set[int]:
-        """Return the steps that run only for some values of what is in `reach`."""
         found = set(self._numbers_of(reach.decided))
         for number, step in enumerate(self.program.steps):
             if step.guard is not None and step.guard.number in reach.registers:
@@ -404,7 +400,6 @@ class _Flow:
         return {n for operand in operands for n in registers_in(operand)}
 
     def _around(self, start: int, homes: set[int]) -> set[int]:
-        """Return the blocks that a path from a block reaches around some others."""
         found, pending = {start} - homes, [start]
         while pending:
             for target in self.blocks.successors[pending.pop()]:

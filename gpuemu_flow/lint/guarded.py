@@ -20,7 +20,6 @@ import sys
 from typing import NoReturn
 
 NOT_STARTED = 127
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> NoReturn:
@@ -49,28 +48,19 @@ def main() -> NoReturn:
 
 
 def _end_all(pid: int) -> NoReturn:
-    """Kill the command and what it started, and end as it did. Where a process of it is killed, its
-    children become ours, until there are none."""
-    import ctypes  # noqa: PLC0415 - commands that end by themselves need none
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    code, children = -signal.SIGKILL, [pid]
-    while children:
-        for child in children:
-            for kill in (os.kill, os.killpg):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(child, signal.SIGKILL)
-        found, status = os.waitpid(-1, 0)
-        code = os.waitstatus_to_exitcode(status) if found == pid else code
-        children = _children()
-    _end_as(code)
-
-
-def _children() -> list[int]:
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123 - quick
-        return [int(pid) for pid in file.read().split()]
-    return []
+    """Kill the command and all that it started; what is stopped starts nothing more."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            os.kill(one, signal.SIGSTOP)
+            for thread in os.listdir(f"/proc/{one}/task"):  # noqa: PTH208 - pathlib is slow to load
+                with open(f"/proc/{one}/task/{thread}/children") as file:  # noqa: PTH123 - as above
+                    found += map(int, file.read().split())
+    for one in found:
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(one, signal.SIGKILL)
+    _end_as(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def _become(locale: str, words: list[str]) -> NoReturn:

@@ -36,7 +36,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert
-from gpuemu_flow.model.let_through import user_cache_of
+from gpuemu_flow.model.let_through import USER_CACHE, keep_user_cache, user_cache_of
 from gpuemu_flow.numerics.rng_arrays import prefix_table
 from gpuemu_flow.workers import channel, imports, jobs, limits, listener, notices, worker
 from gpuemu_flow.workers.sandbox import enter, listings, spec
@@ -360,6 +360,7 @@ def main() -> NoReturn:
     limits.tune()
     limits.adopt_orphans()
     np.random.seed(0)  # loads numpy.random, which is lazy, before forking
+    keep_user_cache(os.environ.get(USER_CACHE, ""))
     if len(sys.argv) > 2:
         _preload(sys.argv[2], "".join(sys.argv[3:]), control)
         gc.collect()  # a framework may leave much more garbage than our own modules

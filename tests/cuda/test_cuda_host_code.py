@@ -115,6 +115,19 @@ def test_host_functions_are_judged_and_what_they_do_wrong_is_found(tmp_path: Pat
     assert run(tmp_path, "run", "right")["right"]["verdict"] == "passed"
 
 
+def test_the_runtime_is_built_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    op = OP.format(
+        name="one", program=host("right"), reference="reference.py:blur", more="", schema=SCHEMA
+    )
+    assert run(workspace(tmp_path, op))["one"]["verdict"] == "passed"
+    assert {path.name for path in (tmp_path / "kept" / "gpuemu-flow").glob("*")} >= {"cuda"}
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_host_function_takes_no_launch(tmp_path: Path) -> None:
     program = host("right", ", grid = [1]")
     folder = workspace(tmp_path, OP.format(

@@ -33,9 +33,11 @@ CASES = {
     "memory": {
         "symbols": "memcheck", "managed": "memcheck", "pitched": "initcheck",
         "streams": "memcheck", "questions": "memcheck", "errors": "memcheck",
-        "unwritten": "initcheck", "freed": "memcheck", "host": "memcheck",
+        "unwritten": "initcheck", "padding": "initcheck", "freed": "memcheck", "host": "memcheck",
     },
-    "libraries": {"grid": "racecheck", "groups": "", "cub": "memcheck", "thrust": ""},
+    "libraries": {
+        "grid": "racecheck", "groups": "", "cub": "memcheck", "device": "memcheck", "thrust": "",
+    },
     "features": dict.fromkeys((
         "half", "wmma", "structs", "atomic", "warp", "async", "math", "zero_copy", "timing",
         "variables", "volumes", "warp_sync",
@@ -164,6 +166,17 @@ def test_python_launches_by_numba_and_cuda_core(
     code, report = run(*command, "bug", tmp_path=tmp_path)
     line = marked("numba_scale", "numba")
     assert code == 86 and all(line in finding["text"] for finding in report["findings"]), report
+
+
+def test_what_was_found_is_kept_when_the_program_aborts(tmp_path: Path) -> None:
+    source = tmp_path / "ends.cu"
+    source.write_text(
+        "#include <cstdlib>\nint main() { int* p; cudaMalloc(&p, 8); cudaMemset(p, 0, 9);\n"
+        "cudaGraph_t g; cudaGraphCreate(&g, 0); abort(); }\n"
+    )
+    code, report = run(str(source), tmp_path=tmp_path)
+    assert code == 86 and "ends.cu:2 cudaMemset of 9 bytes" in report["findings"][0]["text"]
+    assert "ends.cu:3: cudaGraphCreate is not supported" in report["problems"][0]
 
 
 def test_memory_that_is_never_freed_is_found_when_asked_for(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_program_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
     run = run_tool([sys.executable, "-c", text], cancel=started)
     assert run.status is None and run.stopped
     with lock.open("r+") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free, as the child is gone
+        fcntl.flock(stream, fcntl.LOCK_EX)  # free once the child is gone
 
 
 def test_ctrl_c_ends_the_program_too(tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def test_a_block_reads_what_all_blocks_store(
         ("_Z1kIN2ns1AEPKfEvv", "k<ns::A, float const*>", "k"),
         ("_ZN2nsL1wE", "ns::w", "w"),
         ("_Z1kIXadL_Z1fvEEEvv", "k", "k"),
+        ("_ZN2ns1kIXadL_Z1fvEEEEvv", "ns::k", "k"),
         ("_Z9", "_Z9", "_Z9"),
         ("plain", "plain", "plain"),
     ],

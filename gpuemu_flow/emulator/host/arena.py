@@ -11,11 +11,12 @@ import os
 import numpy as np
 
 from gpuemu_flow.emulator.host.places import Allocated, Places
-from gpuemu_flow.emulator.memory import describe_in
+from gpuemu_flow.emulator.memory import UNINITIALISED, describe_in
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.model.types import CodePlace
 
 PAGE = 4096
+_ONE_STRUCT, _MOST_FIELDS, _MOST_LOOKED_AT = 64, 9, 1 << 24
 CONSTANT, HOST_VISIBLE, VARIABLE = 1, 2, 4
 """Flags of an allocation, as gpuemu.h has them."""
 
@@ -167,6 +168,7 @@ class DeviceArena:
         self._starts: list[int] = []
         self._freed: dict[int, tuple[DeviceBlock, tuple[int, ...]]] = {}
         self.buffers: list[DeviceBlock] = []
+        self.stored = 0
         self.journal = Journal(self._data, self._shadow)
         self._resize()
 
@@ -193,6 +195,32 @@ class DeviceArena:
             self._freed[start] = (self.buffers[at], sites)
             del self._starts[at], self.buffers[at]
             self._resize()
+
+    def is_padding(self, start: int, size: int) -> bool:
+        """Tell whether all that nobody wrote can be padding: each piece ends where a value of a
+        size that kernels store (`stored`, as bits) may begin, is smaller, and is in each struct."""
+        if size > _MOST_LOOKED_AT:
+            return False
+        unwritten = self._shadow[start : start + size] == UNINITIALISED
+        edges = np.flatnonzero(np.diff(unwritten, prepend=False, append=False))
+        begins, sizes = edges[::2], edges[1::2] - edges[::2]
+        fits = np.zeros(sizes.shape, bool)
+        for item in (2, 4, 8, 16):
+            if self.stored & item:
+                fits |= (sizes < item) & ((start + begins + sizes) % item == 0)
+        if not fits.all() or not fits.size or begins[0] == 0:
+            return False
+        if size <= _ONE_STRUCT:
+            return True
+        for count in range(1, min(_MOST_FIELDS, len(begins))):
+            period = begins[count] - begins[0]
+            if (
+                (begins[count:] - begins[:-count] == period).all()
+                and (sizes[count:] == sizes[:-count]).all()
+                and begins[0] < period >= size - begins[-1]
+            ):
+                return True
+        return False
 
     def at(self, start: int) -> DeviceBlock | None:
         at = bisect.bisect_left(self._starts, start)

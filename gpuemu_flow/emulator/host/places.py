@@ -7,6 +7,7 @@ import struct
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +30,9 @@ _ITEMS = {
     "long long": 8, "unsigned long long": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16,
     "double2": 16, "T": 0,
 }  # fmt: skip
+_STUB = ".cudafe1.stub.c"
 _FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/include/",
-            "/include/c++/", "/site-packages/", "/dist-packages/", ".cudafe1.stub.c",
-            "/_ctypes/")  # fmt: skip
+            "/include/c++/", "/site-packages/", "/dist-packages/", _STUB, "/_ctypes/")  # fmt: skip
 
 _SYSTEM = ("python", "libpython", "libc.so", "libpthread", "libstdc++", "ld-linux")
 """Beginnings of the names of programs whose own source is never the user's."""
@@ -73,9 +74,12 @@ class Places:
         return next(self._own(addresses), CodePlace())
 
     def of_launch(self, addresses: tuple[int, ...]) -> CodePlace:
-        """Return the place of a launch: nvcc's function that makes it has the kernel's own line."""
-        stub = self.of(addresses)
-        return next((place for place in self._own(addresses) if place != stub), stub)
+        """Return the place of a launch. What calls nvcc's stub, if there is one, has the kernel's
+        own line, be that in a header of a library."""
+        first = self.of(addresses)
+        places = [p for a in addresses for p in self._known.get(a, ())]
+        kernel = [p for stub, p in pairwise(places) if stub.file.endswith(_STUB)][-1:]
+        return next((p for p in self._own(addresses) if p not in kernel), first)
 
     def _own(self, addresses: tuple[int, ...]) -> Iterator[CodePlace]:
         self._look_up([a for a in addresses if a not in self._known])

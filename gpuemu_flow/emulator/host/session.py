@@ -15,18 +15,20 @@ from msgspec.structs import replace
 from gpuemu_flow.emulator.clusters import check_dimensions, size_of
 from gpuemu_flow.emulator.decode import decode_program, is_cuda_header
 from gpuemu_flow.emulator.described import DEFAULT_CHECKS
+from gpuemu_flow.emulator.effects.checking import items_of
 from gpuemu_flow.emulator.errors import BudgetError, LaunchError
 from gpuemu_flow.emulator.findings import plain_function
 from gpuemu_flow.emulator.global_races import MoreWrittenError
 from gpuemu_flow.emulator.host.arena import HOST_VISIBLE, DeviceArena, DeviceBlock
 from gpuemu_flow.emulator.host.fatbin import link, read_image
 from gpuemu_flow.emulator.host.places import Places
-from gpuemu_flow.emulator.ir import GlobalVariable
+from gpuemu_flow.emulator.ir import GlobalVariable, KernelProgram
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, read_entries
 from gpuemu_flow.emulator.layout import initial_value
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, READ_ONLY, WRITTEN
 from gpuemu_flow.emulator.native.backend import LARGE
 from gpuemu_flow.emulator.state import KernelLaunch
+from gpuemu_flow.emulator.types import SIZES
 from gpuemu_flow.model.errors import FlowError, Problem
 from gpuemu_flow.model.types import CodePlace, KernelFinding
 
@@ -150,7 +152,7 @@ class Session:
         }  # fmt: skip
         notes = {
             "allocate": self._on_allocate, "free": self._on_free, "name": self._on_name,
-            "share": self._on_share, "finding": self._on_finding,
+            "share": self._on_share, "finding": self._on_finding, "unwritten": self._on_unwritten,
             "unsupported": self._on_unsupported, "source": self._on_source,
             "problem": self._on_problem,
         }  # fmt: skip
@@ -217,6 +219,10 @@ class Session:
             words[0], words[1], "", "", self._named(rest.decode(errors="replace")), place, None,
             (0, 0, 0), (0, 0, 0), 1,
         ))  # fmt: skip
+
+    def _on_unwritten(self, words: list[str], rest: bytes) -> None:
+        if not self._arena.is_padding(int(words[0]), int(words[1])):
+            self._on_finding(["init", "never-written", *words[2:]], rest)
 
     def _named(self, text: str) -> str:
         out, at = [], 0
@@ -301,6 +307,7 @@ class Session:
             return f"problem {_one_line(error)}".encode()
         for variable in program.globals:
             module.variables.setdefault(variable.name, variable)
+        self._arena.stored |= _stored(program)
         pairs = " ".join(f"{p.offset} {p.size}" for p in program.parameters)
         static = sum(region.size for region in program.shared)
         head = (
@@ -421,6 +428,8 @@ class Session:
             if _is_of_cuda(finding):
                 continue
             where = self._places.of_launch(sites)
+            if where.line and is_cuda_header(finding.place.file):
+                finding = replace(finding, place=where)  # in a kernel of CUB or thrust
             self._add(
                 replace(finding, kernel=_plain(finding.kernel)),
                 f"{_plain(finding.kernel)}<<<{_size(grid)}, {_size(block)}>>>"
@@ -478,16 +487,27 @@ class Session:
 
 
 def _is_of_cuda(finding: KernelFinding) -> bool:
-    """Tell whether a race lies in CUDA's headers alone. CUB orders blocks by relaxed accesses: its
-    tiles are read before their state says so. That holds on every GPU, but not by the memory model
-    that the check knows."""
+    """Tell whether what was found is how CUDA's own kernels are. CUB orders blocks by relaxed
+    accesses: its tiles are read before their state says so. That holds on every GPU, but not by the
+    memory model that the check knows. It also moves values of threads that have none."""
     there = finding.there
-    return (
-        finding.rule.startswith("between-blocks")
-        and is_cuda_header(finding.place.file)
-        and there is not None
-        and is_cuda_header(there.file)
+    return is_cuda_header(finding.place.file) and (
+        finding.rule == "unwritten-register"
+        or (
+            finding.rule.startswith("between-blocks")
+            and there is not None
+            and is_cuda_header(there.file)
+        )
     )
+
+
+def _stored(program: KernelProgram) -> int:
+    """Return the sizes in bytes of a kernel's stores to global memory, as bits of a number."""
+    found = 0
+    for step in program.steps:
+        if step.opcode.base == "st" and step.opcode.space in ("global", ""):
+            found |= SIZES.get(step.opcode.type, 0) * len(items_of(step.operands[1]))
+    return found
 
 
 def _full_name(block: DeviceBlock) -> str:

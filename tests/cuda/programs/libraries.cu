@@ -86,6 +86,20 @@ bool cub_(bool bug) {
   return download(d_z, n)[n - 1] == want - x[n - 1];
 }
 
+bool device(bool bug) {
+  const int n = 500;
+  auto x = numbers(n);
+  float* d_x = upload(x);
+  cub::KeyValuePair<int, float>* d_best;
+  void* space = nullptr;
+  size_t bytes = 0;
+  CHECK(cudaMalloc(&d_best, sizeof *d_best));
+  CHECK(cub::DeviceReduce::ArgMin(space, bytes, d_x, d_best, n));
+  CHECK(cudaMalloc(&space, bytes));
+  CHECK(cub::DeviceReduce::ArgMin(space, bytes, d_x, d_best, bug ? n + 1 : n));  // line: device
+  return x[download(d_best, 1)[0].key] == -11;
+}
+
 bool thrust_(bool) {
   thrust::host_vector<int> h(500);
   for (int i = 0; i < 500; i++) h[i] = i * 37 % 501;
@@ -101,6 +115,6 @@ bool thrust_(bool) {
 }
 
 int main(int argc, char** argv) {
-  const Case cases[] = {{"grid", grid}, {"groups", groups}, {"cub", cub_}, {"thrust", thrust_}};
+  const Case cases[] = {{"grid", grid}, {"groups", groups}, {"cub", cub_}, {"device", device}, {"thrust", thrust_}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -158,6 +158,23 @@ __global__ void twice(int* x, int n) {
   int i = threadIdx.x;
   if (i < n) x[i] = 2 * i;  // line: freed
 }
+struct Record { char tag; int value; double weight; short last; };
+__global__ void records(Record* r, bool bug) {
+  int i = threadIdx.x;
+  r[i].tag = 'a'; r[i].value = i; r[i].last = 3;
+  if (!bug) r[i].weight = 0.5 * i;
+}
+__global__ void reversed(const Record* r, Record* to) { to[threadIdx.x] = r[31 - threadIdx.x]; }  // line: padding
+bool padding(bool bug) {
+  Record *d_r, *d_to;
+  CHECK(cudaMalloc(&d_r, 32 * sizeof(Record)));
+  CHECK(cudaMalloc(&d_to, 32 * sizeof(Record)));
+  records<<<1, 32>>>(d_r, bug);
+  reversed<<<1, 32>>>(d_r, d_to);
+  auto to = download(d_to, 32);
+  return to[3].value == 28 && (bug || to[1].weight == 15);
+}
+
 bool freed(bool bug) {
   int *d_old, *d_new;
   CHECK(cudaMalloc(&d_old, 32 * sizeof(int)));
@@ -182,6 +199,6 @@ bool host(bool bug) {  // the host's own use of memory ends the program, as with
 
 int main(int argc, char** argv) {
   const Case cases[] = {{"symbols", symbols}, {"managed", managed}, {"pitched", pitched}, {"streams", streams},
-                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"freed", freed}, {"host", host}};
+                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"padding", padding}, {"freed", freed}, {"host", host}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }

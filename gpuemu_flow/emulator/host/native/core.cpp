@@ -210,15 +210,18 @@ GpuBlock* nearest(const void* p) {
 bool reaches_past(const void* p, size_t n, const GpuBlock* b) { return (uint64_t)p - kBase + n > b->start + b->size; }
 std::string named(const GpuBlock* b) { return "{" + std::to_string(b->start) + "}"; }
 
+void tell(const std::string& text) {  // the other process reads where our code is, as long as we are there
+  note(text);
+  ask("sync\n");
+}
 void report(const char* check, const char* rule, const std::string& words) {
-  note(std::string("finding ") + check + " " + rule + sites() + "\n" + words);
+  tell(std::string("finding ") + check + " " + rule + sites() + "\n" + words);
 }
 bool host_uses_device(uint64_t address, bool writes, uint64_t pc) {
   if (address - kBase >= kData || getpid() != owner_) return false;
   GpuBlock* b = find((void*)address);
   std::string what = b ? named(b) + ", which is memory of the device" : "memory of the device that is not allocated";
-  note("finding mem host-access " + std::to_string(pc + 1) + sites() + "\nthe host " + (writes ? "writes " : "reads ") + what);
-  ask("sync\n");  // the other process reads where our code is, as long as we are there
+  tell("finding mem host-access " + std::to_string(pc + 1) + sites() + "\nthe host " + (writes ? "writes " : "reads ") + what);
   return true;
 }
 std::string format(const char* form, ...) {
@@ -366,7 +369,7 @@ int gpuemu_copy(void* to, const void* from, size_t width, size_t height, size_t 
     if (a && b) memmove(shadow(t), shadow(f), width);
     if (a && (!b || a->flags & kConstant || b->flags & kConstant)) memset(shadow(t), a->flags & kConstant ? kReadOnly : kWritten, width);
   }
-  if (bad) report("init", "never-written", head + format("reads %zu bytes that nobody wrote; the first is byte %zu of ", bad, where) + named(b));
+  if (bad) tell("unwritten " + std::to_string((uint64_t)from - kBase) + " " + std::to_string(from_all) + sites() + "\n" + head + format("reads %zu bytes that nobody wrote; the first is byte %zu of ", bad, where) + named(b));
   return kDone;
 }
 int gpuemu_fill(void* to, const void* item, size_t item_size, size_t width, size_t height, size_t pitch, const char* what) {
@@ -400,17 +403,17 @@ void gpuemu_finding_at(const char* check, const char* rule, const char* place, c
   GUARD;
   std::string at = place;
   std::replace(at.begin(), at.end(), ' ', '\1');
-  if (open_device()) note(std::string("finding ") + check + " " + rule + (at.empty() ? sites() : " @" + at) + "\n" + words);
+  if (open_device()) tell(std::string("finding ") + check + " " + rule + (at.empty() ? sites() : " @" + at) + "\n" + words);
 }
 void gpuemu_unsupported(const char* name) {
   GUARD;
-  if (said_.insert(name).second && open_device()) note(std::string("unsupported ") + name + sites() + "\n");
+  if (said_.insert(name).second && open_device()) tell(std::string("unsupported ") + name + sites() + "\n");
 }
 void gpuemu_source(const char* name, const char* place) {
   GUARD;
   if (open_device()) note(std::string("source ") + name + "\n" + place);
 }
-void gpuemu_problem(const char* text) { GUARD; note(std::string("problem\n") + text); }
+void gpuemu_problem(const char* text) { GUARD; tell(std::string("problem\n") + text); }
 const char* gpuemu_report(size_t* size) {
   GUARD;
   static std::string& reply = *new std::string;
