@@ -34,11 +34,7 @@ if TYPE_CHECKING:
         fuzz_shapes_seeded,
         generate_random_tensor,
     )
-    from gpuemu_flow.rng import (
-        SeededRng,
-        derive_seed,
-        generate_seed,
-    )
+    from gpuemu_flow.rng import SeededRng, derive_seed, generate_seed
     from gpuemu_flow.services.check import check
     from gpuemu_flow.tolerances import (
         ToleranceConfig,

@@ -14,11 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpuemu_flow.client.results import (
-    ClientError,
-    TestCase,
-    ValidationResult,
-)
+from gpuemu_flow.client.results import ClientError, TestCase, ValidationResult
 from gpuemu_flow.model.errors import Problem
 from gpuemu_flow.model.types import DTYPES, Json
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype

@@ -28,13 +28,7 @@ from gpuemu_flow.config.fields import (
     rows_of,
     table_of,
 )
-from gpuemu_flow.config.report import (
-    KeyPath,
-    Reporter,
-    dotted,
-    shortened,
-    shown,
-)
+from gpuemu_flow.config.report import KeyPath, Reporter, dotted, shortened, shown
 from gpuemu_flow.config.tables import File
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import AddKey, Hint, Rename, nearest

@@ -20,13 +20,7 @@ from gpuemu_flow.config.fields import (
     one_policy,
     split_task,
 )
-from gpuemu_flow.config.model import (
-    Allow,
-    KernelConfig,
-    OpConfig,
-    ProgramRef,
-    TritonKernel,
-)
+from gpuemu_flow.config.model import Allow, KernelConfig, OpConfig, ProgramRef, TritonKernel
 from gpuemu_flow.config.parse_rules import ExpectedFiles
 from gpuemu_flow.config.paths import WorkspacePaths
 from gpuemu_flow.config.programs import Programs

@@ -16,13 +16,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
 from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
-from gpuemu_flow.fuzz.subjects import (
-    OpSubject,
-    dtypes_of,
-    op_subject,
-    open_ordered,
-    select_ops,
-)
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, open_ordered, select_ops
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, Prepared
 from gpuemu_flow.judge.fuzz_results import Mutation
 from gpuemu_flow.judge.subject import Subject
@@ -36,19 +30,9 @@ from gpuemu_flow.numerics.calibrate import (
     measured_outputs,
     observe,
 )
-from gpuemu_flow.numerics.output_mutants import (
-    OUTPUT_MUTANTS,
-    MutantResult,
-    has_finite,
-    plant,
-)
+from gpuemu_flow.numerics.output_mutants import OUTPUT_MUTANTS, MutantResult, has_finite, plant
 from gpuemu_flow.numerics.output_mutants import score as mutation_score
-from gpuemu_flow.numerics.trivial import (
-    Arrays,
-    TrivialResult,
-    assess,
-    trivial_candidates,
-)
+from gpuemu_flow.numerics.trivial import Arrays, TrivialResult, assess, trivial_candidates
 from gpuemu_flow.tasks.base import GenerateParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Program
 from gpuemu_flow.workers.emulated import RECORD

@@ -14,13 +14,7 @@ from gpuemu_flow.build.workspace import Workspace, place_for
 from gpuemu_flow.model.errors import Problem, StoreError, UsageError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.private_files import RunLock, disk_errors
-from gpuemu_flow.store.remote_cache import (
-    ACTION,
-    CONTENT,
-    CacheAccess,
-    RemoteError,
-    is_key,
-)
+from gpuemu_flow.store.remote_cache import ACTION, CONTENT, CacheAccess, RemoteError, is_key
 
 OnWait = Callable[[str], None]
 

@@ -26,14 +26,7 @@ from gpuemu_flow.judge.results import (
 from gpuemu_flow.judge.verdicts import WORST
 from gpuemu_flow.model.decoding import convert
 from gpuemu_flow.model.errors import Problem, StoreError
-from gpuemu_flow.model.types import (
-    DTYPES,
-    Case,
-    CheckResult,
-    Json,
-    Verdict,
-    is_kept_finite,
-)
+from gpuemu_flow.model.types import DTYPES, Case, CheckResult, Json, Verdict, is_kept_finite
 from gpuemu_flow.store.cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import LintParams, OpParams, TaskSpec, params_of, read_result

@@ -16,23 +16,12 @@ from gpuemu_flow.judge.results import Absence, CaseVerdict, OpResult
 from gpuemu_flow.judge.verdicts import WORST, tallied
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import Problem, RunnerError, UsageError
-from gpuemu_flow.model.types import (
-    BAD,
-    Json,
-    MeasuredErrors,
-    Verdict,
-)
+from gpuemu_flow.model.types import BAD, Json, MeasuredErrors, Verdict
 from gpuemu_flow.model.verdicts import Tally
 from gpuemu_flow.report.report import result_of_summary
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import (
-    FOLDER,
-    STAMP,
-    CountedResult,
-    ResultStore,
-    StoredResult,
-)
+from gpuemu_flow.store.results import FOLDER, STAMP, CountedResult, ResultStore, StoredResult
 
 SHOWN = 3
 

@@ -12,12 +12,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import convert, plain
 from gpuemu_flow.model.errors import Problem, UsageError
-from gpuemu_flow.model.types import (
-    Case,
-    CheckResult,
-    Json,
-    Shape,
-)
+from gpuemu_flow.model.types import Case, CheckResult, Json, Shape
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 
 if TYPE_CHECKING:

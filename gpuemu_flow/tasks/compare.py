@@ -19,13 +19,7 @@ from gpuemu_flow.judge.subject import CompareParams, Subject
 from gpuemu_flow.judge.verdicts import StoredCase, summarise, without_vain_keys
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import CancelledRunError
-from gpuemu_flow.model.types import (
-    Case,
-    CheckResult,
-    Json,
-    Observation,
-    Verdict,
-)
+from gpuemu_flow.model.types import Case, CheckResult, Json, Observation, Verdict
 from gpuemu_flow.store.keys import digest_json, digest_record
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (

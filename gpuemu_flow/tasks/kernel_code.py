@@ -15,12 +15,7 @@ from gpuemu_flow.model.errors import Problem, RunnerError
 from gpuemu_flow.model.types import Json
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import (
-    StageContext,
-    StageResult,
-    TaskSpec,
-    read_result,
-)
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_result
 from gpuemu_flow.tasks.build_kernel import read_artifact
 
 STAGE = stages.CODE

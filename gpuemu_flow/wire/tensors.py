@@ -20,12 +20,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.types import DTYPES, MAX_DIMS, Json, canonical_dtype
-from gpuemu_flow.numerics.dtypes import (
-    TensorBytesError,
-    bytes_of,
-    dtype_name,
-    tensor_of,
-)
+from gpuemu_flow.numerics.dtypes import TensorBytesError, bytes_of, dtype_name, tensor_of
 from gpuemu_flow.wire import WireError, is_private
 
 # The daemon owns a private folder. A message contains the random name of a file there, and never a

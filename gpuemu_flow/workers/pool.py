@@ -16,22 +16,9 @@ from msgspec.structs import replace
 from gpuemu_flow.model.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.model.let_through import named
 from gpuemu_flow.model.types import Json, Observation
-from gpuemu_flow.workers.api import (
-    EMULATED,
-    Checks,
-    Outcome,
-    Program,
-    Request,
-    gives_up,
-    not_run,
-)
+from gpuemu_flow.workers.api import EMULATED, Checks, Outcome, Program, Request, gives_up, not_run
 from gpuemu_flow.workers.attempt import WorkerClient, load_request
-from gpuemu_flow.workers.process import (
-    ServerDiedError,
-    ServerHandle,
-    ServerStart,
-    WorkerProcess,
-)
+from gpuemu_flow.workers.process import ServerDiedError, ServerHandle, ServerStart, WorkerProcess
 from gpuemu_flow.workers.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.workers.sightings import Sightings
 from gpuemu_flow.workers.supervise import BatchSize, Supervisor

@@ -49,22 +49,27 @@ def _registers(view: KernelView, policy: KernelPolicy) -> Findings:
     if registers is None:
         return
     exact = view.metrics.is_exact
-    word = "registers" if exact else "registers (an estimate)"
-    if registers > limit:
-        certain = exact or registers > ESTIMATE_TOLERANCE * limit
-        severity = policy.limit_severity("max_registers") if certain else "warning"
-        yield Finding(
-            f"{registers} {word} per thread, allowed are {limit}",
-            actual=registers,
-            limit=limit,
-            severity=severity,
-        )
-    elif policy.registers_warn_above is not None and registers > policy.registers_warn_above:
-        yield Finding(
-            f"{registers} {word} per thread, above {policy.registers_warn_above}",
-            actual=registers,
-            limit=policy.registers_warn_above,
-        )
+    said = f"{registers} {'registers' if exact else 'registers (an estimate)'} per thread"
+    certain = exact or registers > ESTIMATE_TOLERANCE * limit
+    severity = policy.limit_severity("max_registers") if certain else "warning"
+    yield from _held(said, registers, limit, policy.registers_warn_above, severity)
+
+
+def _held(
+    said: str,
+    amount: int,
+    limit: int,
+    warn_above: int | None,
+    severity: str,
+    place: PtxLocation | None = None,
+    more: str = "",
+) -> Findings:
+    """Yield a finding for an amount above its limit, or else above the lower one that warns."""
+    if amount > limit:
+        text = f"{said}, allowed are {limit}{more}"
+        yield Finding(text, place, actual=amount, limit=limit, severity=severity)
+    elif warn_above is not None and amount > warn_above:
+        yield Finding(f"{said}, above {warn_above}", place, actual=amount, limit=warn_above)
 
 
 def unchecked_register_limit(view: KernelView, policy: KernelPolicy) -> str:
@@ -105,23 +110,10 @@ def check_real_spills(view: KernelView, policy: KernelPolicy) -> Findings:
     if instructions is None and spilled:
         instructions = -(-spilled // _WIDEST_SPILL)
         amount = f"at least {instructions}"
-    if instructions is not None and instructions > policy.max_spills:
-        yield Finding(
-            f"{amount} spill instructions{size}, allowed are {policy.max_spills}",
-            actual=instructions,
-            limit=policy.max_spills,
-            severity=policy.limit_severity("max_spills"),
-        )
-    elif (
-        instructions is not None
-        and policy.spills_warn_above is not None
-        and instructions > policy.spills_warn_above
-    ):
-        yield Finding(
-            f"{amount} spill instructions{size}, above {policy.spills_warn_above}",
-            actual=instructions,
-            limit=policy.spills_warn_above,
-        )
+    if instructions is not None:
+        said, severity = f"{amount} spill instructions{size}", policy.limit_severity("max_spills")
+        limits = policy.max_spills, policy.spills_warn_above
+        yield from _held(said, instructions, *limits, severity)
     if policy.max_spill_bytes is not None and (spilled or 0) > policy.max_spill_bytes:
         yield Finding(
             f"{spilled} bytes of spills, allowed are {policy.max_spill_bytes}",
@@ -185,25 +177,13 @@ def check_local_memory(view: KernelView, policy: KernelPolicy) -> Findings:
             )
         return
     stack = metrics.stack_bytes or 0
-    if stack > limit:
-        yield Finding(
-            f"{stack} bytes of stack per thread, allowed are {limit}{_spill_share(view)}",
-            place=place,
-            actual=stack,
-            limit=limit,
-            severity=policy.limit_severity("max_local_memory_bytes"),
-        )
-    elif policy.local_memory_warn_above is not None and stack > policy.local_memory_warn_above:
-        yield Finding(
-            f"{stack} bytes of stack per thread, above {policy.local_memory_warn_above}",
-            place=place,
-            actual=stack,
-            limit=policy.local_memory_warn_above,
-        )
-
-
-def _spill_share(view: KernelView) -> str:
-    return "; spilled registers are among them" if view.metrics.spill_bytes else ""
+    said, severity = (
+        f"{stack} bytes of stack per thread",
+        policy.limit_severity("max_local_memory_bytes"),
+    )
+    more = "; spilled registers are among them" if metrics.spill_bytes else ""
+    limits = limit, policy.local_memory_warn_above
+    yield from _held(said, stack, *limits, severity, place, more)
 
 
 LOCAL_MEMORY = Rule(

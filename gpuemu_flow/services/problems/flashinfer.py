@@ -16,12 +16,7 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.syntax import ExpressionError, compute, names_in, parse_python
 from gpuemu_flow.model.types import DTYPES, Json
-from gpuemu_flow.services.problems.found import (
-    files_with,
-    plain_name,
-    read_source,
-    unique_name,
-)
+from gpuemu_flow.services.problems.found import files_with, plain_name, read_source, unique_name
 from gpuemu_flow.services.problems.importing import (
     Collection,
     ImportAttempt,
