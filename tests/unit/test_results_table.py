@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
-from gpuemu_flow.judge.results import KernelResult, OpResult
+from gpuemu_flow.judge.results import Absence, KernelResult, OpResult
 from gpuemu_flow.lint.kernel import KernelFigures, KernelRecord
 from gpuemu_flow.model.types import Verdict
 from gpuemu_flow.report.text import Style, render_kernels, render_results, wrapped
@@ -64,7 +66,7 @@ def test_columns_of_kernels_go_where_they_say_nothing() -> None:
     assert plain[0].split() == [
         "kernel",
         "arch",
-        "verdict",
+        "lint",
         "registers",
         "spills",
         "errors",
@@ -92,3 +94,11 @@ def test_a_new_interpreter_is_one_reason() -> None:
         "source changed: op.py: a -> b",
         "environment changed: packages.p0: 1 -> 2, packages.p1: 1 -> 2, and 28 more",
     ]
+
+
+def test_why_there_is_no_verdict() -> None:
+    for make in (partial(KernelResult, "k", "sm_80"), partial(OpResult, "op", "float32")):
+        for verdict in Verdict:
+            known = [make(verdict, absence=one).absent for one in (Absence.NONE, Absence.CUT_OFF)]
+            missed = verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE)
+            assert known == [Absence.UNABLE if missed else Absence.NONE, Absence.CUT_OFF], verdict
