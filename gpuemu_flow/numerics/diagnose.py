@@ -230,7 +230,10 @@ def _told(evidence: Evidence, regions: list[_Region]) -> list[_Region]:
     rows = evidence.mask.reshape(evidence.rows, -1).any(axis=1)
     wrong = int(np.count_nonzero(rows))
     least = RARE if evidence.plain else RARE_LINES
-    others = [region for region in regions if not region.is_last]
+    # Of one axis of several, a vector of lengths may tell.
+    own = [a.size for a in evidence.inputs.values() if a.ndim == 1 and a.dtype.kind in "iu"]
+    own = own if len(evidence.shape) > 2 else []
+    others = [region for region in regions if not (region.is_last or region.size in own)]
     told = [region for region in regions if region.is_last]
     beside = sum(wrong * (region.size - region.extent) for region in told)
     sure = evidence.plain or _weight(told, evidence.count, beside) >= least
