@@ -239,7 +239,8 @@ def _told(evidence: Evidence, regions: list[_Region]) -> list[_Region]:
     sure = evidence.plain or _weight(told, evidence.count, beside) >= least
     told = told if sure and beside >= FEWEST_RIGHT else []
     right = rows.size - wrong
-    if right * (told[0].indices if told else evidence.columns) < FEWEST_RIGHT:
+    outside = min((rows.size // r.size * (r.size - r.extent) for r in others), default=0)
+    if outside * (told[0].indices if told else evidence.columns) < FEWEST_RIGHT:
         return told
     held = not evidence.indexed and any(region.is_any_line for region in others)
     sure = evidence.plain and len(evidence.shape) < 3 and not held
