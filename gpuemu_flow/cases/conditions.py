@@ -39,8 +39,8 @@ MOST_LISTED = 3
 ELEMENTS = "the number of elements"
 """Stands among the sizes for the number of elements of the largest input."""
 TIMES = "·"
-"""Stands between two dims whose product is among the sizes. No condition on it is stated: it is a
-rival that new cases have to rule out before a condition on one of the dims is."""
+"""Stands between two dims whose product is among the sizes: only as a rival, which new cases have
+to rule out before a condition on one of the dims is stated."""
 
 SENTENCES = {
     "scattered": "{s} is not contiguous",

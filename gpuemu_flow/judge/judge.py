@@ -24,7 +24,7 @@ from gpuemu_flow.judge.traits import (
     same_values,
     unsteady_output,
 )
-from gpuemu_flow.judge.verdicts import PASSES_UNDER, SPECIAL_ALONE, few_values
+from gpuemu_flow.judge.verdicts import PASSES_UNDER, few_values, is_special
 from gpuemu_flow.model.types import (
     SCALAR,
     Case,
@@ -253,8 +253,6 @@ class Judge:
             return result
         findings = self._findings(case, result, actual, expected, inputs, criteria)
         fix = unused_notes(case, inputs, result)
-        if not _is_poisoned(case):
-            fix = self._special_alone(*given, inputs, criteria)
         fix = fix or _finer_than_rounding(result, actual, criteria)
         fix = fix or self._precision_that_passes(case, *given, inputs, criteria, result)
         overflows = overflow_notes(actual, expected, inputs, self._evaluate)
@@ -355,18 +353,6 @@ class Judge:
             for axis, size in enumerate(array.shape)
         )
 
-    def _special_alone(
-        self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
-    ) -> list[str]:
-        """Say that only NaN and Inf differ, if the inputs contain some. Nothing is said of an op
-        that lets them into finite results: it may use what it should not."""
-        if not SpecialInputs(inputs) or any(_leaks(actual[n], expected[n]) for n in actual):
-            return []
-        ignored = replace(criteria.policy, nan_policy="ignore", inf_policy="ignore")
-        other = replace(criteria, policy=ignored)
-        result = self._compared(actual, expected, inputs, other)
-        return [SPECIAL_ALONE] if result.verdict is not Verdict.FAILED else []
-
     def _precision_that_passes(
         self,
         case: Case,
@@ -377,7 +363,8 @@ class Judge:
         result: CheckResult,
     ) -> list[str]:
         """Name a key under which the case would pass: `precision`, `accuracy`, else both."""
-        if not isinstance(criteria.tolerance, Envelope) or not few_values(result):
+        few = few_values(result) and not is_special(result)
+        if not isinstance(criteria.tolerance, Envelope) or not few:
             return []
         measured = self._measured(case, inputs, expected)
         own, wider = self._settings.precision, wider_precisions(self._settings.precision, case)
@@ -613,12 +600,6 @@ def _finer_than_rounding(result: CheckResult, actual: Arrays, criteria: Criteria
                     f"rounding alone changes a right result by up to {rounding:.3g}"
                 ]
     return []
-
-
-def _leaks(actual: NDArray[Any], expected: NDArray[Any]) -> bool:
-    if dtype_name(actual.dtype) not in FLOAT_LIMITS or actual.shape != expected.shape:
-        return False
-    return bool((~np.isfinite(to_float64(actual)) & np.isfinite(to_float64(expected))).any())
 
 
 def unused_notes(case: Case, inputs: Arrays, result: CheckResult) -> list[str]:

@@ -110,13 +110,12 @@ class CaseVerdict(Struct, frozen=True):
         return self.command or f"gpuemu-flow reproduce {shlex.join(words)}"
 
 
-TELLING = 128
-"""Fewest elements of a case of which places of errors are told before those of larger cases."""
+TELLING = 128  # fewest elements of a plain case that is preferred to larger ones
 
 
 def most_telling(cases: Sequence[tuple[Case, CheckResult]]) -> int:
-    """Return which of some failing cases tells most of where and how results are wrong: large ones
-    do, and plain values do that are not few. Where nothing was compared, it is the first one."""
+    """Return which of some failing cases tells most of where and how results are wrong: a large one
+    of plain values. Where nothing was compared, it is the first one."""
 
     def tells(number: int) -> tuple[bool, bool, int]:
         case, result = cases[number]

@@ -129,8 +129,8 @@ def with_printed(result: CheckResult, printed: str) -> CheckResult:
 
 FEW = 0.25
 """Share of an output's elements that may fail in a case that is tried under other keys."""
-PASSES_UNDER, SPECIAL_ALONE = "this passes under", "nothing but NaN and Inf differs"
-"""Beginnings of notes that name a key under which a case would pass."""
+PASSES_UNDER = "this passes under"
+"""Beginning of notes that name a key under which a case would pass."""
 
 
 def few_values(result: CheckResult) -> bool:
@@ -146,22 +146,17 @@ def without_vain_keys(
     """Return the results without the notes that name a key, if it would not make the op pass."""
     failed = [result for _, result in results if result.verdict is Verdict.FAILED]
 
-    def names(result: CheckResult, words: str) -> bool:
-        return any(note.startswith(words) for note in result.notes)
+    def names(result: CheckResult) -> bool:
+        return any(note.startswith(PASSES_UNDER) for note in result.notes)
 
-    vain = [SPECIAL_ALONE] if not all(names(r, SPECIAL_ALONE) for r in failed) else []
-    named = sum(names(result, PASSES_UNDER) for result in failed)
-    if 2 * named < len(failed) or any(few_values(r) and not names(r, PASSES_UNDER) for r in failed):
-        vain.append(PASSES_UNDER)
-    return [
-        (
-            case,
-            replace(result, notes=tuple(n for n in result.notes if not n.startswith(tuple(vain)))),
-        )
-        if vain and result.verdict is Verdict.FAILED
-        else (case, result)
-        for case, result in results
-    ]
+    if all(names(result) for result in failed if few_values(result)):
+        return list(results)
+
+    def without(result: CheckResult) -> CheckResult:
+        notes = tuple(note for note in result.notes if not note.startswith(PASSES_UNDER))
+        return replace(result, notes=notes) if result.verdict is Verdict.FAILED else result
+
+    return [(case, without(result)) for case, result in results]
 
 
 WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")

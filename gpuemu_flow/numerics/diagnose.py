@@ -35,8 +35,7 @@ LONGEST_PERIOD = 256
 WHOLE = 0.9
 """Share of a region that must fail for it to be wrong as a whole."""
 LEAST_SQUARE = 8
-FEWEST_RIGHT = 4
-"""Fewest right elements beside wrong columns: fewer may be right by chance."""
+FEWEST_RIGHT = 4  # beside wrong rows or columns: fewer may be right by chance
 MOSTLY, FEWEST_IN_TAIL = 0.6, 8
 RARE = math.log(20.0)
 RARE_LINES = math.log(1000.0)
@@ -62,8 +61,7 @@ class _Region(Struct, frozen=True):
     is_last: bool = True  # the axis of columns, or the only one
 
     @property
-    def extent(self) -> int:
-        """Return the number of indices of which the region says that elements are wrong there."""
+    def extent(self) -> int:  # indices of which it is said that elements are wrong there
         return self.stop - self.start if self.form in ("head", "tail", "block") else self.indices
 
     @property
@@ -78,9 +76,7 @@ class _Region(Struct, frozen=True):
         return ways >= (RARE if self.is_last or self.form == "line" else RARE_LINES)
 
     @property
-    def is_any_line(self) -> bool:
-        """Tell whether this is one of few lines, neither the first nor the last: it may be wrong
-        for what it holds."""
+    def is_any_line(self) -> bool:  # one of few, which may be wrong for what it holds
         inside = 0 < self.start < self.size - 1
         return self.form == "line" and inside and math.log(self.size) < RARE
 
@@ -229,21 +225,22 @@ def _density(evidence: Evidence, regions: list[_Region]) -> float:
 
 
 def _told(evidence: Evidence, regions: list[_Region]) -> list[_Region]:
-    """Return the regions of whose borders the right elements tell, too.
-
-    Rows are taken as wrong or right as a whole. The rows of an output of more axes may be so by
-    chance, if they are few; where values hide errors, so may all.
-    """
+    """Return the regions of whose borders the right elements tell, too. Few rows of an output of
+    more axes may be wrong by chance; where values hide errors, any may."""
     rows = evidence.mask.reshape(evidence.rows, -1).any(axis=1)
     wrong = int(np.count_nonzero(rows))
     least = RARE if evidence.plain else RARE_LINES
-    others = [region for region in regions if not region.is_last]
+    # Of one axis of several, a vector of lengths may tell.
+    own = [a.size for a in evidence.inputs.values() if a.ndim == 1 and a.dtype.kind in "iu"]
+    own = own if len(evidence.shape) > 2 else []
+    others = [region for region in regions if not (region.is_last or region.size in own)]
     told = [region for region in regions if region.is_last]
     beside = sum(wrong * (region.size - region.extent) for region in told)
     sure = evidence.plain or _weight(told, evidence.count, beside) >= least
     told = told if sure and beside >= FEWEST_RIGHT else []
     right = rows.size - wrong
-    if right * (told[0].indices if told else evidence.columns) < FEWEST_RIGHT:
+    outside = min((rows.size // r.size * (r.size - r.extent) for r in others), default=0)
+    if outside * (told[0].indices if told else evidence.columns) < FEWEST_RIGHT:
         return told
     held = not evidence.indexed and any(region.is_any_line for region in others)
     sure = evidence.plain and len(evidence.shape) < 3 and not held

@@ -56,8 +56,7 @@ format of 8 bits, which holds many a right value."""
 CLOSE = 1e-3
 """Largest relative deviation from a common factor or offset, unless rounding explains more."""
 
-EXACT = 1e-5
-"""As `CLOSE`, of offsets of values that are not plain."""
+EXACT = 1e-5  # as `CLOSE`, of offsets of values that are not plain
 
 SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 """Largest relative residual at which a factor gets a simple name, and a less common one."""
@@ -389,8 +388,7 @@ LEAST, FREEDOM = 2, 6
 """Fewest wrong elements of a line, and of all lines together after one per line is deducted."""
 
 LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
-LEAST_OTHERS = 0.25
-"""Least second singular value of right values, by the largest, if errors of rank 1 tell a bug."""
+LEAST_OTHERS = 0.25  # right values that are nearly of rank 1 have such errors by any bug
 
 EXPLAINED, OFF = 0.75, 0.25
 """Share of wrong elements that one product must explain, and how far each may be off."""
@@ -526,8 +524,7 @@ def _differ(sizes: Float64Array) -> bool:
 def _explains(error: Float64Array, wrong: BoolArray) -> bool:
     """Tell whether a matrix of rank 1 is close to the error in most wrong elements.
 
-    The matrix is the first term of the singular value decomposition of `error`. The singular values
-    alone do not show that it is close: a few elements that are far larger than all others can
+    The singular values alone do not show it: a few elements that are far larger than all others can
     determine the largest one.
     """
     left, singular, right = np.linalg.svd(error, full_matrices=False)

@@ -90,8 +90,7 @@ class Evidence:
 
     @property
     def unwritten(self) -> list[float]:
-        """Return the values of memory that nobody wrote, as it is filled; none for elements of one
-        byte, which may have any value by chance."""
+        """Return the values of memory that nobody wrote; none for bytes, which may have any."""
         dtype = self._actual.dtype
         size = dtype.itemsize
         fills = FILLS if size > 1 else ()
@@ -99,7 +98,6 @@ class Evidence:
 
     @cached_property
     def given_infinite(self) -> bool:
-        """Tell whether an input holds Inf."""
         floats = (a for a in self.inputs.values() if dtype_name(a.dtype) in FLOAT_LIMITS)
         return any(np.isinf(to_float64(array)).any() for array in floats)
 

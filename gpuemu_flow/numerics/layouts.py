@@ -48,8 +48,7 @@ GUARD_BYTES = 4096
 LONGEST_ROW = 1 << 16  # largest number of bytes by which a row extends a guard zone
 
 FILL = b"\xa5"  # neither zero nor part of a plausible number
-FIRST_FILL = 0x5B
-"""What new memory of a function or script holds in the judged call."""
+FIRST_FILL = 0x5B  # what new memory of a function or script holds in the judged call
 FILLS = (FILL, bytes((FIRST_FILL,)))
 
 # Little-endian bit patterns. Each float's is a quiet NaN that no arithmetic produces.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from gpuemu_flow.judge.results import MISSED, Absence, CaseVerdict, OpResult, Regression, RunReport
-from gpuemu_flow.judge.verdicts import is_special, reason
+from gpuemu_flow.judge.verdicts import OUTSIDE, is_special, reason
 from gpuemu_flow.model.types import FailureKind, Json, Verdict
 from gpuemu_flow.model.verdicts import Cause, case_id
 
@@ -312,8 +312,8 @@ class Explained(Struct, frozen=True):
 
 
 def causes(results: Sequence[OpResult]) -> list[Explained]:
-    """Group one op's failing cases by cause; the group with the smallest case comes first, and
-    what got no verdict last."""
+    """Group one op's failing cases by cause; accesses out of bounds and what was never written come
+    first, then the group with the smallest case, and what got no verdict last."""
     failures = [failure for result in results for failure in result.failures]
     known = next((result.causes for result in results if result.causes), ())
     of_case = {member: cause for cause in reversed(known) for member in cause.members}
@@ -330,7 +330,14 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
         groups.setdefault(key, []).append(failure)
         if cause is not None:
             found[key] = cause
-    return [Explained(members, found.get(key)) for key, members in groups.items()]
+    ordered = sorted(groups.items(), key=lambda group: not _is_root(group[1][0]))
+    return [Explained(members, found.get(key)) for key, members in ordered]
+
+
+def _is_root(failure: CaseVerdict) -> bool:
+    """Tell whether wrong values of other cases are likely to follow from this failure."""
+    first = next(iter(failure.result.failures), None)
+    return first is not None and first.kind in (*OUTSIDE, FailureKind.UNWRITTEN)
 
 
 def _kind(failure: CaseVerdict) -> object:

@@ -383,7 +383,6 @@ def _check(
 
 
 def _drawn(group: CauseGroup) -> str:
-    """Describe the case that the notes are on, if it is not the one that is shown."""
     if group.telling is not None:
         return described(group.telling.case)
     return "" if group.minimized is None else described(group.failures[0].case)

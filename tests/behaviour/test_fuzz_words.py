@@ -45,7 +45,7 @@ def test_the_place_of_a_failure_to_load_is_relative(mini: Mini) -> None:
         pytest.param("np.clip(3 * x, -3e38, 3e38)", ["inf_policy"], 4, marks=pytest.mark.ci),
     ],
 )
-def test_where_only_nan_and_inf_differ_that_is_said_and_a_policy_excuses_it(
+def test_where_only_nan_and_inf_differ_a_policy_excuses_it_but_is_not_named(
     mini: Mini, expression: str, keys: list[str], code: int
 ) -> None:
     mini.write(
@@ -53,8 +53,7 @@ def test_where_only_nan_and_inf_differ_that_is_said_and_a_policy_excuses_it(
     )
     given = [*OPTIONS, "--dtype", "float32", "-n", "30"]
     shown = mini.command("fuzz", "scale", *given, code=1).stdout
-    assert "nothing but NaN and Inf differs" in shown
-    assert "_policy" not in shown  # it would hide a bug
+    assert "_policy" not in shown and "this passes" not in shown  # what would hide a bug
     config = (mini.root / "gpuemu.toml").read_text()
     lines = "".join(f'{key} = "ignore"\n' for key in keys)
     mini.write("gpuemu.toml", config.replace('name = "scale"\n', f'name = "scale"\n{lines}', 1))
@@ -65,17 +64,3 @@ def test_where_only_nan_and_inf_differ_that_is_said_and_a_policy_excuses_it(
     assert unjudged is not None, shown
     told = f"no verdict on {unjudged[1]} of 30 cases; an op passes with up to 20 % of them"
     assert (told in shown) is (code == 0)
-
-
-def test_nothing_of_nan_is_said_where_values_differ(mini: Mini) -> None:
-    mini.write("scripts/scale.py", "def scale(x):\n    return 2 * x\n")
-    shown = mini.command("fuzz", "scale", *OPTIONS, "-n", "5", code=1).stdout
-    assert "nothing but NaN" not in shown
-
-
-def test_nothing_of_nan_alone_is_said_where_it_leaks_into_finite_results(mini: Mini) -> None:
-    mini.edit("scripts/total.py", "return acc.", "return (acc + 0 * x.sum()).")
-    mini.edit("gpuemu.toml", "cases = 4", "cases = 24")
-    shown = mini.command("run", "total", "--dtype", "float32", "--no-confirm", code=1).stdout
-    assert "actual is NaN where the reference is finite" in shown
-    assert "nothing but NaN" not in shown

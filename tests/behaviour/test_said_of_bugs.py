@@ -107,21 +107,14 @@ BUGS = {
         "return a @ b + bias", MATMUL.replace('"N"] }', '"N"], bias = ["N"] }'), "",
         "rank|terms|partial",
     ),
-    "last_row_of_a_table_clamped": (
-        "t, i", "return t[np.minimum(i, len(t) - 2)]", "return t[i]", TABLE, "",
-        "only rows where|wherever|one element",
-    ),
     "largest_skipped": (
         "x", "return np.pad(-np.sort(-x[:, :-1], 1), ((0, 0), (0, 1)), constant_values=-9e9)",
         "return -np.sort(-x, 1)", X, "", SHIFTED,
     ),
     "nan_ignored": (
         "x", "return np.fmax.reduce(x, 1)", "return np.maximum.reduce(x, 1)",
-        ROWS.replace("nonfinite = false", "nonfinite = true"), "nothing but NaN and Inf", KEYS,
-    ),
-    "cut_below_minus_2": (
-        "x", "return np.where(x < -2, 0, x)", "return x * 1", X, "the wrong elements are 0",
-        r"only in (row|column)|rows|one element",
+        ROWS.replace("nonfinite = false", "nonfinite = true"), "where the reference is NaN",
+        f"{KEYS}|this passes",
     ),
     "memory_not_written": (
         "x", "o = np.empty_like(x)\no[:, : x.shape[1] // 4 * 4] = x[:, : x.shape[1] // 4 * 4]\n"

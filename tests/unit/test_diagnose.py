@@ -39,6 +39,7 @@ def test_the_last_element_is_called_so() -> None:
         ((2, 150), np.s_[:, 1:], None),
         ((4, 150), np.s_[:, 1:], "columns 1 to 149 of 150 (all but the first)"),
         ((40, 8), np.s_[39:, :7], "row 39 of 40 (the last)"),
+        ((67, 6), np.s_[[*range(1, 30), *range(33, 67)], 4:], "columns 4 to 5 of 6"),
     ],
 )
 def test_a_border_is_named_if_enough_right_elements_show_it(

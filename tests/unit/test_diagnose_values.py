@@ -323,6 +323,15 @@ def test_a_border_needs_enough_elements_on_both_sides(
                 assert each.numbers["side"] == ("above" if sign == 1 else "below")
 
 
+def test_rows_of_a_table_are_no_rows_of_the_output() -> None:
+    table, index = values(5, 6), np.array([0, 0, 0, 3, 4])
+    table[4, 0] = np.nan
+    wrong = table[np.minimum(index, 3)]
+    told = kinds(diagnose(wrong, table[index], EXACT, inputs={"table": table, "index": index}))
+    assert "input-row" not in told
+    assert "input-row" in kinds(diagnose(wrong, table[index], EXACT, inputs={"x": table}))
+
+
 @for_each(
     ("rows", "what", "claimed"),
     [(5, "holds NaN", True), (4, "holds NaN", False), (100, "is all negative", True),
