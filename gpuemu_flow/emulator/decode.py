@@ -306,7 +306,7 @@ class _Decoder:
         guard: Register | None,
         negated: bool,
     ) -> int:
-        location = self._own_line(frame.body, instruction)
+        location, headers = self._own_line(frame.body, instruction)
         text = f"{instruction.opcode.text} {' '.join(instruction.text.split())}".strip()
         self._program.steps.append(
             Step(
@@ -318,25 +318,27 @@ class _Decoder:
                 instruction.offset,
                 location,
                 text[:160],
+                headers=headers,
             )
         )
         return len(self._program.steps) - 1
 
-    def _own_line(self, body: Body, instruction: Instruction) -> tuple[int, int] | None:
-        """Return an instruction's file and line; in the language's own files, the caller's."""
+    def _own_line(self, body: Body, instruction: Instruction) -> tuple[tuple[int, int] | None, str]:
+        """Return an instruction's file and line; in the language's own files, the caller's, and the
+        names of these."""
         location = body.location_of(instruction)
         if location is None:
-            return None
-        found, seen = location, set()
-        while _is_of_language(self._module.files.get(found.file, "")) and found not in seen:
-            seen.add(found)
+            return None, ""
+        found, seen = location, {}
+        while _is_of_language(file := self._module.files.get(found.file, "")) and found not in seen:
+            seen[found] = file
             call = found.inlined_at
             if call is None:
-                return (location.file, location.line)
+                return (location.file, location.line), " ".join(seen.values())
             if not _is_of_language(self._module.files.get(call[0], "")):
-                return call[:2]
+                return call[:2], " ".join(seen.values())
             found = next((one for one in body.locations if one[:3] == call), found)
-        return (found.file, found.line)
+        return (found.file, found.line), " ".join(seen.values())
 
     def _operand(self, text: str, instruction: Instruction, frame: _Frame) -> Operand:
         key = (instruction.scope, text)

@@ -107,6 +107,8 @@ class Step(Struct, frozen=True):
     location: tuple[int, int] | None
     text: str
     note: str = ""
+    headers: str = ""
+    """Of CUDA, from which the step was inlined."""
 
 
 class KernelParameter(Struct, frozen=True):

@@ -19,6 +19,7 @@ from gpuemu_flow.emulator.ir import (
     Operand,
     OperandGroup,
     Register,
+    Sink,
     Step,
     TensorPlace,
 )
@@ -68,6 +69,8 @@ def _sources(step: Step) -> tuple[Operand, ...]:
 
 
 class _Watch:
+    _exchange = "shfl"  # takes another lane's value, and whether that is undefined
+
     def __init__(self, program: KernelProgram, unwritten: frozenset[int]) -> None:
         self._old = program
         self._shadows: dict[int, Register] = {}
@@ -76,6 +79,7 @@ class _Watch:
         for offset, number in enumerate(sorted(self._reached(unwritten))):
             self._shadows[number] = Register(count + offset, "pred")
         self._unwritten = unwritten
+        self._words = [Register(count + len(self._shadows) + n, "u32") for n in range(2)]
 
     def _computes(self, step: Step) -> bool:
         """Tell whether a step computes each lane's result from the lane's operands alone."""
@@ -86,7 +90,7 @@ class _Watch:
         while len(found) != before:
             before = len(found)
             for step in self._old.steps:
-                if self._computes(step):
+                if self._computes(step) or step.opcode.base == self._exchange:
                     defined, used = defined_and_used(step)
                     if not found.isdisjoint(used):
                         found.update(defined)
@@ -106,19 +110,21 @@ class _Watch:
             self._look(step)
             self._follow(step)
             self._steps.append(step)
-        return rewritten(self._old, pieces, first=first, types=["pred"] * len(self._shadows))
+        types = ["pred"] * len(self._shadows) + ["u32"] * len(self._words)
+        return rewritten(self._old, pieces, first=first, types=types)
 
     def _add(self, model: Step, text: str, operands: tuple[Operand, ...]) -> None:
         self._steps.append(like(model, opcode=Opcode(text), operands=operands))
 
     def _look(self, step: Step) -> None:
-        """Add steps that report undefined addresses, conditions and values to be stored."""
+        """Add steps that report undefined addresses, conditions and values to be stored. CUB also
+        exchanges values of threads that have none, and drops them behind that."""
         base = step.opcode.base
         wanted: dict[int, str] = {}
         for operand in step.operands:
             if isinstance(operand, (MemoryOperand, TensorPlace)):
                 wanted.update(dict.fromkeys(registers_in(operand), "as an address"))
-            elif base in _STORES:
+            elif base in _STORES and "_exchange." not in step.headers:
                 values = operand.items if isinstance(operand, OperandGroup) else (operand,)
                 if operand is not step.operands[0] or base == "red":
                     for value in values:
@@ -137,7 +143,7 @@ class _Watch:
             names = self._old.register_names
             name = names[number] if number < len(names) else "a register"
             steps = self._steps
-            self._add(model, UNDEFINED, (shadow,))
+            self._add(model, UNDEFINED, (Sink(), shadow))
             steps[-1] = replace(steps[-1], note=f"uses {name} {use}, which nobody wrote")
 
     def _follow(self, step: Step) -> None:
@@ -153,6 +159,12 @@ class _Watch:
             for n in registers_in(operand)
             if n in self._shadows
         ]
+        source = self._shadow_of(step.operands[1]) if len(step.operands) > 1 else None
+        if step.opcode.base == self._exchange and isinstance(source, Register):
+            own, other = self._words
+            self._add(step, "selp.b32", (own, Immediate(1), Immediate(0), source))
+            self._steps.append(like(step, operands=(other, own, *step.operands[2:])))
+            self._add(step, "setp.ne.u32", (targets.pop(0), other, Immediate(0)))
         for target in targets:
             self._assign(step, target, found)
 
@@ -205,11 +217,13 @@ def watch_products(program: KernelProgram) -> KernelProgram:
 class _WatchProducts(_Watch):
     """Here, a register's shadow says that it comes from a product that wrapped around."""
 
+    _exchange = ""
+
     def __init__(self, program: KernelProgram, made: frozenset[int]) -> None:
         super().__init__(program, made)
         self._unwritten = frozenset()
         self._extra = ["u64", "s64", "u64", "u32", "pred", "pred"]
-        first = len(program.register_types) + len(self._shadows)
+        first = len(program.register_types) + len(self._shadows) + len(self._words)
         self._own = [Register(first + n, kind) for n, kind in enumerate(self._extra)]
 
     def program(self) -> KernelProgram:
@@ -221,7 +235,7 @@ class _WatchProducts(_Watch):
         for operand in step.operands:
             for number in registers_in(operand) if isinstance(operand, MemoryOperand) else ():
                 if number in self._shadows:
-                    self._add(step, UNDEFINED, (self._shadows[number],))
+                    self._add(step, UNDEFINED, (Sink(), self._shadows[number]))
                     note = f"{verb} at an address from {WRAPPED} (widen a factor first)"
                     self._steps[-1] = replace(self._steps[-1], note=note)
 

@@ -424,3 +424,15 @@ def test_what_a_compiler_moved_is_found_where_its_value_is_used() -> None:
     given = [as_argument(np.zeros(64, "f4")), as_argument(out(64)), as_argument(np.int32(0))]
     (found,) = load_kernel(text.encode(), "moved.ptx").launch([1], [64], given).findings
     assert str(found).startswith("racecheck: a.cu:9 ld.shared reads s[2]"), found
+
+
+@needs_compiler
+@for_each("backend", ["numpy", "c"])
+@for_each("use", ["", "mov.u32 %r8, %r8;", "shfl.sync.down.b32 %r8|%p2, %r8, 16, 31, -1;"])
+def test_a_value_that_some_threads_lack_is_found_where_it_is_stored(use: str, backend: str) -> None:
+    some = "setp.ge.u32 %p1, %r2, 50; @%p1 bra ON; mov.u32 %r8, 5; ON: "
+    found = launch(some + use + " st.global.u32 [%rd5], %r8;", backend=backend).findings
+    # of the lanes 18 to 31 of the second warp, and those that they give their value to
+    assert [(f.rule, f.count) for f in found] == [
+        ("unwritten-register", 28 if "shfl" in use else 14)
+    ]

@@ -127,7 +127,7 @@ UNDEFINED = "!undefined"
 
 
 def _emit(emitter: Emitter, step: Step, index: int) -> None:
-    undefined = emitter.read(step.operands[0], "pred")
+    undefined = emitter.read(step.operands[1], "pred")
     emitter.do(f"m.check_defined({undefined}, {emitter.mask(step)}, {index})")
 
 

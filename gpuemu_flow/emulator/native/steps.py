@@ -369,7 +369,7 @@ def _carry(writer: SegmentWriter, step: Step) -> None:
 
 
 def _watched(writer: SegmentWriter, step: Step) -> None:
-    condition = writer.read(step.operands[0], "pred")
+    condition = writer.read(step.operands[1], "pred")
     guard = writer.guard(step)
     writer.do(f"if ({condition}{f' && {guard}' if guard else ''}) s->err |= 1;")
 
