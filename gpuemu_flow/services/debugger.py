@@ -72,8 +72,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Return the names in a text, each with its indices; () for a name without brackets. Raises
-    UsageError: ``debug-bad-slice``."""
+    """Return the names in a text, each with its indices or (). Raises UsageError."""
     found = []
     position = 0
     text = text.strip()
@@ -167,8 +166,7 @@ def describe(name: str, array: Array) -> str:
 
 
 def value_lines(array: Array) -> list[str]:
-    """Return a tensor's values as lines of text. If there are more than `SHOWN` values, only the
-    first and last ones of each dim are shown."""
+    """Return a tensor's values as lines of text; of very many, the first and last of each dim."""
     shown = to_float64(array) if array.dtype.kind == "V" else array
     digits = 5 if array.itemsize <= 2 else 17 if array.itemsize == 8 else 9
     with np.printoptions(threshold=SHOWN, edgeitems=4, linewidth=100, precision=digits):
@@ -472,8 +470,7 @@ class DebugSession(Struct):
         raise unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
-        """Return the names of the selected failure's tensors that are known without reproducing it.
-        The names of single outputs are known only after the failure was reproduced once."""
+        """Return the names of the failure's tensors; outputs once the failure was reproduced."""
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (

@@ -106,8 +106,7 @@ def _is_full(socket_path: str) -> bool:
 
 
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:
-    """Return the path of the daemon's log file. Raises UsageError: ``daemon-no-log`` when no daemon
-    has been started yet."""
+    """Return the path of the daemon's log. Raises UsageError: no daemon has been started yet."""
     place = find_place(root, environ)
     if place is None or not place.log.exists():
         text = f"no daemon of {root} has written a log yet"

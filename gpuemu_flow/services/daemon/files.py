@@ -61,8 +61,7 @@ def possible_places(root: Path, environ: Mapping[str, str]) -> list[DaemonFiles]
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> DaemonFiles:
-    """Return the files for a daemon that will be started, in a private folder. Raises UsageError:
-    ``daemon-no-folder`` when none of the user's folders can be used."""
+    """Return the files of a daemon to start, in a private folder. Raises UsageError: none is."""
     known = find_place(root, environ)
     if known is not None and os.access(known.folder, os.W_OK):
         return known

@@ -74,8 +74,7 @@ class CaseMaker:
         return representative_shape(self.config, case)
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
-        """Return a case's inputs as they are sent: bfloat16 as float32, which all clients can read.
-        Raises RequestError: The tensors take more than `room` bytes."""
+        """Return a case's inputs as sent: bfloat16 as float32. Raises RequestError: no `room`."""
         try:
             if not self._plans:
                 made = tensors(case, protocol_v1=False, max_bytes=max(0, room))

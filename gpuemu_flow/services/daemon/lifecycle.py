@@ -314,8 +314,7 @@ QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def pool_sizes(references: int) -> dict[str, int]:
-    """Return the number of threads of each pool. `references` is the number of references that may
-    run at once."""
+    """Return the number of threads of each pool; `references` may run at once."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 

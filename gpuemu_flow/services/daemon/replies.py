@@ -136,8 +136,7 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
 
 
 def finite(value: float) -> float:
-    """Return a value as JSON can hold it: infinity becomes the largest float of its sign. NaN
-    becomes the largest float."""
+    """Return a value as JSON can hold it: Inf and NaN become the largest float of their sign."""
     if math.isfinite(value):
         return float(value)
     return -LARGEST if value < 0 else LARGEST
@@ -305,8 +304,7 @@ class Fields:
             raise invalid(str(error)) from None
 
     def kwargs(self) -> dict[str, Json]:
-        """Return the op's keyword arguments. Clients of protocol v1 send strings. Our own clients
-        send JSON values of any type."""
+        """Return the op's keyword arguments: strings from clients of protocol v1, else JSON."""
         value = self._get("kwargs", {})
         if not isinstance(value, dict):
             raise invalid(f"kwargs must be an object, not {json_type(value)}")

@@ -98,8 +98,7 @@ class Outline(Struct):
         return here[0] if here else ()
 
     def table_at(self, line: int) -> tuple[str, ...]:
-        """Return the dotted name, as its parts, of the table that contains a line. The result is
-        empty for a line above all tables."""
+        """Return the parts of the name of the table that a line is in; () above all tables."""
         for above in range(min(line, len(self.lines)) - 1, -1, -1):
             # Recognise a header by its text alone, since an unfinished line above may leave a
             # bracket open.

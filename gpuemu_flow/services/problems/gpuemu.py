@@ -69,8 +69,7 @@ class PublishedConfig(msgspec.Struct, frozen=True):
 
 
 def read_published(file: Path) -> PublishedConfig:
-    """Return the content of a workspace's configuration. Raises UsageError: The file cannot be
-    read, or is not TOML."""
+    """Return the content of a workspace's configuration. Raises UsageError: It is not TOML."""
     raw: dict[str, Json] = {}
 
     def check(found: Mapping[str, Json], out: Reporter) -> dict[str, Json]:
@@ -398,8 +397,7 @@ class Places(msgspec.Struct, frozen=True):
 
     @property
     def prefix(self) -> str:
-        """Return the path from the new workspace to the published one, ending in ``/``. The path is
-        empty if both workspaces are the same folder, or if the files are copied."""
+        """Return the path to the published workspace, with ``/``; empty where files are copied."""
         if not self.in_place:
             return ""
         below = self.root.resolve().relative_to(self.into.resolve()).as_posix()

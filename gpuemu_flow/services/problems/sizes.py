@@ -34,8 +34,7 @@ class CachedAttempts(msgspec.Struct):
     left: int = MOST_TRIES
 
     def __call__(self, constants: Constants) -> ProblemFacts | None:
-        """Return the facts about the model with given constants. Returns None if the model does not
-        run, or if no attempt is left."""
+        """Return facts about the model with given constants; None if it fails, or none is left."""
         if self.left <= 0:
             return None
         self.left -= 1

@@ -74,8 +74,7 @@ def bad_mark(message: str, hint: str = "") -> UsageError:
 
 
 def read_number(name: str, value: Any, *, low: int = 0, high: int = MAX_SEED) -> int:
-    """Return `value`, from a mark or the command line, as an integer from `low` to `high`. Raises
-    UsageError ``pytest-bad-number`` for any other value."""
+    """Return a mark's or an option's `value` as an integer in the range. Raises UsageError."""
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
         text = f"{name} must be an integer from {low} to {high}, not {value!r}"
