@@ -33,7 +33,8 @@ CASES = {
     "memory": {
         "symbols": "memcheck", "managed": "memcheck", "pitched": "initcheck",
         "streams": "memcheck", "questions": "memcheck", "errors": "memcheck",
-        "unwritten": "initcheck", "padding": "initcheck", "freed": "memcheck", "host": "memcheck",
+        "unwritten": "initcheck", "padding": "initcheck", "holes": "initcheck",
+        "freed": "memcheck", "host": "memcheck",
     },
     "libraries": {
         "grid": "racecheck", "groups": "", "cub": "memcheck", "device": "memcheck", "thrust": "",
@@ -58,6 +59,7 @@ ALL = [(file, case) for file in TRIED for case in CASES[file]]
 OUTSIDE = {
     "numba": ("numba_scale.py", "# line: numba"),
     "unwritten": ("common.h", "cudaMemcpy(x.data()"),
+    "holes": ("common.h", "cudaMemcpy(x.data()"),
     "srad": ("common.h", "cudaMemcpy(x.data()"),
 }
 """Cases whose mistake shows elsewhere than at the marked line."""

@@ -199,7 +199,9 @@ class DeviceArena:
     def is_padding(self, start: int, size: int) -> bool:
         """Tell whether all that nobody wrote can be padding: each piece ends where a value of a
         size that kernels store (`stored`, as bits) may begin, is smaller, and is in each struct."""
-        if size > _MOST_LOOKED_AT:
+        block = self.at(start)
+        of_numbers = block is not None and (block.what == "tensor" or block.item > 1)
+        if size > _MOST_LOOKED_AT or of_numbers:
             return False
         unwritten = self._shadow[start : start + size] == UNINITIALISED
         edges = np.flatnonzero(np.diff(unwritten, prepend=False, append=False))

@@ -175,6 +175,21 @@ bool padding(bool bug) {
   return to[3].value == 28 && (bug || to[1].weight == 15);
 }
 
+__global__ void evens(float* x, double* y, bool bug) {
+  int i = threadIdx.x;
+  x[2 * i] = i;
+  if (!bug) x[2 * i + 1] = i;
+  y[i] = i;
+}
+bool holes(bool bug) {
+  float* d_x;
+  double* d_y;
+  CHECK(cudaMalloc(&d_x, 64 * sizeof(float)));
+  CHECK(cudaMalloc(&d_y, 32 * sizeof(double)));
+  evens<<<1, 32>>>(d_x, d_y, bug);
+  return download(d_x, 64)[62] == 31 && download(d_y, 32)[31] == 31;
+}
+
 bool freed(bool bug) {
   int *d_old, *d_new;
   CHECK(cudaMalloc(&d_old, 32 * sizeof(int)));
@@ -199,6 +214,6 @@ bool host(bool bug) {  // the host's own use of memory ends the program, as with
 
 int main(int argc, char** argv) {
   const Case cases[] = {{"symbols", symbols}, {"managed", managed}, {"pitched", pitched}, {"streams", streams},
-                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"padding", padding}, {"freed", freed}, {"host", host}};
+                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"padding", padding}, {"holes", holes}, {"freed", freed}, {"host", host}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }
