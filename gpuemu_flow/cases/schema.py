@@ -285,6 +285,12 @@ class _SchemaTable:
         for path, name, value in entries:
             if isinstance(value, Mapping) and "unused" in value:
                 tensors[name] = self._with_unused((*path, "unused"), value["unused"], name, tensors)
+            indexed = any(each.rule and each.rule.of == name for each in tensors.values())
+            plain = isinstance(value, Mapping) and not {"range", "kind"} & value.keys()
+            if plain and not indexed and wants_range(tensors[name]):
+                text = f"{name!r} looks like an index and has no range"
+                hint = 'range = [0, "V-1"], or kind = "indices" and of = the input that is read'
+                self.report(path, "schema-index-without-range", text, hint)
         named = tuple(tensors[name] for name in names if name in tensors)
         scalars = self._scalars(dims)
         for scalar in scalars:
@@ -341,12 +347,7 @@ class _SchemaTable:
         reader = RuleReader(path, tensor.name, value, known, self.report)
         low, high, rule = reader.read()
         strategy = self._strategy(path, tensor.name, value.get("strategy"), rule)
-        tensor = replace(tensor, low=low, high=high, rule=rule, strategy=strategy)
-        if not {"range", "kind"} & value.keys() and wants_range(tensor):
-            text = f"{tensor.name!r} looks like an index and has no range"
-            hint = 'range = [0, "V-1"], or kind = "indices" and of = the input that is read'
-            self.report(path, "schema-index-without-range", text, hint)
-        return tensor
+        return replace(tensor, low=low, high=high, rule=rule, strategy=strategy)
 
     def _with_unused(
         self, path: KeyPath, value: object, name: str, tensors: Mapping[str, TensorDef]

@@ -369,7 +369,7 @@ def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
     same: BoolArray
     for bits in (32, 16, 8, 7, 6, 5, 4, 3):
         same = difference % 2.0**bits == 0.0
-        if same.mean() >= MOST:
+        if same.mean() >= MOST and np.ptp(points.expected[same]) > 0.0:
             sentence = f"actual and expected agree modulo {2**bits}: an index or a type wraps there"
             yield Finding("wrapped", sentence, {"modulus": 2**bits}, 0.9)
             return

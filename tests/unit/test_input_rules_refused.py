@@ -327,6 +327,9 @@ def test_an_index_without_a_range_gets_a_hint() -> None:
     assert slugs(dtype="int64") == ["schema-index-without-range"]
     assert slugs(dtype="int64", range=[0, "N-1"]) == []
     assert slugs(dtype="float32") == []
+    named = {"dims": {"N": [3]}, "inputs": {"table": {"dims": ["N"], "dtype": "int32"}}}
+    named["inputs"]["i"] = {"dims": ["N"], "dtype": "int64", "kind": "indices", "of": "table"}
+    assert faults(named) == []
 
 
 def test_expressions_are_no_python() -> None:
