@@ -94,6 +94,8 @@ RAGGED = {
     "last_tile_lacks_one_32": ragged("n % 32 == 31"),
     "max_of_a_last_tile_of_one_row": ragged_max("max", 64),
     "min_of_a_last_tile_of_one_row": ragged_max("min", 32),
+    "row_that_begins_with_a_tile_32": ragged("start[at] % 32 == 0 < start[at] and n"),
+    "row_that_begins_with_a_tile_64": ragged("start[at] % 64 == 0 < start[at] and n"),
     "length_one_above_tile": ragged("n % 32 == 1 and n > 32", LENGTHS),
     "length_of_whole_tiles": ragged("n % 64 == 0", LENGTHS),
     "length_one_below_tile": ragged("n % 32 == 31", LENGTHS),

@@ -442,7 +442,7 @@ RECORD = {
     "uniform": "b2267535", "normal": "166f7d1a", "small": "1be11e7c", "negative": "11e76cfa",
     "sparse": "89757fac", "ties": "52f0c0a6", "integers": "5a11212a", "wide": "c659fac3",
     "offset": "f88eac00", "extremes": "2de6857f", "special": "9de74eec", "permutation": "2308f32c",
-    "sorted": "3f7bb292", "offsets": "5f85cb99", "lengths": "4780fb25", "mask": "457f1743",
+    "sorted": "3f7bb292", "offsets": "ce2e305f", "lengths": "4780fb25", "mask": "457f1743",
     "one_hot": "bf07cd6f", "positive": "62ed1dd2", "probabilities": "ae1ff166",
     "symmetric": "52dc7294", "positive_definite": "ab25c6f8", "unique": "745b2323",
     "indices": "d370a8fe", "quantized": "b1568324", "packed": "610345b7", "scalar": "c96faddd",

@@ -25,7 +25,8 @@ def _offsets(setting: Setting) -> Array:
     )
     pattern, third = setting.pattern, max((parts - 1) // 3, 1)
     if pattern == "even":
-        line = np.array([to * k // parts for k in range(1, parts)], np.int64)
+        tile = 1 << max((to // parts).bit_length() - 1, 0)  # a row that begins with a tile
+        line = np.array([to * k // parts // tile * tile for k in range(1, parts)], np.int64)
         cuts = np.tile(line, (rows.number, 1))
     elif pattern == "empty_first":
         cuts[:, :third] = 0
