@@ -35,6 +35,12 @@ _EXTREMES = frozenset({"min", "max"})
 _CLAIMS = frozenset({"cas", "exch", "or", "and"})
 """Atomics that only lower or only raise a value, and those whose result tells who came first."""
 
+_TURNING = {"neg": 1, "rcp": 1, "sub": 2, "div": 2}
+"""Of operations whose result falls when an operand rises: the position of that operand."""
+
+_OF_BITS = frozenset({"and", "or", "xor", "not", "lop3", "shr"})
+"""Operations that may stand in an order-preserving conversion of floats to integers."""
+
 _OF_FLOATS = (
     {("min", "s32"), ("max", "u32")},
     {("max", "s32"), ("min", "u32")},
@@ -360,7 +366,8 @@ class _Flow:
     def is_corrected(self, load: int, reach: _Reach) -> bool:
         """Tell whether atomics make up for an old value: all writes to the parameter or variable
         are atomics of one kind, and the value only decides whether one of these is made and, after
-        that, what else is. It may be the operand of ``min`` or ``max``, which corrects it later."""
+        that, what else is. It may be the operand of ``min`` or ``max``, which corrects it later:
+        not if the operand falls when the value rises, nor if the value decides where it goes."""
         steps, place = self.program.steps, self._places.of(load)
         changing = [n for n, step in enumerate(steps) if step.opcode.base in ("st", *_ATOMICS)]
         writes = {n for n in changing if place & self._places.of(n)}
@@ -370,11 +377,37 @@ class _Flow:
             return False
         decided = self._decided_by(reach)
         using = {n for n in changing if not reach.registers.isdisjoint(self._given(n))}
-        if using - (writes if names <= _EXTREMES else set()):
+        if using - (writes if names <= _EXTREMES else set()) or self._is_turned(load, using):
             return False
         made = writes & (using | decided)
         later = decided.intersection(changing) - writes
         return bool(made) and later <= self._decided_by(self._after(load, made))
+
+    def _is_turned(self, load: int, atomics: set[int]) -> bool:
+        """Tell whether a loaded value is in the address of an atomic, or falls in its operand."""
+        steps, passes = self.program.steps, self._passes
+        values, size = set(passes[load][0]), 0
+        while size != (size := len(values)):
+            for number, (defined, used) in enumerate(passes):
+                if steps[number].opcode.base not in _ATOMICS and not values.isdisjoint(used):
+                    values.update(defined)
+        pending: list[int] = []
+        for number in atomics:
+            for operand in steps[number].operands:
+                own = values.intersection(registers_in(operand))
+                if own and isinstance(operand, MemoryOperand):
+                    return True
+                pending += own
+        for register in pending:
+            for number, (defined, used) in enumerate(passes):
+                base, operands = steps[number].opcode.base, steps[number].operands
+                if register not in defined or base in _OF_BITS or number == load:
+                    continue
+                turned = operands[_TURNING[base]] if base in _TURNING else None
+                if turned is not None and not values.isdisjoint(registers_in(turned)):
+                    return True
+                pending += values.intersection(used).difference(pending)
+        return False
 
     def _after(self, load: int, made: set[int]) -> _Reach:
         start, homes = self._block_of(load), {self._block_of(n) for n in made}

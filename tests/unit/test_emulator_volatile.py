@@ -305,6 +305,14 @@ BETWEEN_BLOCKS = {
         NOT_FIRST + "red.global.max.u32 [%rd1], %r2; ld.global.u32 %r20, [%rd1]; " + STORE
         + "END: ",
     ),
+    "a maximum of what falls": (
+        "between-blocks-write-after-read",
+        RELAX.replace("add.u32 %r10, %r10, %r2", "sub.u32 %r10, 9, %r10"),
+    ),
+    "a maximum at a place that is read": (
+        "between-blocks-write-after-read",
+        RELAX.replace("%rd8, %r11, 4", "%rd8, %r10, 4").replace("%r10, %r10, %r2", "%r10, %r10, 0"),
+    ),
     "a maximum beside a minimum": (
         "between-blocks-write-after-read",
         RELAX.replace("END: ", "red.global.min.u32 [%rd7], %r20; END: "),
