@@ -34,7 +34,7 @@ CASES = {
         "symbols": "memcheck", "managed": "memcheck", "pitched": "initcheck",
         "streams": "memcheck", "questions": "memcheck", "errors": "memcheck",
         "unwritten": "initcheck", "padding": "initcheck", "holes": "initcheck",
-        "freed": "memcheck", "host": "memcheck",
+        "pixels": "initcheck", "freed": "memcheck", "host": "memcheck",
     },
     "libraries": {
         "grid": "racecheck", "groups": "", "cub": "memcheck", "device": "memcheck", "thrust": "",
@@ -60,6 +60,7 @@ OUTSIDE = {
     "numba": ("numba_scale.py", "# line: numba"),
     "unwritten": ("common.h", "cudaMemcpy(x.data()"),
     "holes": ("common.h", "cudaMemcpy(x.data()"),
+    "pixels": ("common.h", "cudaMemcpy(x.data()"),
     "srad": ("common.h", "cudaMemcpy(x.data()"),
 }
 """Cases whose mistake shows elsewhere than at the marked line."""

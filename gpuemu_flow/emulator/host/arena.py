@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import mmap
 import os
+from functools import cached_property
 
 import numpy as np
 
@@ -65,6 +66,11 @@ class DeviceBlock:
         """Return the bytes of one element, for messages."""
         item = self.given_item or self.source.item or 1
         return item if self.size % item == 0 else 1
+
+    @cached_property
+    def of_numbers(self) -> bool:
+        """Tell whether the block is known to hold numbers, which have no padding between them."""
+        return self.what == "tensor" or self.item > 1 or self._places.of_numbers(self.source)
 
     def describe(self, offset: int) -> str:
         """Describe an offset of the arena by this block, and say where the block was made."""
@@ -199,9 +205,8 @@ class DeviceArena:
     def is_padding(self, start: int, size: int) -> bool:
         """Tell whether all that nobody wrote can be padding: each piece ends where a value of a
         size that kernels store (`stored`, as bits) may begin, is smaller, and is in each struct."""
-        block = self.at(start)
-        of_numbers = block is not None and (block.what == "tensor" or block.item > 1)
-        if size > _MOST_LOOKED_AT or of_numbers:
+        block = self.find(start, start + size)
+        if size > _MOST_LOOKED_AT or (block is not None and block.of_numbers):
             return False
         unwritten = self._shadow[start : start + size] == UNINITIALISED
         edges = np.flatnonzero(np.diff(unwritten, prepend=False, append=False))

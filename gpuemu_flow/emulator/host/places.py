@@ -30,6 +30,8 @@ _ITEMS = {
     "long long": 8, "unsigned long long": 8, "float2": 8, "int2": 8, "float4": 16, "int4": 16,
     "double2": 16, "T": 0,
 }  # fmt: skip
+_DECLARED = r"((?:unsigned\s+)?[\w:]+)\s*\*\s*(?:\w+[^,;()]*,\s*\*\s*)*%s\b"
+_VECTOR = re.compile(r"u?(?:char|short|int|long|longlong|float|double)[1-4]|unsigned \w+")
 _STUB = ".cudafe1.stub.c"
 _FOREIGN = ("/include/cuda", "/include/crt/", "/cccl/", "/targets/", "/usr/include/",
             "/include/c++/", "/site-packages/", "/dist-packages/", _STUB, "/_ctypes/")  # fmt: skip
@@ -100,6 +102,18 @@ class Places:
             size = _SIZE.search(lines[0]) or _SIZE.search(" ".join(lines))
             item = _ITEMS.get(" ".join(size[1].split()), 0) if size else 0
         return Allocated(name, item, place)
+
+    def of_numbers(self, allocated: Allocated) -> bool:
+        """Tell whether an allocation's pointer is declared as one to numbers or CUDA's vectors of
+        them, which have no padding; bytes called ``char`` may hold anything."""
+        names = re.findall(r"\w+", re.sub(r"\[.*", "", allocated.name))
+        if not names:
+            return False
+        before = "\n".join(_source(allocated.place.file)[: allocated.place.line])
+        found = re.findall(_DECLARED % re.escape(names[-1]), before)
+        types = [t for t in found if t not in ("return", "sizeof")]
+        kind = " ".join(types[-1].split()).removeprefix("std::") if types else "T"
+        return kind not in ("char", "T") and (kind in _ITEMS or bool(_VECTOR.fullmatch(kind)))
 
     def _look_up(self, addresses: list[int]) -> None:
         by_file: dict[str, list[tuple[int, int]]] = {}

@@ -187,7 +187,23 @@ bool holes(bool bug) {
   CHECK(cudaMalloc(&d_x, 64 * sizeof(float)));
   CHECK(cudaMalloc(&d_y, 32 * sizeof(double)));
   evens<<<1, 32>>>(d_x, d_y, bug);
-  return download(d_x, 64)[62] == 31 && download(d_y, 32)[31] == 31;
+  return download(d_x + 2, 62)[60] == 31 && download(d_y, 32)[31] == 31;
+}
+
+__global__ void paint(uchar4* to, float* light, bool bug) {
+  int i = threadIdx.x;
+  to[i].x = to[i].y = to[i].z = i;
+  if (!bug) to[i].w = 255;
+  light[i] = i;
+}
+bool pixels(bool bug) {
+  const size_t bytes = 32 * 4;
+  uchar4* d_to;
+  float* d_light;
+  CHECK(cudaMalloc(&d_to, bytes));
+  CHECK(cudaMalloc(&d_light, bytes));
+  paint<<<1, 32>>>(d_to, d_light, bug);
+  return download(d_to, 32)[31].z == 31 && download(d_light, 32)[31] == 31;
 }
 
 bool freed(bool bug) {
@@ -214,6 +230,6 @@ bool host(bool bug) {  // the host's own use of memory ends the program, as with
 
 int main(int argc, char** argv) {
   const Case cases[] = {{"symbols", symbols}, {"managed", managed}, {"pitched", pitched}, {"streams", streams},
-                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"padding", padding}, {"holes", holes}, {"freed", freed}, {"host", host}};
+                        {"questions", questions}, {"errors", errors}, {"unwritten", unwritten}, {"padding", padding}, {"holes", holes}, {"pixels", pixels}, {"freed", freed}, {"host", host}};
   return choose(cases, sizeof cases / sizeof *cases, argc, argv);
 }
