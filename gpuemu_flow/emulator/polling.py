@@ -18,7 +18,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from gpuemu_flow.emulator.blocks import Blocks, defined_and_used, registers_in
-from gpuemu_flow.emulator.ir import KernelProgram, MemoryOperand, Step, Symbol
+from gpuemu_flow.emulator.ir import Immediate, KernelProgram, MemoryOperand, Step, Symbol
 
 STRONG = frozenset({"volatile", "relaxed", "acquire", "release", "mmio"})
 """Modifiers of accesses that several threads may make to one address at the same time."""
@@ -98,6 +98,10 @@ def _starts_cas(program: KernelProgram, load: int, compared: set[int]) -> bool:
             if other.opcode.base == "mov" and reached.intersection(_passed(other)[1]):
                 reached.update(_passed(other)[0])
     return not reached.isdisjoint(compared)
+
+
+def _is_negative(constant: Immediate) -> bool:
+    return bool(constant.value >> (31 if constant.kind == "f32" else 63))
 
 
 def _kind(program: KernelProgram, number: int) -> str:
@@ -365,9 +369,10 @@ class _Flow:
 
     def is_corrected(self, load: int, reach: _Reach) -> bool:
         """Tell whether atomics make up for an old value: all writes to the parameter or variable
-        are atomics of one kind, and the value only decides whether one of these is made and, after
-        that, what else is. It may be the operand of ``min`` or ``max``, which corrects it later:
-        not if the operand falls when the value rises, nor if the value decides where it goes."""
+        are atomics of one kind, and the value only decides whether one of these is made, at its own
+        place, and after that (of claims, by their results) what else is. It may be the operand of
+        ``min`` or ``max``, which corrects it later: not if the operand falls when the value rises,
+        nor if the value decides where the operand goes."""
         steps, place = self.program.steps, self._places.of(load)
         changing = [n for n, step in enumerate(steps) if step.opcode.base in ("st", *_ATOMICS)]
         writes = {n for n in changing if place & self._places.of(n)}
@@ -381,7 +386,17 @@ class _Flow:
             return False
         made = writes & (using | decided)
         later = decided.intersection(changing) - writes
-        return bool(made) and later <= self._decided_by(self._after(load, made))
+        address = self._address(load)
+        if not made or any(self._address(n) != address for n in made - using):
+            return False  # the value decides about another place
+        given = {n for number in made for n in self._passes[number][0]}
+        claimed = not names <= _EXTREMES  # only who came first goes on
+        after = self._spread(_Reach(given, set())) if claimed else self._after(load, made)
+        return later <= self._decided_by(after)
+
+    def _address(self, step: int) -> MemoryOperand | None:
+        operands = self.program.steps[step].operands
+        return next((each for each in operands if isinstance(each, MemoryOperand)), None)
 
     def _is_turned(self, load: int, atomics: set[int]) -> bool:
         """Tell whether a loaded value is in the address of an atomic, or falls in its operand."""
@@ -405,6 +420,9 @@ class _Flow:
                     continue
                 turned = operands[_TURNING[base]] if base in _TURNING else None
                 if turned is not None and not values.isdisjoint(registers_in(turned)):
+                    return True
+                factors = operands[1:3] if base in ("mul", "mad", "fma") else ()
+                if any(isinstance(each, Immediate) and _is_negative(each) for each in factors):
                     return True
                 pending += values.intersection(used).difference(pending)
         return False

@@ -309,6 +309,19 @@ BETWEEN_BLOCKS = {
         "between-blocks-write-after-read",
         RELAX.replace("add.u32 %r10, %r10, %r2", "sub.u32 %r10, 9, %r10"),
     ),
+    "a maximum of what is multiplied by less than 0": (
+        "between-blocks-write-after-read",
+        RELAX.replace("add.u32 %r10, %r10, %r2", "mad.lo.s32 %r10, %r10, -3, 7"),
+    ),
+    "a maximum that a value elsewhere decides about": (
+        "between-blocks-write-after-read",
+        RELAX.replace("add.u32 %r10, %r10, %r2", "setp.gt.u32 %p4, %r10, 5; @%p4 bra END")
+        .replace("%rd9], %r10", "%rd9], %r2"),
+    ),
+    "a claim without a look at who came first": (
+        "between-blocks-write-after-read",
+        LOOK + CLAIM.partition("setp")[0] + TAKE,
+    ),
     "a maximum at a place that is read": (
         "between-blocks-write-after-read",
         RELAX.replace("%rd8, %r11, 4", "%rd8, %r10, 4").replace("%r10, %r10, %r2", "%r10, %r10, 0"),
