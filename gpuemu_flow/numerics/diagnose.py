@@ -28,12 +28,14 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
 
-# Diagnose by location: rows, columns, tails, tiles, diagonals, everywhere.
+# Diagnose by location: rows, columns, tails, tiles, diagonals.
 
 
 LONGEST_PERIOD = 256
 WHOLE = 0.9
 """Share of a region that must fail for it to be wrong as a whole."""
+SURE = 0.6
+"""Least likelihood of a place that is told although nearly all elements are wrong."""
 LEAST_SQUARE = 8
 FEWEST_RIGHT = 4  # beside wrong rows or columns: fewer may be right by chance
 MOSTLY, FEWEST_IN_TAIL = 0.6, 8
@@ -111,8 +113,8 @@ def places(evidence: Evidence) -> list[Finding]:
     ]
     found = [finding for finding in candidates if finding is not None]
     share = evidence.count / evidence.total
-    if share >= WHOLE and not any(finding.likelihood > share for finding in found):
-        found += [_everywhere(evidence, share)] if evidence.total >= LEAST_SQUARE else []
+    if share >= WHOLE:
+        found = [finding for finding in found if finding.likelihood > SURE]
     elif _is_all_but_zeros(evidence):
         return []  # right zeros may be spared by any bug
     found.sort(key=lambda finding: -finding.likelihood)
@@ -127,12 +129,6 @@ def _one_element(evidence: Evidence) -> list[Finding]:
     index = [int(i) for i in np.unravel_index(position, evidence.shape)]
     sentence = f"only the {which} element of {evidence.total} is wrong, at {index}"
     return [Finding("one-element", sentence, {"index": index, "of": evidence.total}, 0.9)]
-
-
-def _everywhere(evidence: Evidence, share: float) -> Finding:
-    sentence = f"wrong everywhere ({evidence.count} of {evidence.total} elements)"
-    numbers = {"failing": evidence.count, "total": evidence.total}
-    return Finding("everywhere", sentence, numbers, 0.5 + 0.1 * share)
 
 
 def _is_all_but_zeros(evidence: Evidence) -> bool:
@@ -419,7 +415,7 @@ def diagnose(
 
     >>> expected = np.arange(1.0, 13.0).reshape(3, 4)
     >>> [finding.sentence for finding in diagnose(2 * expected, expected, Tolerance(0.0, 1e-6))]
-    ['actual = 2.000 × expected', 'wrong everywhere (12 of 12 elements)']
+    ['actual = 2.000 × expected']
     """
     actual, expected = np.asarray(actual), np.asarray(expected)
     if actual.shape != expected.shape or not actual.size:
@@ -489,7 +485,7 @@ def _circumstances(evidence: Evidence) -> list[list[Finding]]:
     where, which = places(evidence), conditions(evidence)
     main = max(where, key=lambda finding: finding.likelihood, default=None)
     by_border = [finding for finding in which if "border" in finding.numbers]
-    if main is None or main.kind == "everywhere":
+    if main is None:
         return [where, which]
     scattered = main.kind in ("periodic", "whole-lines")
     of_rows = [finding for finding in which if finding.kind == "input-row"]

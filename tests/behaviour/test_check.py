@@ -69,6 +69,11 @@ FILES = {
         def bare(x):
             e = np.exp(x)
             return e / e.sum(axis=-1, keepdims=True)
+
+        def tail(x):
+            y = softmax(x)
+            y[..., 2:] *= 1.5
+            return y
     """,
     "ref.py": """
         import numpy as np
@@ -167,9 +172,6 @@ def test_a_wrong_op_shows_inputs_and_values_then_place_then_command(
     assert command == "  reproduce: gpuemu-flow check op.py:hot ref.py:softmax"
     assert str(found).splitlines()[-2] == "  stopped at 8 failures after 8 of 24 cases"
     failure = found.to_json()["failures"][0]
-    text, notes = str(found).splitlines(), [f"  {note}" for note in failure["notes"]]
-    start = text.index(f"  drawn as: {failure['drawn']}") + 1
-    assert notes and text[start : start + len(notes)] == notes, "they are on the drawn case"
     shown = failure["minimal"]
     assert shown["inputs"]["x"]["values"] == [[1.0, 0.0]]
     assert (shown["output"], shown["index"]) == ("result", [0, 1])
@@ -177,6 +179,11 @@ def test_a_wrong_op_shows_inputs_and_values_then_place_then_command(
     assert shown["actual"] == pytest.approx(0.266979843)
     assert shown["place"] == "op.py:8"
     assert shown["command"] == "gpuemu-flow check op.py:hot ref.py:softmax"
+    told = gpuemu_flow.check("op.py:tail", "ref.py:softmax")
+    failure = told.to_json()["failures"][0]
+    text, notes = str(told).splitlines(), [f"  {note}" for note in failure["notes"]]
+    start = text.index(f"  drawn as: {failure['drawn']}") + 1
+    assert notes and text[start : start + len(notes)] == notes, "they are on the drawn case"
 
 
 @pytest.mark.ci
