@@ -432,10 +432,11 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe where the wrong elements are, and what they have in common."""
-        outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
+        """Describe where the wrong elements are, and what they have in common. Name each output
+        that fails: the message names the worst only."""
+        outputs = {f.output: f.message for f in reversed(result.failures) if f.output in actual}
         sentences = []
-        for name in outputs:
+        for name, message in reversed(outputs.items()):
             if criteria.contracts.is_masked(name):
                 continue  # positions among the selected elements are not those in the output
             bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
@@ -444,6 +445,8 @@ class Judge:
                 actual[name], expected[name], bound, inputs=inputs, plain=case.is_plain
             )
             sentences += [prefix + finding.sentence for finding in found]
+            if not found and name != result.failures[0].output:
+                sentences.append(message)
             unordered = [c.name for c in self._settings.outputs if c.order and c.name != name]
             if unordered and any(finding.kind in ("permuted", "reversed") for finding in found):
                 which = _listed(unordered)
