@@ -27,6 +27,12 @@ _COMMAND = re.compile(rf"({_BEGIN}):(?=(?:{_COLOUR})*:)|#(?=(?:{_COLOUR})*#(?:{_
 _HALF_COMMAND = re.compile(rf"({_BEGIN}):\Z|#(?=#\w*\Z)")
 _KEPT = re.compile(r"(<(script|style)\b.*?</\2>)", re.DOTALL)
 _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
+# Characters that XML 1.0 and HTML cannot hold, C1 control characters, which terminals execute, and
+# characters that reverse the direction of text. Few commands use it, so it is not compiled here.
+_NOT_IN_MARKUP = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def printable(text: str) -> str:
@@ -73,9 +79,11 @@ def inert_json(text: str) -> str:
     return _COMMAND_IN_JSON.sub(r"\\u0023", text)
 
 
-def with_newlines(text: str) -> str:
-    """Return text in which only newlines break lines, and which can be encoded in UTF-8."""
-    return _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
+def clean(text: str) -> str:
+    """Return text with escapes for what XML and HTML cannot hold or what reorders a line. Only
+    newlines break its lines."""
+    plain = _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
+    return re.sub(_NOT_IN_MARKUP, lambda found: f"\\x{ord(found[0]):02x}", plain)
 
 
 def _without_commands(text: str) -> str:
