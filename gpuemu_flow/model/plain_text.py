@@ -46,6 +46,11 @@ def printable(text: str) -> str:
     return _HALF_COMMAND.sub(_first_sign_by_number, _without_commands(plain))
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, which is in the plural unless the count is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def clipped(text: str, width: int) -> str:
     """Return a text in one line of at most `width` characters; cut the middle if needed."""
     text = " ".join(text.split())

@@ -53,6 +53,7 @@ MAX_WRITTEN = 12
 """Maximum number of lines of a program's output: a stream's last lines, or printf's first lines."""
 MOST_UNTRIED = 3
 """Maximum number of ops that are named, or listed on separate lines, for a common reason."""
+plural = plain_text.plural
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
 LARGEST_SHARE = 10_000
@@ -88,11 +89,6 @@ def number(value: float) -> str:
 def duration(seconds: float) -> str:
     """Format a duration in seconds or milliseconds."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, which is in the plural unless the count is 1."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _ulps(value: float) -> str:

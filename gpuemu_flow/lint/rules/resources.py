@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.lint.analysis import (
-    Findings,
-    KernelAnalysis,
-    Rule,
-    needs_exact_figures,
-    needs_ptx,
-    plural,
-)
+from gpuemu_flow.lint.analysis import Findings, KernelAnalysis, Rule, needs_exact_figures, needs_ptx
 from gpuemu_flow.lint.kernel import (
     MAX_THREADS_PER_BLOCK,
     REGISTERS_PER_SM,
@@ -22,6 +15,7 @@ from gpuemu_flow.lint.kernel import (
     limits_of,
     occupancy,
 )
+from gpuemu_flow.model.plain_text import plural
 
 ESTIMATE_TOLERANCE = 1.3
 """An estimate fails a kernel only above this multiple of the limit; its mean error is 17 %."""
