@@ -394,13 +394,10 @@ def _case_lines(members: Sequence[CaseVerdict], shown: Minimal | None) -> list[s
         above = shown and (shown.says, shown.output, shown.index)
         if "worst at" not in reason.message and above != (said, reason.output, reason.index):
             lines += [f"  {values}"] if (values := shown_values(reason)) else []
-    notes = note_lines(telling.result)
-    if not notes:
-        notes = note_lines(result)
-    elif telling is not failure:
+    if telling is not failure:
         lines += [_case_line("larger", telling.case)]
         lines += printable(telling.result.failures[0].message).splitlines()
-    lines += [f"  {line}" for line in notes]
+    lines += [f"  {line}" for line in note_lines(telling.result)]
     lines += [f"reproduce: {printable(failure.reproduce)}"] if shown is None else []
     return lines
 
