@@ -106,8 +106,8 @@ def check_real_spills(view: KernelView, policy: KernelPolicy) -> Findings:
         amount = f"at least {instructions}"
     if instructions is not None:
         said, severity = f"{amount} spill instructions{size}", policy.limit_severity("max_spills")
-        limits = policy.max_spills, policy.spills_warn_above
-        yield from _held(said, instructions, *limits, severity)
+        warn_above = policy.spills_warn_above
+        yield from _held(said, instructions, policy.max_spills, warn_above, severity)
     if policy.max_spill_bytes is not None and (spilled or 0) > policy.max_spill_bytes:
         yield Finding(
             f"{spilled} bytes of spills, allowed are {policy.max_spill_bytes}",
@@ -171,13 +171,11 @@ def check_local_memory(view: KernelView, policy: KernelPolicy) -> Findings:
             )
         return
     stack = metrics.stack_bytes or 0
-    said, severity = (
-        f"{stack} bytes of stack per thread",
-        policy.limit_severity("max_local_memory_bytes"),
-    )
+    said = f"{stack} bytes of stack per thread"
+    severity = policy.limit_severity("max_local_memory_bytes")
     more = "; spilled registers are among them" if metrics.spill_bytes else ""
-    limits = limit, policy.local_memory_warn_above
-    yield from _held(said, stack, *limits, severity, place, more)
+    warn_above = policy.local_memory_warn_above
+    yield from _held(said, stack, limit, warn_above, severity, place, more)
 
 
 LOCAL_MEMORY = Rule(
