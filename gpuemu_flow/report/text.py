@@ -25,6 +25,7 @@ from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model import plain_text
 from gpuemu_flow.model.types import (
     BAD,
+    SCALAR,
     Case,
     CheckResult,
     Failure,
@@ -585,7 +586,7 @@ def _one(case: Case, spec: InputSpec) -> str:
     shape = list(spec.shape)
     if spec.rule is None or not spec.has_values:
         return f"{spec.name}{shape}"
-    scalar = spec.rule.kind == "scalar"
+    scalar = spec.rule.kind == SCALAR
     few = spec.rule.kind == "indices" and 0 < _size(spec) <= _MOST_VALUES
     if not scalar and not few:
         return f"{spec.name}{shape}"
