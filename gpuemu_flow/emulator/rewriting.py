@@ -241,18 +241,16 @@ class _WatchProducts(_Watch):
                 if number in self._shadows:
                     self._add(step, "mov.pred", (self._shadows[number], Immediate(0)))
             return
-        wrapped: tuple[Register, ...] = ()
+        whole, signed, wide, low, wrapped, second = self._own
         if is_narrow_product(step):
-            whole, signed, wide, low, first, second = self._own
-            wrapped = (first,)
             factors = step.operands[1:3]
             self._add(step, "mul.lo.u32", (low, *factors))
-            for sign, to, differs in (("s", signed, first), ("u", wide, second)):
+            for sign, to, differs in (("s", signed, wrapped), ("u", wide, second)):
                 self._add(step, f"mul.wide.{sign}32", (whole, *factors))
                 self._add(step, f"cvt.{sign}64.{sign}32", (to, low))
                 self._add(step, "setp.ne.u64", (differs, whole, to))
-            self._add(step, "and.pred", (first, first, second))
+            self._add(step, "and.pred", (wrapped, wrapped, second))
         super()._follow(step)
-        for number in defined_and_used(step)[0] if wrapped else ():
+        for number in defined_and_used(step)[0] if is_narrow_product(step) else ():
             shadow = self._shadows[number]
-            self._add(step, "or.pred", (shadow, shadow, *wrapped))
+            self._add(step, "or.pred", (shadow, shadow, wrapped))
