@@ -290,15 +290,16 @@ def _kind(entry: os.DirEntry[str]) -> str:
     return "" if entry.is_file() else "/" if entry.is_dir() else "|"
 
 
-def _target(path: str) -> str:
+def link_target(path: str) -> str:
+    """Return where a link leads; empty for what is none."""
     try:
-        return os.readlink(path)  # noqa: PTH115
+        return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:
         return ""
 
 
 SHOWN: dict[str, Callable[[str], object]] = {
-    "links": _target,
+    "links": link_target,
     "listed": entries_in,
     "looked": look_of,
 }

@@ -20,6 +20,7 @@ from gpuemu_flow.build.files import (
     Stamp,
     fingerprint,
     glob_files,
+    link_target,
     own_code_digest,
 )
 from gpuemu_flow.build.graph import Graph
@@ -237,7 +238,7 @@ class Workspace:
             and all(_content_digest(Path(path)) == digest for path, digest in basis.config)
             and basis.overrides == self._changes(known.settings.samplings)
             and basis.own_code == own_code_digest(known.files)
-            and all(_link_target(path) == target for path, target in basis.links)
+            and all(link_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.sandbox == level_for(known.settings.sandbox)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
@@ -352,13 +353,6 @@ def _same_imports(root: Path, known: Snapshot) -> bool:
             return False
         found[path] = [now, imports]
     return True
-
-
-def _link_target(path: str) -> str:
-    try:
-        return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
-    except OSError:
-        return ""
 
 
 def _content_digest(path: Path) -> str:

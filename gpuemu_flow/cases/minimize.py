@@ -25,7 +25,7 @@ from gpuemu_flow.cases.candidates import (
 from gpuemu_flow.cases.generated_values import encode_values
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
 from gpuemu_flow.cases.rule_values import fit_to_rule, setting_of, without_poison
-from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
+from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, find_axes
 from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
 from gpuemu_flow.model.errors import UsageError
 from gpuemu_flow.model.syntax import ExpressionError
@@ -149,16 +149,6 @@ def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
             inputs[tensor.name] = np.array(values[tuple(slice(0, size) for size in shape)])
     return replace(make_candidate(inputs, candidate.layouts, dims))
 
-
-__all__ = [
-    "STRATEGIES",
-    "Candidate",
-    "Minimized",
-    "StopMinimising",
-    "failing_position",
-    "minimise",
-    "minimised_case",
-]
 
 STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
 

@@ -18,7 +18,7 @@ from gpuemu_flow.cases.op_schema import OpSchema, TensorDef, allowed_sizes, some
 from gpuemu_flow.cases.schema_rules import KeyPath, Report, dtype_fault, shown
 from gpuemu_flow.model.errors import did_you_mean
 from gpuemu_flow.model.syntax import ExpressionError, compute, names_in
-from gpuemu_flow.model.types import DTYPES, Bound, Shape, ValueRule
+from gpuemu_flow.model.types import DTYPES, SCALAR, Bound, Shape, ValueRule
 
 MOST = 64
 EXAMPLES = '"lengths.sum() == T", "start <= end", "offsets == cumsum(lengths)", "K <= N"'
@@ -295,7 +295,7 @@ def demand_feasible(schema: OpSchema, report: Report) -> None:
                 key, why, hint = found
                 at = ", ".join(f"{dim.name} = {sizes[dim.name]}" for dim in schema.dims)
                 text = f"{tensor.name!r}: {why}, for {at}"
-                where = "scalars" if tensor.rule and tensor.rule.kind == "scalar" else "inputs"
+                where = "scalars" if tensor.rule and tensor.rule.kind == SCALAR else "inputs"
                 path = (where, tensor.name, key) if key else (where, tensor.name)
                 report(path, "schema-unsatisfiable", text, hint)
                 told.add(tensor.name)

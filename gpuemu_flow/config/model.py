@@ -289,7 +289,7 @@ def _plain(value: Json) -> Json:
     return value
 
 
-# Apply a target's options to commands that name the target and do not set the options.
+# The whole configuration, its kernels and rules, and what a command or ``[ci]`` changes of it.
 
 
 class ConfigFile(Struct, frozen=True):

@@ -478,6 +478,16 @@ def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) ->
     return replace(ref, kind="cuda", kernel=kernel, arch=arch, flags=tuple(table.get("flags", ())))
 
 
+def _faults(programs: Programs, where: KeyPath) -> Callable[[tuple[str, ...], str, str], None]:
+    """Return a function that reports what is wrong below a key, and a hint."""
+
+    def fault(below: tuple[str, ...], text: str, hint: str) -> None:
+        place = (*where, *below)
+        programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
+
+    return fault
+
+
 def _host_function(
     programs: Programs, table: Mapping[str, Json], where: KeyPath
 ) -> ProgramRef | None:
@@ -490,11 +500,7 @@ def _host_function(
             return None
     if not _needs(programs, table, where, (source,)):
         return None
-
-    def fault(below: tuple[str, ...], text: str, hint: str) -> None:
-        place = (*where, *below)
-        programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
-
+    fault = _faults(programs, where)
     path = programs.workspace.existing_file(table[source], (*where, source), programs.out)
     described = _launches().read_host_call(table, fault)
     if described is None or path is None:
@@ -509,10 +515,7 @@ def _host_function(
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
-    def fault(below: tuple[str, ...], text: str, hint: str) -> None:
-        place = (*where, *below)
-        programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
-
+    fault = _faults(programs, where)
     if not table.keys() & {"grid", "block", "args", "outputs", "launches"}:
         cuda = table["kind"] == "cuda" and "kernel" not in table
         hint = "or `function`, if a function in C launches its kernels" if cuda else ""

@@ -70,6 +70,7 @@ def _sources(step: Step) -> tuple[Operand, ...]:
 
 class _Watch:
     _exchange = "shfl"  # takes another lane's value, and whether that is undefined
+    _own_types: tuple[str, ...] = ("u32", "u32")  # of registers for what is computed in between
 
     def __init__(self, program: KernelProgram, unwritten: frozenset[int]) -> None:
         self._old = program
@@ -79,7 +80,8 @@ class _Watch:
         for offset, number in enumerate(sorted(self._reached(unwritten))):
             self._shadows[number] = Register(count + offset, "pred")
         self._unwritten = unwritten
-        self._words = [Register(count + len(self._shadows) + n, "u32") for n in range(2)]
+        first = count + len(self._shadows)
+        self._own = [Register(first + n, kind) for n, kind in enumerate(self._own_types)]
 
     def _computes(self, step: Step) -> bool:
         """Tell whether a step computes each lane's result from the lane's operands alone."""
@@ -110,7 +112,7 @@ class _Watch:
             self._look(step)
             self._follow(step)
             self._steps.append(step)
-        types = ["pred"] * len(self._shadows) + ["u32"] * len(self._words)
+        types = ["pred"] * len(self._shadows) + [*self._own_types]
         return rewritten(self._old, pieces, first=first, types=types)
 
     def _add(self, model: Step, text: str, operands: tuple[Operand, ...]) -> None:
@@ -161,7 +163,7 @@ class _Watch:
         ]
         source = self._shadow_of(step.operands[1]) if len(step.operands) > 1 else None
         if step.opcode.base == self._exchange and isinstance(source, Register):
-            own, other = self._words
+            own, other = self._own
             self._add(step, "selp.b32", (own, Immediate(1), Immediate(0), source))
             self._steps.append(like(step, operands=(other, own, *step.operands[2:])))
             self._add(step, "setp.ne.u32", (targets.pop(0), other, Immediate(0)))
@@ -218,17 +220,11 @@ class _WatchProducts(_Watch):
     """Here, a register's shadow says that it comes from a product that wrapped around."""
 
     _exchange = ""
+    _own_types: tuple[str, ...] = ("u64", "s64", "u64", "u32", "pred", "pred")
 
     def __init__(self, program: KernelProgram, made: frozenset[int]) -> None:
         super().__init__(program, made)
         self._unwritten = frozenset()
-        self._extra = ["u64", "s64", "u64", "u32", "pred", "pred"]
-        first = len(program.register_types) + len(self._shadows) + len(self._words)
-        self._own = [Register(first + n, kind) for n, kind in enumerate(self._extra)]
-
-    def program(self) -> KernelProgram:
-        found = super().program()
-        return replace(found, register_types=[*found.register_types, *self._extra])
 
     def _look(self, step: Step) -> None:
         verb = "writes" if step.opcode.base in _STORES else "reads"
@@ -245,18 +241,16 @@ class _WatchProducts(_Watch):
                 if number in self._shadows:
                     self._add(step, "mov.pred", (self._shadows[number], Immediate(0)))
             return
-        wrapped: tuple[Register, ...] = ()
+        whole, signed, wide, low, wrapped, second = self._own
         if is_narrow_product(step):
-            whole, signed, wide, low, first, second = self._own
-            wrapped = (first,)
             factors = step.operands[1:3]
             self._add(step, "mul.lo.u32", (low, *factors))
-            for sign, to, differs in (("s", signed, first), ("u", wide, second)):
+            for sign, to, differs in (("s", signed, wrapped), ("u", wide, second)):
                 self._add(step, f"mul.wide.{sign}32", (whole, *factors))
                 self._add(step, f"cvt.{sign}64.{sign}32", (to, low))
                 self._add(step, "setp.ne.u64", (differs, whole, to))
-            self._add(step, "and.pred", (first, first, second))
+            self._add(step, "and.pred", (wrapped, wrapped, second))
         super()._follow(step)
-        for number in defined_and_used(step)[0] if wrapped else ():
+        for number in defined_and_used(step)[0] if is_narrow_product(step) else ():
             shadow = self._shadows[number]
-            self._add(step, "or.pred", (shadow, shadow, *wrapped))
+            self._add(step, "or.pred", (shadow, shadow, wrapped))

@@ -13,16 +13,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
+from gpuemu_flow.cases.candidates import Candidate, StopMinimising
 from gpuemu_flow.cases.generated_values import case_fault
-from gpuemu_flow.cases.minimize import (
-    Candidate,
-    Minimized,
-    StopMinimising,
-    failing_position,
-    minimise,
-    minimised_case,
-)
+from gpuemu_flow.cases.minimize import Minimized, minimise, minimised_case
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.shrink_shapes import failing_position
 from gpuemu_flow.client.calls import output_fields
 from gpuemu_flow.fuzz.failures import (
     CODE,

@@ -223,8 +223,8 @@ def _groups(
             smallest.failures[0].kind.value,
             text,
             records,
-            notes=_notes(members[most].result) or _notes(smallest),
-            telling=records[most] if most and _notes(members[most].result) else None,
+            notes=_notes(members[most].result),
+            telling=records[most] if most else None,
             shape_classes=_shape_classes(members, outcome),
             cause=cause,
         )

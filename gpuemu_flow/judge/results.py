@@ -115,7 +115,7 @@ TELLING = 128  # fewest elements of a plain case that is preferred to larger one
 
 def most_telling(cases: Sequence[tuple[Case, CheckResult]]) -> int:
     """Return which of some failing cases tells most of where and how results are wrong: a large one
-    of plain values. Where nothing was compared, it is the first one."""
+    of plain values. Where nothing was compared, or nothing is noted, it is the first one."""
 
     def tells(number: int) -> tuple[bool, bool, int]:
         case, result = cases[number]
@@ -123,7 +123,8 @@ def most_telling(cases: Sequence[tuple[Case, CheckResult]]) -> int:
         plain = case.is_plain and case.numel >= TELLING
         return result.verdict is Verdict.FAILED and drawn and bool(result.notes), plain, case.numel
 
-    return max(range(len(cases)), key=tells) if cases[0][1].verdict is Verdict.FAILED else 0
+    most = max(range(len(cases)), key=tells) if cases[0][1].verdict is Verdict.FAILED else 0
+    return most if cases[most][1].all_notes else 0
 
 
 NONFINITE_SLUG = "nonfinite-untried"

@@ -478,8 +478,3 @@ def needs_ptx(view: KernelView, _policy: KernelPolicy) -> str:
 
 def needs_exact_figures(view: KernelView, _policy: KernelPolicy) -> str:
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 instruction`` or ``2 instructions``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -3,10 +3,11 @@
 FD is the reading end of a pipe whose writing end only the starter holds. When the starter closes
 that end or dies, even by SIGKILL, the command is killed with all that it started, in whatever
 process group: ninja gives each compiler one of its own. Otherwise the command could still write its
-outputs when the next run makes them again. LC_CTYPE is the value of the
-environment variable of that name for the command, because a Python interpreter may change the
-variable as it starts. The file runs as a script that does not import the package, which saves time
-for each command.
+outputs when the next run makes them again.
+
+LC_CTYPE is the value of the environment variable of that name for the command, because a Python
+interpreter may change the variable as it starts. The file runs as a script that does not import the
+package, which saves time for each command.
 """
 
 from __future__ import annotations

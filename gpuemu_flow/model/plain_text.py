@@ -27,6 +27,12 @@ _COMMAND = re.compile(rf"({_BEGIN}):(?=(?:{_COLOUR})*:)|#(?=(?:{_COLOUR})*#(?:{_
 _HALF_COMMAND = re.compile(rf"({_BEGIN}):\Z|#(?=#\w*\Z)")
 _KEPT = re.compile(r"(<(script|style)\b.*?</\2>)", re.DOTALL)
 _COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
+# Characters that XML 1.0 and HTML cannot hold, C1 control characters, which terminals execute, and
+# characters that reverse the direction of text. Few commands use it, so it is not compiled here.
+_NOT_IN_MARKUP = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def printable(text: str) -> str:
@@ -38,6 +44,11 @@ def printable(text: str) -> str:
         return text  # as nearly all of the thousands of cells of a table
     plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else _by_number(c), text)
     return _HALF_COMMAND.sub(_first_sign_by_number, _without_commands(plain))
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, which is in the plural unless the count is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def clipped(text: str, width: int) -> str:
@@ -73,9 +84,11 @@ def inert_json(text: str) -> str:
     return _COMMAND_IN_JSON.sub(r"\\u0023", text)
 
 
-def with_newlines(text: str) -> str:
-    """Return text in which only newlines break lines, and which can be encoded in UTF-8."""
-    return _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
+def clean(text: str) -> str:
+    """Return text with escapes for what XML and HTML cannot hold or what reorders a line. Only
+    newlines break its lines."""
+    plain = _NOT_SHOWN.sub(_by_number, text.replace("\r\n", "\n"))
+    return re.sub(_NOT_IN_MARKUP, lambda found: f"\\x{ord(found[0]):02x}", plain)
 
 
 def _without_commands(text: str) -> str:

@@ -392,8 +392,6 @@ def _diagonal(evidence: Evidence) -> Finding | None:
     return Finding("diagonal", sentence, numbers, 0.9 * filled)
 
 
-__all__ = ["MOST_FINDINGS", "Finding", "diagnose", "failing_elements"]
-
 MOST_FINDINGS = 3
 
 JUDGED_AT_ONCE = 1 << 16

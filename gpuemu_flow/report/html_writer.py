@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -17,7 +16,7 @@ from msgspec import Struct
 from gpuemu_flow.judge.results import CaseVerdict
 from gpuemu_flow.lint.diff import KernelDiff
 from gpuemu_flow.lint.kernel import Violation
-from gpuemu_flow.model.plain_text import inert_json, inert_markup, with_newlines
+from gpuemu_flow.model.plain_text import clean, inert_json, inert_markup
 from gpuemu_flow.model.types import Json, Verdict
 from gpuemu_flow.report import report_text
 from gpuemu_flow.report.document import LEVELS, Picture, Report, kind_of
@@ -41,11 +40,6 @@ BUDGET = 980_000
 _LIMITS = ((40, 200), (40, 50), (30, 20), (20, 0), (10, 0))
 """Maximum numbers of failures and other failing cases, tried in turn until the page is
 small enough."""
-# Characters that HTML cannot represent, and characters that reverse the direction of text.
-_FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-    "\ud800-\udfff\ufffe\uffff]"
-)
 
 
 def write(report: Report, _look: ReaderOptions) -> str:
@@ -132,11 +126,6 @@ def outcome(report: Report) -> str:
         worse = plural(len(report.regressions), "regression")
         sentence = f"{sentence}; {worse}" if sentence else worse
     return f"{sentence}." if sentence else ""
-
-
-def clean(text: str) -> str:
-    """Return text with escapes for characters that HTML cannot hold or that reorder a line."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 
 def _digest(text: str) -> str:

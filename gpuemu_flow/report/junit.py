@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from xml.etree import ElementTree
@@ -11,7 +10,7 @@ from xml.etree.ElementTree import Element
 from msgspec import Struct
 
 from gpuemu_flow.judge.results import MISSED, STANDING, Absence, CaseVerdict, KernelResult, OpResult
-from gpuemu_flow.model.plain_text import inert_markup, with_newlines
+from gpuemu_flow.model.plain_text import clean, inert_markup
 from gpuemu_flow.model.types import FailureKind, Verdict
 from gpuemu_flow.report.document import Report
 from gpuemu_flow.report.formats import ReaderOptions
@@ -24,12 +23,6 @@ MAX_BODY = 8000
 BODIES_BUDGET = 12_000_000
 """Maximum number of characters of all bodies together; some services refuse files above 30 MB."""
 
-# XML 1.0 allows C1 control characters, which terminals execute, and characters that reverse the
-# direction of text.
-_FORBIDDEN = re.compile(
-    "[^\t\n\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-    "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
 _ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
 
 
@@ -43,11 +36,6 @@ class _Test(Struct, frozen=True):
     kind: str = ""
     message: str = ""
     body: str = ""
-
-
-def clean(text: str) -> str:
-    """Return text with escapes for characters that XML 1.0 cannot hold or that reorder a line."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 
 def clip(text: str, limit: int) -> str:

@@ -120,7 +120,7 @@ def most_telling(failures: Sequence[Failure]) -> Failure | None:
 def _input(spec: InputSpec, array: NDArray[Any]) -> MinimalInput:
     rule = spec.rule
     dtype, shape = array.dtype.name, tuple(array.shape)
-    if rule is not None and rule.kind == "scalar" and array.size == 1:
+    if rule is not None and rule.kind == SCALAR and array.size == 1:
         value = array.reshape(-1)[0].item()
         value = rule.choices[int(value) % len(rule.choices)] if rule.choices else value
         return MinimalInput(dtype, (), repr(value), value)

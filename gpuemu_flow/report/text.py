@@ -25,6 +25,7 @@ from gpuemu_flow.judge.verdicts import EXCEPTION
 from gpuemu_flow.model import plain_text
 from gpuemu_flow.model.types import (
     BAD,
+    SCALAR,
     Case,
     CheckResult,
     Failure,
@@ -53,6 +54,7 @@ MAX_WRITTEN = 12
 """Maximum number of lines of a program's output: a stream's last lines, or printf's first lines."""
 MOST_UNTRIED = 3
 """Maximum number of ops that are named, or listed on separate lines, for a common reason."""
+plural = plain_text.plural
 printable = plain_text.printable
 """Function for every part of a line that may be untrusted text."""
 LARGEST_SHARE = 10_000
@@ -88,11 +90,6 @@ def number(value: float) -> str:
 def duration(seconds: float) -> str:
     """Format a duration in seconds or milliseconds."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, which is in the plural unless the count is 1."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _ulps(value: float) -> str:
@@ -398,13 +395,10 @@ def _case_lines(members: Sequence[CaseVerdict], shown: Minimal | None) -> list[s
         above = shown and (shown.says, shown.output, shown.index)
         if "worst at" not in reason.message and above != (said, reason.output, reason.index):
             lines += [f"  {values}"] if (values := shown_values(reason)) else []
-    notes = note_lines(telling.result)
-    if not notes:
-        notes = note_lines(result)
-    elif telling is not failure:
+    if telling is not failure:
         lines += [_case_line("larger", telling.case)]
         lines += printable(telling.result.failures[0].message).splitlines()
-    lines += [f"  {line}" for line in notes]
+    lines += [f"  {line}" for line in note_lines(telling.result)]
     lines += [f"reproduce: {printable(failure.reproduce)}"] if shown is None else []
     return lines
 
@@ -592,7 +586,7 @@ def _one(case: Case, spec: InputSpec) -> str:
     shape = list(spec.shape)
     if spec.rule is None or not spec.has_values:
         return f"{spec.name}{shape}"
-    scalar = spec.rule.kind == "scalar"
+    scalar = spec.rule.kind == SCALAR
     few = spec.rule.kind == "indices" and 0 < _size(spec) <= _MOST_VALUES
     if not scalar and not few:
         return f"{spec.name}{shape}"

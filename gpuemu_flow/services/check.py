@@ -191,7 +191,7 @@ class Check(Struct, frozen=True):
         verdict = style.verdict(Verdict(self.verdict))
         against = f"{self.op} against {self.reference}"
         counted = f"{self.passed} of {plural(self.cases, 'case')} passed"
-        counted += f", no verdict on {self.inconclusive}" * bool(self.inconclusive)
+        counted += f", no verdict on {self.inconclusive}" if self.inconclusive else ""
         lines = [f"{verdict}  {printable(against)}: {counted} in {duration(self.seconds)}"]
         for failure in self.failures:
             where = f"{failure.kind} in {plural(failure.cases, 'case')} ({failure.dtype})"

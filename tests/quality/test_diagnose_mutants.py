@@ -13,7 +13,8 @@ import pytest
 from whole import sample
 
 from gpuemu_flow.model.types import Tolerance
-from gpuemu_flow.numerics.diagnose import Finding, diagnose
+from gpuemu_flow.numerics.diagnose import diagnose
+from gpuemu_flow.numerics.finding import Finding
 
 MUTANTS = {mutant.id: mutant for mutant in mutants.MUTANTS}
 TOLERANCES = {"float32": Tolerance(1e-5, 1e-3), "float16": Tolerance(1e-9, 8e-3)}

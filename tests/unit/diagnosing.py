@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.model.types import Tolerance
-from gpuemu_flow.numerics.diagnose import Finding
+from gpuemu_flow.numerics.finding import Finding
 
 EXACT = Tolerance(0.0, 0.0)
 CLOSE = Tolerance(1e-6, 1e-5)

@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.cases.minimize import (
-    Candidate,
-    Minimized,
-    minimise,
-)
+from gpuemu_flow.cases.candidates import Candidate
+from gpuemu_flow.cases.minimize import Minimized, minimise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 
 Arrays = Mapping[str, np.ndarray]

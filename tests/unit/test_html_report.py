@@ -16,6 +16,7 @@ from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, 
 
 from gpuemu_flow.judge.results import OpResult, Regression
 from gpuemu_flow.model.errors import Problem
+from gpuemu_flow.model.plain_text import clean
 from gpuemu_flow.model.types import FailureKind, Verdict
 from gpuemu_flow.model.verdicts import Cause, Counts
 from gpuemu_flow.report import html_writer
@@ -109,7 +110,7 @@ def test_hostile_text_is_shown_as_it_is() -> None:
     assert "<script>alert('x')</script>]]>&amp;|`x`|<!-- -->" in "".join(found.text)
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
-    assert json.loads(data[1])["ops"] == [html_writer.clean(HOSTILE)]
+    assert json.loads(data[1])["ops"] == [clean(HOSTILE)]
 
 
 def test_a_hundred_ops_with_failures_stay_below_a_megabyte() -> None:

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 from shrinking import PAIR, ROWS, Arrays, assert_one_minimal, normal, shrink, x_of
 
-from gpuemu_flow.cases.minimize import (
-    Candidate,
-    StopMinimising,
-    failing_position,
-    minimise,
-    minimised_case,
-)
+from gpuemu_flow.cases.candidates import Candidate, StopMinimising
+from gpuemu_flow.cases.minimize import minimise, minimised_case
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.shrink_shapes import failing_position
 from gpuemu_flow.model.types import Case, InputSpec
 from gpuemu_flow.numerics.layouts import describe
 

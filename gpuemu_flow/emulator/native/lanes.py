@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gpuemu_flow.emulator.native.writer import INTEGRAL, MODES, arithmetic_type, c_type, width
 from gpuemu_flow.emulator.semantics.integers import _PRMT_TABLES as PERMUTATIONS
-from gpuemu_flow.emulator.types import BIT_TYPES, DTYPES, INTEGERS, ROUNDINGS, is_float, rounding
+from gpuemu_flow.emulator.types import INTEGERS, ROUNDINGS, is_float, rounding
 from gpuemu_flow.lint.ptx.model import Opcode
 
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "f16x2", "bf16x2"})
@@ -261,8 +261,6 @@ INTEGER_WRITERS: dict[str, Writer] = {
     "lop3": _lop3, "prmt": _prmt, "dp4a": _dot, "dp2a": _dot, "selp": _selp, "slct": _slct,
 }  # fmt: skip
 """Functions by base name: they write the result of an opcode as a C expression of its type."""
-
-__all__ = ["BIT_TYPES", "DTYPES", "INTEGER_WRITERS", "Arguments", "Words", "Writer"]
 
 
 # Floating-point opcodes as C expressions.

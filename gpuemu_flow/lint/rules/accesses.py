@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuemu_flow.lint.analysis import Findings, KernelAnalysis, Rule, divergent_barriers, plural
+from gpuemu_flow.lint.analysis import Findings, KernelAnalysis, Rule, divergent_barriers
 from gpuemu_flow.lint.kernel import Finding
 from gpuemu_flow.lint.ptx.model import Opcode, parse_address, split_operands
+from gpuemu_flow.model.plain_text import plural
 
 _ALWAYS_SPECIFIC = frozenset({"async", "bulk"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from gpuemu_flow.lint.analysis import Findings, KernelAnalysis, Rule, needs_ptx, plural
+from gpuemu_flow.lint.analysis import Findings, KernelAnalysis, Rule, needs_ptx
 from gpuemu_flow.lint.kernel import (
     SPILL,
     Finding,
@@ -18,6 +18,7 @@ from gpuemu_flow.lint.kernel import (
     matching_symbols,
 )
 from gpuemu_flow.lint.ptx.model import Function, Opcode
+from gpuemu_flow.model.plain_text import plural
 
 
 def check_debug_build(view: KernelView, policy: KernelPolicy) -> Findings:

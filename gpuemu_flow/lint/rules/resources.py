@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.lint.analysis import (
-    Findings,
-    KernelAnalysis,
-    Rule,
-    needs_exact_figures,
-    needs_ptx,
-    plural,
-)
+from gpuemu_flow.lint.analysis import Findings, KernelAnalysis, Rule, needs_exact_figures, needs_ptx
 from gpuemu_flow.lint.kernel import (
     MAX_THREADS_PER_BLOCK,
     REGISTERS_PER_SM,
@@ -22,6 +15,7 @@ from gpuemu_flow.lint.kernel import (
     limits_of,
     occupancy,
 )
+from gpuemu_flow.model.plain_text import plural
 
 ESTIMATE_TOLERANCE = 1.3
 """An estimate fails a kernel only above this multiple of the limit; its mean error is 17 %."""
@@ -112,8 +106,8 @@ def check_real_spills(view: KernelView, policy: KernelPolicy) -> Findings:
         amount = f"at least {instructions}"
     if instructions is not None:
         said, severity = f"{amount} spill instructions{size}", policy.limit_severity("max_spills")
-        limits = policy.max_spills, policy.spills_warn_above
-        yield from _held(said, instructions, *limits, severity)
+        warn_above = policy.spills_warn_above
+        yield from _held(said, instructions, policy.max_spills, warn_above, severity)
     if policy.max_spill_bytes is not None and (spilled or 0) > policy.max_spill_bytes:
         yield Finding(
             f"{spilled} bytes of spills, allowed are {policy.max_spill_bytes}",
@@ -177,13 +171,11 @@ def check_local_memory(view: KernelView, policy: KernelPolicy) -> Findings:
             )
         return
     stack = metrics.stack_bytes or 0
-    said, severity = (
-        f"{stack} bytes of stack per thread",
-        policy.limit_severity("max_local_memory_bytes"),
-    )
+    said = f"{stack} bytes of stack per thread"
+    severity = policy.limit_severity("max_local_memory_bytes")
     more = "; spilled registers are among them" if metrics.spill_bytes else ""
-    limits = limit, policy.local_memory_warn_above
-    yield from _held(said, stack, *limits, severity, place, more)
+    warn_above = policy.local_memory_warn_above
+    yield from _held(said, stack, limit, warn_above, severity, place, more)
 
 
 LOCAL_MEMORY = Rule(
