@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -196,3 +198,47 @@ def _end_of(text: str, instruction: Instruction) -> int:
     if end < 0:
         raise UnsupportedError
     return end
+
+
+RECORD = "record"
+"""Name of the folder that receives the PTX of all launched kernels."""
+_ENTRY = "// the kernel "
+
+
+def kernel_alone(function: Function) -> bytes:
+    """Return the PTX of a kernel's module with the kernel's name before it, which `entry_of` reads:
+    a module may hold many kernels, most of which no op launches."""
+    return f"{_ENTRY}{function.name}\n{function.module.source.text}".encode("latin-1")
+
+
+def entry_of(ptx: bytes) -> str:
+    first = ptx.partition(b"\n")[0].decode("latin-1")
+    return first.removeprefix(_ENTRY) if first.startswith(_ENTRY) else ""
+
+
+class PtxFolder:
+    """A folder of PTX files, each named by the digest of the PTX that it replaces."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def exchanged(self, ptx: bytes) -> bytes:
+        """Return the replacement for a PTX text; the text itself if there is none."""
+        if self._folder is None:
+            return ptx
+        try:
+            return (self._folder / _name(ptx)).read_bytes()
+        except FileNotFoundError:
+            return ptx
+
+    def launched(self, ptx: bytes) -> None:
+        """Store the PTX of a launched kernel in the subfolder `RECORD`, if that exists."""
+        if self._folder is None or not (self._folder / RECORD).is_dir():
+            return
+        kept = self._folder / RECORD / _name(ptx)
+        if not kept.exists():
+            kept.write_bytes(ptx)
+
+
+def _name(ptx: bytes) -> str:
+    return f"{hashlib.sha256(ptx).hexdigest()}.ptx"

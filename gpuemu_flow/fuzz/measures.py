@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gpuemu_flow.build.workspace import Workspace
-from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
+from gpuemu_flow.emulator.mutants import RECORD, PtxMutant, entry_of, plant_in_ptx
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, open_ordered, select_ops
 from gpuemu_flow.judge.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, Prepared
 from gpuemu_flow.judge.fuzz_results import Mutation
@@ -35,7 +35,6 @@ from gpuemu_flow.numerics.output_mutants import score as mutation_score
 from gpuemu_flow.numerics.trivial import Arrays, TrivialResult, assess, trivial_candidates
 from gpuemu_flow.tasks.base import GenerateParams, params_of
 from gpuemu_flow.workers.api import EMULATED, Program
-from gpuemu_flow.workers.emulated import RECORD
 from gpuemu_flow.workers.pool import Pool
 
 
@@ -174,7 +173,8 @@ class KernelMutation(Struct):
 
 
 def is_compiled(program: Program) -> bool:
-    return program.kind in EMULATED or (program.kind == "triton" and bool(program.argv))
+    by_triton = program.kind == "triton" and bool(program.argv)
+    return program.kind in EMULATED or by_triton or bool(program.gpu_folder)
 
 
 def plant_in_file(program: Program) -> Iterator[PtxMutant]:
@@ -205,10 +205,15 @@ def _try_all(
     workspace: Workspace, pool: Pool, subject: OpSubject, folder: Path, cases: Sequence[Case],
     cancel: Event | None, found: KernelMutation,
 ) -> None:  # fmt: skip
-    if subject.subject.op.kind == "triton":
-        _try_triton(workspace, pool, subject.subject, folder, cases, cancel, found)
-        return
     program = subject.subject.op
+    if program.kind == "triton":
+        argv = (*program.argv, str(folder))
+        _try_made(workspace, pool, subject.subject, folder, cases, cancel, found, argv=argv)
+        return
+    if program.gpu_folder:
+        env = {**program.env, "GPUEMU_PLANTED": str(folder)}
+        _try_made(workspace, pool, subject.subject, folder, cases, cancel, found, env=env)
+        return
     with open_ordered(workspace, pool, subject.subject, cancel) as evaluator:
         passing = _passing(evaluator, cases)
     found.untold += len(cases) - len(passing)
@@ -225,32 +230,44 @@ def _try_all(
             found.results += _try_one(evaluator, mutant, passing)
 
 
-def _try_triton(
+def _try_made(
     workspace: Workspace, pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case],
-    cancel: Event | None, found: KernelMutation,
+    cancel: Event | None, found: KernelMutation, **told: Any,
 ) -> None:  # fmt: skip
-    """Plant bugs in the PTX that Triton makes, in one worker, so that Triton compiles only once."""
+    """Plant bugs in the PTX that the op launches; `told` tells it the folder. Triton's are tried in
+    one worker, so that it compiles only once; host code keeps the kernels that it has loaded."""
     (folder / RECORD).mkdir()
-    program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
+    program = replace(subject.op, **told)
     if program.sandbox is not None:
         writable = (*program.sandbox.writable, str(folder))
         program = replace(program, sandbox=replace(program.sandbox, writable=writable))
-    with open_ordered(workspace, pool, replace(subject, op=program), cancel) as evaluator:
+    changed = replace(subject, op=program)
+    with open_ordered(workspace, pool, changed, cancel) as evaluator:
         passing = _passing(evaluator, cases)
         found.untold += len(cases) - len(passing)
-        if not passing:
-            return
-        for made in sorted((folder / RECORD).iterdir()):
-            try:
-                planted = list(plant_in_ptx(made.read_bytes(), "", made.name))
-            except (OSError, FlowError):
-                continue
-            for mutant in planted:
-                found.planted.setdefault(mutant.name, mutant)
-                file = folder / made.name
-                file.write_bytes(mutant.data)
+        if passing and not program.gpu_folder:
+            for mutant in _planted_in(folder, found):
                 found.results += _try_one(evaluator, mutant, passing)
-                file.unlink()
+    if passing and program.gpu_folder:
+        for mutant in _planted_in(folder, found):
+            with open_ordered(workspace, pool, changed, cancel) as evaluator:
+                found.results += _try_one(evaluator, mutant, passing)
+
+
+def _planted_in(folder: Path, found: KernelMutation) -> Iterator[PtxMutant]:
+    """Plant bugs in each recorded kernel in turn; a bug's file lies there until the next."""
+    for made in sorted((folder / RECORD).iterdir()):
+        try:
+            text = made.read_bytes()
+            planted = list(plant_in_ptx(text, entry_of(text), made.name))
+        except (OSError, FlowError):
+            continue
+        for mutant in planted:
+            found.planted.setdefault(mutant.name, mutant)
+            file = folder / made.name
+            file.write_bytes(mutant.data)
+            yield mutant
+            file.unlink()
 
 
 def _passing(evaluator: CaseEvaluator, cases: Sequence[Case]) -> list[Case]:

@@ -85,7 +85,11 @@ def start_gpu(program: Program) -> None:
     except FlowError as error:
         raise op_error(error) from None
     run_by.append(_Builder().run)
-    _serve_in_child(Options(quiet=True, arch=int(os.environ.get("GPUEMU_ARCH", "80"))), program)
+    options = Options(
+        quiet=True, arch=int(os.environ.get("GPUEMU_ARCH", "80")),
+        planted=os.environ.get("GPUEMU_PLANTED", ""),
+    )  # fmt: skip
+    _serve_in_child(options, program)
     libraries[1].gpuemu_share_all()  # now: the program's memory may be limited later
 
 

@@ -25,11 +25,12 @@ from gpuemu_flow.emulator.launch import (
     ScalarArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.mutants import PtxFolder
 from gpuemu_flow.emulator.tensor_maps import TensorMap
 from gpuemu_flow.model.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.model.types import Failure
 from gpuemu_flow.workers.api import MOST_PRINTED, Program
-from gpuemu_flow.workers.emulated import PtxFolder, failure_of
+from gpuemu_flow.workers.emulated import failure_of
 from gpuemu_flow.workers.imports import load_function
 from gpuemu_flow.workers.torch_runner import TorchHost, TorchRunner
 from gpuemu_flow.workers.triton_device import CpuDevice, CpuDriver, patched

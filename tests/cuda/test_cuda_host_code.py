@@ -168,6 +168,24 @@ def test_what_a_host_function_needs_is_said_in_one_line(tmp_path: Path) -> None:
     assert "exec-no-compiler" in text and "install g++" in text
 
 
+def planted(folder: Path, op: str) -> str:
+    """Plant bugs in the kernels that an op launches; return the names of those that are found."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "mutate", op, "--format", "json"], cwd=folder,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return " ".join(one["name"] for one in json.loads(done.stdout)["kernel"]["killed"])
+
+
+@pytest.mark.ci
+def test_bugs_are_planted_in_the_kernels_of_a_host_function(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, OP.format(
+        name="right", program=host("right"), reference="reference.py:blur", more="", schema=SCHEMA,
+    ))  # fmt: skip
+    found = planted(folder, "right")
+    assert "mask-off-by-one at blur.cu:" in found and "barrier-removed at blur.cu:" in found
+
+
 @pytest.mark.ci
 def test_an_extension_is_an_op(cpu_torch: None, tmp_path: Path) -> None:
     ops = [
@@ -183,6 +201,7 @@ def test_an_extension_is_an_op(cpu_torch: None, tmp_path: Path) -> None:
     assert [results[name]["verdict"] for name in ("right", "wrong")] == ["passed", "failed"]
     place = line_of("extension", "twice.cu")
     assert f"memcheck: {place} st.global writes" in results["wrong"]["said"]
+    assert "mask-off-by-one at twice.cu:" in planted(folder, "right")
     (folder / "ops" / "twice.h").write_text("#define FACTOR 3\n")  # a header is an input
     assert run(folder, "run", "right")["right"]["verdict"] == "failed"
 

@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,9 +24,10 @@ from gpuemu_flow.emulator.host.arena import HOST_VISIBLE, DeviceArena, DeviceBlo
 from gpuemu_flow.emulator.host.fatbin import link, read_image
 from gpuemu_flow.emulator.host.places import Places
 from gpuemu_flow.emulator.ir import GlobalVariable, KernelProgram
-from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, read_entries
+from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, choose_entry, read_entries
 from gpuemu_flow.emulator.layout import initial_value
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, READ_ONLY, WRITTEN
+from gpuemu_flow.emulator.mutants import PtxFolder, kernel_alone
 from gpuemu_flow.emulator.native.backend import LARGE
 from gpuemu_flow.emulator.state import KernelLaunch
 from gpuemu_flow.emulator.types import SIZES
@@ -59,6 +61,7 @@ class Options(msgspec.Struct, frozen=True):
     leaks: bool = False
     quiet: bool = False
     arch: int = 80
+    planted: str = ""
 
 
 class KernelUse(msgspec.Struct):
@@ -125,6 +128,7 @@ class Session:
         self._connection = connection
         self._options = options
         self._checks = frozenset(options.checks)
+        self._planted = PtxFolder(Path(options.planted) if options.planted else None)
         self._places = Places(pid)
         self._arena = DeviceArena(memfd, size, self._places)
         self._modules: dict[int, _Loaded | str] = {}
@@ -295,12 +299,20 @@ class Session:
                 block.given, block.given_item = _plain(name), module.items.get(name, 1)
         return b"ok"
 
+    def _exchange(self, module: _Loaded, name: str) -> None:
+        """Take a kernel's code from the folder of planted bugs, if it is there."""
+        text = kernel_alone(module.entries[name])
+        self._planted.launched(text)
+        if (other := self._planted.exchanged(text)) is not text:
+            module.entries[name] = choose_entry(read_entries(other, name), name, name)
+
     def _on_entry(self, words: list[str], _rest: bytes) -> bytes:
         module = self._modules[int(words[0])]
         assert isinstance(module, _Loaded)
         if words[1] not in module.entries:
             return b"none"
         try:
+            self._exchange(module, words[1])
             program = module.kernel(words[1]).program
         except FlowError as error:
             self._complain(_one_line(error))
