@@ -33,8 +33,7 @@ from gpuemu_flow.store.private_files import write_atomic
 def mutate(op: str, output_format: str) -> None:
     """Plant known bug kinds in the reference's output and count those that OP's check finds.
 
-    If OP launches compiled kernels (PTX, CUDA, Triton, an extension of PyTorch), bugs are also
-    planted in their PTX, and they are run with them.
+    If OP's kernels run on the emulator, bugs are also planted in their PTX.
 
     Exit code 1 if a trivial candidate passes, which means that the check is too weak for this op;
     4 if no bug could be planted, because no case has a finite value to compare.

@@ -206,8 +206,7 @@ _ENTRY = "// the kernel "
 
 
 def kernel_alone(function: Function) -> bytes:
-    """Return the PTX of a kernel's module with the kernel's name before it, which `entry_of` reads:
-    a module may hold many kernels, most of which no op launches."""
+    """Return the PTX of a kernel's module after the name of the kernel, which `entry_of` reads."""
     return f"{_ENTRY}{function.name}\n{function.module.source.text}".encode("latin-1")
 
 

@@ -432,8 +432,7 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe where the wrong elements are, and what they have in common. Name each output
-        that fails: the message names the worst only."""
+        """Describe where and how each output is wrong; the message names one output only."""
         outputs = {f.output: f.message for f in reversed(result.failures) if f.output in actual}
         sentences = []
         for name, message in reversed(outputs.items()):
