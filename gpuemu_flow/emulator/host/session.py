@@ -312,7 +312,8 @@ class Session:
         if words[1] not in module.entries:
             return b"none"
         try:
-            self._exchange(module, words[1])
+            if self._options.planted:
+                self._exchange(module, words[1])
             program = module.kernel(words[1]).program
         except FlowError as error:
             self._complain(_one_line(error))
