@@ -29,6 +29,7 @@ ELSEWHERE = {
     "MAX_JOBS": "PyTorch's own, the number of compilers at once",
     "GPUEMU_ARCH": "the word of `exec` to the processes below it",
     "GPUEMU_PACKAGE": "the word of `exec` to the processes below it",
+    "GPUEMU_PLANTED": "the word of `mutate` to the worker that it starts",
     "GPUEMU_BUILD": "the worker's own word to what builds its extension",
 }
 
