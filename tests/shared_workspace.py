@@ -82,7 +82,8 @@ def make_original(folder: Path, remote: str, mode: str = "write", **env: str) ->
 
 def clone(workspace: Mini, folder: Path, **env: str) -> Mini:
     """Copy a workspace without its cache, as a fresh clone is."""
-    shutil.copytree(workspace.root, folder, ignore=shutil.ignore_patterns(".gpuemu-cache", "home"))
+    left_out = shutil.ignore_patterns(".gpuemu-cache", "home")
+    shutil.copytree(workspace.root, folder, symlinks=True, ignore=left_out)
     return Mini(folder, env={**workspace.env, **env})
 
 

@@ -157,6 +157,11 @@ OPS = {
         verdict="error",
         says=("op-exit-code: the script exited with code 3",),
     ),
+    "script_says_why": Op(
+        script=PROTOCOL + "sys.exit('of no use')\n",
+        verdict="error",
+        says=("op-exit-code: the script exited with code 1", "of no use"),
+    ),
     # What goes wrong
     "raises": wrong(
         "raise ValueError('of the op')",

@@ -195,6 +195,16 @@ def test_another_program_on_path_runs_the_rule_again(built: Mini, tmp_path: Path
     assert built.run()["executed"] == ["build:table"]
 
 
+def test_another_program_of_the_workspace_runs_the_rule_again(built: Mini) -> None:
+    built.edit("gpuemu.toml", f'"{sys.executable}", "make.py"', '"./maketable"')
+    tool = built.write("maketable", "#!/bin/sh\necho 3 > build/factor.txt\n")
+    tool.chmod(0o755)
+    assert "build:table" in built.run()["executed"]
+    assert built.run()["executed"] == []
+    tool.write_text(tool.read_text() + "# the same\n")
+    assert built.run()["executed"] == ["build:table"]
+
+
 def test_a_variable_that_reaches_the_command_runs_it_again(built: Mini) -> None:
     built.run()
     built.env["CC"] = "another"

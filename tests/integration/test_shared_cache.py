@@ -289,6 +289,7 @@ def test_kernels_that_a_compiler_made(tmp_path: Path, share: Path) -> None:
     tools.add("nvcc")
     original = make_original(tmp_path / "original", f"file://{share}", PATH=tools.path)
     original.write("k.cu", "// makes softmax\n")
+    (original.root / "link").symlink_to("nowhere")
     config = original.root / "gpuemu.toml"
     config.write_text(f'{config.read_text()}\n[[kernels]]\nname = "k"\nsource = "k.cu"\n')
     first = original.run(code=None)
@@ -304,4 +305,9 @@ def test_kernels_that_a_compiler_made(tmp_path: Path, share: Path) -> None:
     fourth = clone(original, tmp_path / "fourth")
     fourth.write("what/nobody/names.cuh", "")
     fourth.run(code=None)
+    assert tools.calls() == ["nvcc"]
+    fifth = clone(original, tmp_path / "fifth")
+    (fifth.root / "link").unlink()
+    (fifth.root / "link").symlink_to("elsewhere")
+    fifth.run(code=None)
     assert tools.calls() == ["nvcc"]

@@ -232,6 +232,15 @@ def test_rounded_terms_that_cancel_leave_about_a_rounding_of_them(function: Any)
     assert left.max() <= 100 * UNIT
 
 
+def test_nothing_but_terms_of_a_sum_is_moved_again() -> None:
+    def function(x: Array) -> Array:
+        rounded = x / 3
+        return np.stack([rounded, np.negative(-rounded), np.maximum(rounded, rounded)])
+
+    for first, *others in draws(function, np.linspace(-3, 3, 50).astype(np.float32)):
+        assert all((other == first).all() for other in others)
+
+
 def test_ties_of_rounded_values_stay_ties() -> None:
     x = np.repeat(np.linspace(1, 3, 10).astype(np.float32), 5)
     for result in draws(lambda x: x / 3, x):

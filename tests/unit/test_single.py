@@ -95,6 +95,24 @@ def test_all_else_is_as_numpy_has_it(compute: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(np.asarray(result), plain)
 
 
+@for_each(
+    "forms",
+    [
+        (lambda a, b, c: (a - b) - c, lambda a, b, c: a - (b + c)),
+        (lambda a, b, c: (a - b) + c, lambda a, b, c: a - (b - c)),
+        (lambda a, b, c: (a + b) + c, lambda a, b, c: a - (-b - c)),
+        (lambda a, b, c: a + (b - c), lambda a, b, c: (a + b) - c),
+        (lambda a, b, c: a - (b - c), lambda a, b, c: (a + c) - b),
+    ],
+)
+def test_sums_of_three_are_grouped_otherwise(forms: Any) -> None:
+    compute, other = forms
+    terms = {name: normal(50, seed=n) for n, name in enumerate("abc")}
+    result = compute(*regrouped(terms).values())
+    np.testing.assert_array_equal(np.asarray(result), other(*terms.values()))
+    assert (np.asarray(result) != compute(*terms.values())).any()
+
+
 def test_what_is_written_to_stays_the_callers_own() -> None:
     x = single({"x": normal(4, 5)})["x"]
     total = np.zeros(5)
