@@ -12,7 +12,9 @@ from gpuemu_flow.cases.shapes import (
     CLASSES,
     HUGE,
     MEDIUM,
+    MEMBER,
     SMALL,
+    TYPICAL,
     ShapePlanner,
     class_sizes,
     is_prime,
@@ -34,6 +36,11 @@ def test_primes():
     assert [n for n in range(2000) if is_prime(n)] == small
     assert is_prime(2**31 - 1)
     assert not is_prime(3215031751), "a strong pseudoprime to the bases 2, 3, 5 and 7"
+
+
+def test_each_class_has_sizes_of_its_kind():
+    for name, sizes in TYPICAL.items():
+        assert all(map(MEMBER[name], sizes)), name
 
 
 @for_each(

@@ -222,6 +222,25 @@ def test_what_fails_is_tried_three_times(
     assert len(tried) == attempts
 
 
+def test_a_share_that_takes_nothing_is_left_in_peace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def refuse(*_: object) -> None:
+        tried.append(1)
+        raise RemoteError("the disk is full")
+
+    monkeypatch.setattr(Transport, "put", refuse)
+    cache, _, told = shared_cache(tmp_path)
+    for number in range(200):
+        cache.store([f"{number:064}"], {f"{number:064}": 1}, ())
+    cache.finish()
+    assert len(tried) < 50
+    (problem,) = told
+    assert problem.message.endswith("gets no more results: the disk is full")
+
+
 def test_who_only_reads_stores_nothing(tmp_path: Path) -> None:
     cache, _, told = shared_cache(tmp_path, writes=False)
     assert not cache.writes

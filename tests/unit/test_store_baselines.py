@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,14 @@ from msgspec.structs import replace
 
 from gpuemu_flow.model.decoding import plain
 from gpuemu_flow.model.errors import UsageError
-from gpuemu_flow.store.baselines import ArtifactMetrics, Baseline, BaselineStore, SubmittedResult
+from gpuemu_flow.store.baselines import (
+    MAX_FILE_BYTES,
+    ArtifactMetrics,
+    Baseline,
+    BaselineStore,
+    SubmittedResult,
+    read_file,
+)
 from gpuemu_flow.store.cache import OtherFormatError, WorkspaceCache, seal
 
 FIGURES = {
@@ -109,3 +117,11 @@ def test_the_oldest_go_first_but_not_the_one_just_stored(store: BaselineStore) -
     assert {baseline.tag for baseline in store.list()} == {"1", "3"}
     with pytest.raises(UsageError, match="unknown-baseline"):
         store.get("2")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.json"
+    path.touch()
+    os.truncate(path, MAX_FILE_BYTES + 1)
+    with pytest.raises(UsageError, match="larger than 256 MiB"):
+        read_file(path)
