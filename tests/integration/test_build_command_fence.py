@@ -12,8 +12,6 @@ from whole import sample
 from gpuemu_flow.workers.sandbox.fence import system_level
 from gpuemu_flow.workers.sandbox.spec import landlock_version
 
-pytestmark = pytest.mark.ci
-
 fenced = pytest.mark.skipif(
     not landlock_version(system_level()), reason="the system has no Landlock"
 )

@@ -13,8 +13,6 @@ import pytest
 
 from gpuemu_flow.lint.toolchain import Tool, find_tools
 
-pytestmark = pytest.mark.ci
-
 if TYPE_CHECKING:
     from mini_workspace import Mini
 
