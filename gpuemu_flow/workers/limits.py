@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -26,24 +27,22 @@ def c_library() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _prctl(option: int, value: int) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        return bool(c_library().prctl(option, value, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
+def _prctl(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            c_library().prctl(option, value, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
     """Make the system kill this process when its parent ends, or now if `parent` has ended."""
-    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
         os._exit(1)
 
 
-def adopt_orphans() -> bool:
-    """Adopt descendants whose own parent ends (Linux); tell whether that is possible."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+def adopt_orphans() -> None:
+    """Adopt descendants whose own parent ends (Linux)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def own_children() -> list[int]:
