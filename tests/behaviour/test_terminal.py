@@ -41,6 +41,7 @@ def test_the_display_shows_what_runs_and_how_far_it_is(waiting: Mini) -> None:
     with terminal(waiting, "run", "scale") as screen:
         screen.wait_for(lambda text: re.search(r"op +scale:float32 +[1-9]/4", text) is not None)
         assert re.search(r"\d/5 tasks  \d+\.\d s  (?!0\.0 )[\d.]+ cases/s", screen.plain)
+        assert not re.search(r"^ +generate", screen.screen, re.MULTILINE), "its end is shown, too"
         (waiting.root / "go").touch()
         assert screen.finish() == 0
         assert screen.text.count(_CURSOR_HIDDEN) == screen.text.count(_CURSOR_SHOWN) == 1

@@ -310,8 +310,9 @@ def test_a_command_that_fails_is_told_in_its_own_words(made: Mini) -> None:
     assert "no template today" in report["problems"][0]["message"]
     made.write("make.py", "print('did nothing')\n")
     shutil.rmtree(made.root / "out", ignore_errors=True)
-    report = made.run(code=3)
-    assert report["problems"][0]["slug"] == "build-no-artifact"
+    (problem, *_) = made.run(code=3)["problems"]
+    assert problem["slug"] == "build-no-artifact"
+    assert problem["message"] == "cannot read the artifact: No such file or directory"
 
 
 def test_a_command_that_floods_its_output_is_stopped(made: Mini) -> None:

@@ -200,6 +200,9 @@ def test_bad_dims(dim: object, slug: str, path: tuple[str | int, ...]):
     assert reports.at("dims", "K", *path) == [slug]
     assert len(reports.found) == 1, "one mistake, one message"
     assert all(len(message) < 200 for _, _, message, _ in reports.found)
+    assert all(
+        message.startswith(("dim", "'", "size")) for _, _, message, hint in reports.found if hint
+    )
 
 
 def test_empty_and_single_sizes_are_allowed():
