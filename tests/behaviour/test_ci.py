@@ -265,7 +265,6 @@ def test_a_crash_without_a_wrong_value_is_3(copy: Mini) -> None:
     assert report["errors"] > 0
 
 
-@pytest.mark.ci
 def test_an_interrupted_check_writes_its_files_and_is_no_success(mini: Mini) -> None:
     begun = mini.root / "begun"
     mini.unfence()

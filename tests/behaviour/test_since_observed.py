@@ -13,7 +13,6 @@ from test_since import git, ops
 
 SEEDED = False
 
-pytestmark = pytest.mark.ci
 
 SCALE = """
     import importlib

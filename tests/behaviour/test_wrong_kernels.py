@@ -355,7 +355,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_once(tmp_path_factory, "wrong-kernels", OPS, "cases = 24")
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", OPS)
 def test_wrong_kernels_fail_and_right_ones_pass(name: str, ran: Ran) -> None:
     ran.check(name, OPS[name])
