@@ -76,7 +76,6 @@ def dry_run(mini: Mini) -> str:
     return mini.command("run", "--since", "main", "-n", "--format", "json").stdout
 
 
-@pytest.mark.ci
 def test_what_a_program_was_seen_to_use_counts(seen: Mini) -> None:
     assert "op:" not in dry_run(seen)
     for name, change in CHANGES.items():
@@ -90,7 +89,6 @@ def test_what_a_program_was_seen_to_use_counts(seen: Mini) -> None:
 
 
 @pytest.mark.parametrize("change", ["a file that is gone", "a file looked for in vain"])
-@pytest.mark.ci
 def test_it_counts_after_a_run_too(change: str, seen: Mini) -> None:
     """The set of inputs is another then: a file that was missed is there, or the other way."""
     CHANGES[change](seen.root)

@@ -56,6 +56,12 @@ def test_equal_outputs_pass_with_zero_error() -> None:
     assert stats.worst_index is None
 
 
+def test_integers_count_in_no_mean_of_ulps() -> None:
+    outputs = {"y": np.array([1.0, 2.0], np.float32), "n": np.array([1, 2], np.int32)}
+    result = check_outputs(outputs, outputs, tolerance={}, policy=Policy())
+    assert (result.verdict, result.stats.mean_ulp) == (Verdict.PASSED, 0.0)
+
+
 def test_wrong_shape_and_dtype_are_both_reported_and_no_value_is_looked_at() -> None:
     result = check_outputs(
         {"y": np.full((2, 3), NAN, np.float16)},
