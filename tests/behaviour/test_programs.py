@@ -160,7 +160,7 @@ OPS = {
     "script_says_why": Op(
         script=PROTOCOL + "sys.exit('of no use')\n",
         verdict="error",
-        says=("op-exit-code: the script exited with code 1", "of no use"),
+        says=("op-exit-code: the script exited with code 1",),
     ),
     # What goes wrong
     "raises": wrong(
