@@ -98,6 +98,10 @@ def test_values_are_read_many_at_a_time(store: JsonStore, tmp_path: Path) -> Non
     assert found.pop("7") is None
     assert found == {str(number): number for number in range(1200) if number != 7}
     assert store.get("7") is None
+    with sqlite3.connect(tmp_path / "state/cache.db") as database:
+        database.execute("UPDATE Cache SET value = 'a text' WHERE key = '8'")
+        database.execute("UPDATE Cache SET mode = 4 WHERE key = '9'")
+    assert store.get_many(["8", "9", "10"]) == {"10": 10}
 
 
 def test_a_damaged_record_is_dropped(store: JsonStore, tmp_path: Path) -> None:
