@@ -271,8 +271,13 @@ def _planted_in(folder: Path, found: KernelMutation) -> Iterator[PtxMutant]:
 
 
 def _passing(evaluator: CaseEvaluator, cases: Sequence[Case]) -> list[Case]:
-    """Choose the cases that the unchanged op passes."""
-    return [c for c in cases if evaluator.judge(c).result.verdict is Verdict.PASSED]
+    """Choose the cases that the op passes; none if one cannot run: hangs take time."""
+    verdicts = []
+    for case in cases:
+        verdicts.append(evaluator.judge(case).result.verdict)
+        if verdicts[-1] is Verdict.ERROR:
+            return []
+    return [c for c, verdict in zip(cases, verdicts, strict=True) if verdict is Verdict.PASSED]
 
 
 def _try_one(

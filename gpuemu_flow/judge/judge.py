@@ -61,6 +61,7 @@ from gpuemu_flow.numerics.dtypes import (
     to_float64,
 )
 from gpuemu_flow.numerics.envelope import Axis, Envelope
+from gpuemu_flow.numerics.finding import Finding
 from gpuemu_flow.numerics.gradients import Kinks, MovedCotangents, unit_of
 from gpuemu_flow.numerics.judge import BoolArray, Bound
 from gpuemu_flow.numerics.operand import FLOAT32, INPUT, TENSOR_CORE, Rounding, rounding_for
@@ -432,17 +433,17 @@ class Judge:
         inputs: Arrays,
         criteria: Criteria,
     ) -> list[str]:
-        """Describe where and how each output is wrong; the message names one output only."""
+        """Describe how each output is wrong; the message names one output only."""
         outputs = {f.output: f.message for f in reversed(result.failures) if f.output in actual}
         sentences = []
         for name, message in reversed(outputs.items()):
-            if criteria.contracts.is_masked(name):
-                continue  # positions among the selected elements are not those in the output
             bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
-            found = diagnose(
-                actual[name], expected[name], bound, inputs=inputs, plain=case.is_plain
-            )
+            found: tuple[Finding, ...] = ()
+            if not criteria.contracts.is_masked(name):  # else positions are not those in the output
+                found = diagnose(
+                    actual[name], expected[name], bound, inputs=inputs, plain=case.is_plain
+                )
             sentences += [prefix + finding.sentence for finding in found]
             if not found and name != result.failures[0].output:
                 sentences.append(message)

@@ -168,13 +168,17 @@ def test_what_a_host_function_needs_is_said_in_one_line(tmp_path: Path) -> None:
     assert "exec-no-compiler" in text and "install g++" in text
 
 
-def planted(folder: Path, op: str) -> str:
-    """Plant bugs in the kernels that an op launches; return the names of those that are found."""
+def mutated(folder: Path, op: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", "gpuemu_flow", "mutate", op, "--format", "json"], cwd=folder,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return " ".join(one["name"] for one in json.loads(done.stdout)["kernel"]["killed"])
+    return json.loads(done.stdout)
+
+
+def planted(folder: Path, op: str) -> str:
+    """Plant bugs in the kernels that an op launches; return the names of those that are found."""
+    return " ".join(one["name"] for one in mutated(folder, op)["kernel"]["killed"])
 
 
 @pytest.mark.ci
@@ -184,6 +188,21 @@ def test_bugs_are_planted_in_the_kernels_of_a_host_function(tmp_path: Path) -> N
     ))  # fmt: skip
     found = planted(folder, "right")
     assert "mask-off-by-one at blur.cu:" in found and "barrier-removed at blur.cu:" in found
+
+
+@pytest.mark.ci
+def test_no_bugs_are_planted_in_an_op_that_cannot_run_and_one_case_shows_it(tmp_path: Path) -> None:
+    folder = workspace(tmp_path, OP.format(
+        name="dies", program=host("dies"), reference="reference.py:blur", more="", schema=SCHEMA,
+    ))  # fmt: skip
+    config = folder / "gpuemu.toml"
+    config.write_text(config.read_text() + '[sandbox]\nmode = "off"\n')
+    source = folder / "ops" / "blur.cu"
+    counting = f'FILE* f = fopen("{folder}/calls", "a"); fputc(120, f); fclose(f); abort();'
+    source.write_text(source.read_text().replace("abort();", counting, 1))
+    found = mutated(folder, "dies")
+    assert "kernel" not in found and found["kernel_untold"] == 3
+    assert len((folder / "calls").read_text()) < 3
 
 
 @pytest.mark.ci
